@@ -1,0 +1,115 @@
+"""The records that flow through the house: Unit -> Case -> Sample, and Refusal for what was not kept.
+
+Plain frozen dataclasses, so that every room (training on a bare GPU machine too) can import them.
+Pixels are `(H, W, 3) uint8` RGB; masks are `(H, W) bool`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Pixels: TypeAlias = NDArray[np.uint8]
+Mask: TypeAlias = NDArray[np.bool_]
+# One thing that was done to a file to get 8-bit pixels, e.g. {"step": "window", "low": -160, "high": 240}.
+Step: TypeAlias = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A structure or lesion, named as a clinician says it."""
+
+    name: str
+    kind: str  # vocabulary.TARGET_KINDS
+    plural: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Decoded pixels and the steps that led to them."""
+
+    pixels: Pixels
+    steps: tuple[Step, ...] = ()
+    spacing: tuple[float, float] | None = None  # (row, column) millimetres
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What a source lists before any pixel is read: one image, one volume, a run of array rows.
+
+    `key` names it inside its data set and never changes; `files` are paths relative to the data
+    set's root by role ("image", "pair", "mask:<target>" or "masks").
+    """
+
+    key: str
+    files: Mapping[str, tuple[str, ...]]
+    patient_id: str | None = None
+    split: str | None = None
+    rows: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One image with what its data set knows about it."""
+
+    source: str
+    case_id: str
+    image: Pixels
+    modality: str
+    anatomy: str
+    masks: Mapping[str, Mask] = field(default_factory=dict)
+    targets: Mapping[str, Target] = field(default_factory=dict)
+    pair: Pixels | None = None
+    patient_id: str | None = None
+    split: str | None = None
+    spacing: tuple[float, float] | None = None
+    license: str = ""
+    steps: tuple[Step, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One triplet (input, instruction, target image) and enough to rebuild it."""
+
+    id: str
+    perspective: str
+    task: str
+    target: str
+    modality: str
+    anatomy: str
+    prompt: str
+    prompt_template: str
+    description: str
+    input: Pixels
+    target_image: Pixels
+    mask: Pixels | None  # (H, W) uint8; class k of n has value round(255 k / n), 0 is background
+    colour: str | None  # "red"; for several classes "red,green"
+    split: str
+    bin: int | None
+    source: str
+    case_id: str
+    patient_id: str | None
+    recipe: str
+    recipe_version: int
+    params: Mapping[str, Any]
+    seed: int
+    license: str = ""
+    group: str | None = None
+    turn: int | None = None
+    parents: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Something that did not become a sample: who refused it, why, and the numbers behind it."""
+
+    source: str
+    where: str  # file or case
+    gate: str  # "source", "image", "area", "duplicate", "leak", ...
+    reason: str
+    target: str | None = None
+    numbers: Mapping[str, Any] = field(default_factory=dict)

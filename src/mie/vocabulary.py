@@ -1,0 +1,61 @@
+"""The closed lists of the field: modalities, perspectives, tasks, splits and overlay colours."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Final
+
+# Name -> how a clinician says it inside a sentence ("On this CT slice, ...").
+MODALITIES: Final[dict[str, str]] = {
+    "CT": "CT slice",
+    "MRI": "MRI slice",
+    "X-ray": "X-ray",
+    "ultrasound": "ultrasound image",
+    "microscopy": "microscopy image",
+    "endoscopy": "endoscopic image",
+    "fundus": "fundus photograph",
+    "dermoscopy": "dermoscopic image",
+    "OCT": "OCT image",
+    "surgical photo": "surgical photograph",
+}
+
+# Perspective -> its tasks. Names follow the paper's three perspectives.
+TASKS: Final[dict[str, tuple[str, ...]]] = {
+    "perception": ("structure", "lesion", "holistic"),
+    "modification": ("removal", "addition", "inpainting", "simulation"),
+    "transformation": ("denoising", "artifact removal", "modality transfer", "contrast"),
+}
+PERSPECTIVES: Final = tuple(TASKS)
+
+# What a target is; decides which phrasings fit and which gates apply.
+TARGET_KINDS: Final = ("anatomy", "lesion")
+
+# The three overlay colours, pure, as (red, green, blue).
+COLOURS: Final[dict[str, tuple[int, int, int]]] = {
+    "red": (255, 0, 0),
+    "green": (0, 255, 0),
+    "blue": (0, 0, 255),
+}
+OPACITY: Final = 0.6
+
+SPLITS: Final = ("train", "val", "test")
+BINS: Final = (128, 256, 512)
+PLANES: Final = ("axial", "coronal", "sagittal")
+
+# What a data set's terms allow, from most to least open.
+LICENSE_USES: Final = ("open", "non-commercial", "research", "unknown")
+
+
+def nearest_name(name: str, known: Iterable[str]) -> str | None:
+    """The known name a typo most likely meant, or None.
+
+    >>> nearest_name("perseption", TASKS)
+    'perception'
+    """
+    names = list(known)
+    folded = {n.casefold(): n for n in names}
+    if name.casefold() in folded:
+        return folded[name.casefold()]
+    close = difflib.get_close_matches(name.casefold(), list(folded), n=1, cutoff=0.6)
+    return folded[close[0]] if close else None

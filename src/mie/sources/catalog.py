@@ -1,0 +1,272 @@
+"""The catalogue: what each known data set holds, how it lies on disk, and on which terms.
+
+An entry is data, not code. Users write the same keys under `sources:` in a recipe, either in full or on top
+of a catalogue entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib import resources
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from mie.errors import ConfigError
+from mie.records import Target
+from mie.sources import patterns
+from mie.vocabulary import LICENSE_USES, MODALITIES, SPLITS, TARGET_KINDS, nearest_name
+
+RGB = tuple[int, int, int]
+
+
+class Strict(BaseModel):
+    """Unknown keys are errors, not silence."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TargetEntry(Strict):
+    """One thing that is marked, and how the mask file marks it. Exactly one of the markings."""
+
+    name: str = Field(description="as a clinician says it: 'hard exudates'")
+    kind: Literal["anatomy", "lesion"]
+    plural: bool = False
+    value: int | tuple[int, ...] | None = Field(None, description="mask value(s) of this target")
+    colour: RGB | tuple[RGB, ...] | None = Field(None, description="mask colour(s) of this target")
+    nonzero: bool = Field(False, description="every value but 0 (instance ids)")
+    above: int | None = Field(None, description="every value above this one (soft or JPEG masks)")
+    below: int | None = Field(None, description="every value below this one (target drawn dark)")
+    masks: str | None = Field(None, description="this target's own mask files, when they are separate")
+
+    @model_validator(mode="after")
+    def _one_marking(self) -> TargetEntry:
+        given = [
+            k
+            for k in ("value", "colour", "nonzero", "above", "below")
+            if getattr(self, k) not in (None, False)
+        ]
+        if len(given) != 1:
+            raise ValueError(
+                f"target {self.name!r} needs exactly one of value, colour, nonzero, above, below; "
+                f"it has {', '.join(given) or 'none'}"
+            )
+        return self
+
+    @field_validator("masks")
+    @classmethod
+    def _pattern(cls, value: str | None) -> str | None:
+        return None if value is None else patterns.check(value)
+
+    @property
+    def target(self) -> Target:
+        return Target(self.name, self.kind, self.plural)
+
+    @property
+    def values(self) -> tuple[int, ...]:
+        if self.value is None:
+            return ()
+        return self.value if isinstance(self.value, tuple) else (self.value,)
+
+    @property
+    def colours(self) -> tuple[RGB, ...]:
+        if self.colour is None:
+            return ()
+        if isinstance(self.colour[0], tuple):
+            return self.colour  # type: ignore[return-value]
+        return (self.colour,)  # type: ignore[return-value]
+
+
+class Window(Strict):
+    """How many-bit values become 8 bits: a fixed range, or percentiles of the image (or volume)."""
+
+    low: float | None = None
+    high: float | None = None
+    percentiles: tuple[float, float] | None = None
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Window:
+        fixed = self.low is not None and self.high is not None
+        if fixed == (self.percentiles is not None):
+            raise ValueError("a window is either low and high, or percentiles: [p, q]")
+        low, high = (self.low, self.high) if fixed else self.percentiles  # type: ignore[misc]
+        if not low < high:  # type: ignore[operator]
+            raise ValueError(f"a window needs low < high, got {low} and {high}")
+        return self
+
+
+class _Files(Strict):
+    images: str
+    masks: str | None = None
+
+    @field_validator("images", "masks", "pair", "series", "seg", "files", check_fields=False)
+    @classmethod
+    def _pattern(cls, value: str | None) -> str | None:
+        return None if value is None else patterns.check(value)
+
+
+class FolderLayout(_Files):
+    """Image files and mask files. `masks` may match several files (several masks, one image)."""
+
+    kind: Literal["folder"]
+
+
+class PairedLayout(_Files):
+    """Two folders of images of the same place: `images` and `pair`, masks optional."""
+
+    kind: Literal["paired"]
+    pair: str
+
+
+class VolumeLayout(_Files):
+    """NIfTI, NRRD or MHA volumes with label maps (or one mask volume per target)."""
+
+    kind: Literal["volume"]
+    planes: tuple[Literal["axial", "coronal", "sagittal"], ...] = ("axial",)
+    slices: int = Field(3, ge=1, le=512, description="at most this many slices per plane and target")
+    gap: float = Field(5.0, ge=0, description="millimetres between chosen slices")
+
+
+class DicomLayout(Strict):
+    """One folder per series; masks as DICOM-SEG objects or label volumes."""
+
+    kind: Literal["dicom"]
+    series: str = Field(description="the series' files: '{patient}/{series}/{instance}.dcm'")
+    masks: str | None = None
+    planes: tuple[Literal["axial", "coronal", "sagittal"], ...] = ("axial",)
+    slices: int = Field(3, ge=1, le=512)
+    gap: float = Field(5.0, ge=0)
+
+    @field_validator("series", "masks")
+    @classmethod
+    def _pattern(cls, value: str | None) -> str | None:
+        return None if value is None else patterns.check(value)
+
+
+class MedSegBenchLayout(Strict):
+    """A MedSegBench archive: `{split}_images`, `{split}_label`, or their per-category `_C1` form."""
+
+    kind: Literal["medsegbench"]
+    files: str = "{name}.npz"
+    category: str | None = Field(None, description="'C1' for {split}_images_C1 and {split}_label_C1")
+
+    @field_validator("files")
+    @classmethod
+    def _pattern(cls, value: str) -> str:
+        return patterns.check(value)
+
+
+Layout = Annotated[
+    FolderLayout | PairedLayout | VolumeLayout | DicomLayout | MedSegBenchLayout, Field(discriminator="kind")
+]
+
+
+class License(Strict):
+    name: str
+    use: Literal["open", "non-commercial", "research", "unknown"]
+    basis: str = Field("stated", description="'stated' by the provider, or 'recalled' and not verified")
+
+
+class Entry(Strict):
+    """One data set."""
+
+    name: str
+    title: str
+    modality: str
+    anatomy: str
+    targets: tuple[TargetEntry, ...] = ()
+    layout: Layout
+    license: License
+    home: str | None = Field(None, description="where people get the data set")
+    cohort: str | None = Field(None, description="data sets that share patients share a cohort")
+    split: Literal["train", "val", "test"] | None = Field(None, description="the whole set's official split")
+    splits: Mapping[str, str] = Field(default_factory=dict, description="{split} as written -> train|val|test")
+    patient: str | None = Field(
+        None, description="regular expression on the file's stem; group 1 is the patient"
+    )
+    window: Window | None = None
+    snap: bool = Field(False, description="take each mask pixel to the nearest known value or colour")
+    ignore: tuple[int | RGB, ...] = Field((), description="mask values or colours that are no target")
+    deidentified: bool = Field(False, description="the provider states that no patient can be identified")
+    samples: bool = Field(False, description="comes with `mie` itself: no root needed")
+    notes: str | None = None
+
+    @field_validator("modality")
+    @classmethod
+    def _modality(cls, value: str) -> str:
+        if value not in MODALITIES:
+            near = nearest_name(value, MODALITIES)
+            hint = f"; did you mean {near!r}?" if near else ""
+            raise ValueError(f"unknown modality {value!r}{hint} (known: {', '.join(MODALITIES)})")
+        return value
+
+    @model_validator(mode="after")
+    def _sound(self) -> Entry:
+        names = [t.name for t in self.targets]
+        if len(set(names)) != len(names):
+            raise ValueError(f"target names must differ, got {names}")
+        bad = {v for v in self.splits.values() if v not in SPLITS}
+        if bad:
+            raise ValueError(f"splits must map to {SPLITS}, got {sorted(bad)}")
+        return self
+
+    @property
+    def patient_cohort(self) -> str:
+        return self.cohort or self.name
+
+
+@lru_cache(maxsize=1)
+def catalog() -> dict[str, Entry]:
+    """Every known data set by name, sorted."""
+    entries: dict[str, Entry] = {}
+    for file in sorted(resources.files("mie.sources").iterdir(), key=lambda f: f.name):
+        if file.name.startswith("catalog") and file.name.endswith(".yaml"):
+            for name, body in yaml.safe_load(file.read_text(encoding="utf-8")).items():
+                entries[name] = Entry(name=name, **body)
+    return dict(sorted(entries.items()))
+
+
+def find(name: str) -> Entry:
+    """The catalogue entry of that name; a near miss is suggested."""
+    entries = catalog()
+    if name in entries:
+        return entries[name]
+    near = nearest_name(name, entries)
+    raise ConfigError(
+        f"no data set named {name!r} in the catalogue",
+        fix=(f"did you mean {near!r}? " if near else "") + "`mie sources list` shows all of them",
+    )
+
+
+def override(entry: Entry, changes: Mapping[str, Any]) -> Entry:
+    """The entry with some keys replaced; `layout` and `license` are merged key by key."""
+    body = entry.model_dump(exclude_unset=True)
+    for key, value in changes.items():
+        if key in ("layout", "license") and isinstance(value, Mapping) and value.get("kind") in (
+            None,
+            body.get(key, {}).get("kind"),
+        ):
+            body[key] = {**body[key], **value}
+        else:
+            body[key] = value
+    return Entry(**body)
+
+
+__all__ = [
+    "LICENSE_USES",
+    "TARGET_KINDS",
+    "DicomLayout",
+    "Entry",
+    "FolderLayout",
+    "License",
+    "MedSegBenchLayout",
+    "PairedLayout",
+    "TargetEntry",
+    "VolumeLayout",
+    "Window",
+    "catalog",
+    "find",
+    "override",
+]

@@ -1,0 +1,151 @@
+"""File-name patterns with named places: `images/{patient}_z{slice}.png` <-> `masks/{patient}_z{slice}.png`.
+
+`{name}` matches one or more characters other than `/`; `{name:regex}` says which. `*` matches within one
+folder level and is not remembered. What the image pattern captures fills the mask pattern, so a suffix on
+either side is plain text. `{patient}` and `{split}`, where present, are the data set's own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+from mie.errors import ConfigError, MieError
+
+_PLACE = re.compile(r"[a-z_][a-z0-9_]*")
+
+
+@lru_cache(maxsize=1024)
+def _tokens(pattern: str) -> tuple[tuple[str, str], ...]:
+    """(kind, text) pairs: literal text, "star", or a place with its regular expression."""
+    tokens: list[tuple[str, str]] = []
+    at = 0
+    while at < len(pattern):
+        char = pattern[at]
+        if char == "*":
+            tokens.append(("*", ""))
+            at += 1
+        elif char == "{":
+            depth, end = 1, at + 1
+            while end < len(pattern) and depth:
+                depth += {"{": 1, "}": -1}.get(pattern[end], 0)
+                end += 1
+            name, _, expression = pattern[at + 1 : end - 1].partition(":")
+            if depth or not _PLACE.fullmatch(name):
+                raise ConfigError(
+                    "bad place in a file pattern",
+                    where=pattern,
+                    expected="{name} or {name:regular expression}",
+                    found=pattern[at:end],
+                )
+            tokens.append((name, expression or "[^/]+?"))
+            at = end
+        else:
+            end = at
+            while end < len(pattern) and pattern[end] not in "*{":
+                end += 1
+            tokens.append(("", pattern[at:end]))
+            at = end
+    return tuple(tokens)
+
+
+def check(pattern: str) -> str:
+    """The pattern itself, if it is well formed and stays inside its root."""
+    parts = pattern.split("/")
+    if pattern.startswith("/") or ".." in parts or "\\" in pattern or re.match(r"[A-Za-z]:", pattern):
+        raise ConfigError(
+            "a file pattern must stay inside the data set's folder",
+            where=pattern,
+            expected="a relative pattern without '..', such as images/{id}.png",
+        )
+    compiled(pattern)
+    return pattern
+
+
+@lru_cache(maxsize=1024)
+def compiled(pattern: str, known: tuple[tuple[str, str], ...] = ()) -> re.Pattern[str]:
+    """A regular expression over relative POSIX paths; places in `known` must have that text."""
+    fixed = dict(known)
+    seen: set[str] = set()
+    out = []
+    for kind, text in _tokens(pattern):
+        if kind == "":
+            out.append(re.escape(text))
+        elif kind == "*":
+            out.append("[^/]*")
+        elif kind in fixed:
+            out.append(re.escape(fixed[kind]))
+        elif kind in seen:
+            out.append(f"(?P={kind})")
+        else:
+            seen.add(kind)
+            out.append(f"(?P<{kind}>{text})")
+    try:
+        return re.compile("".join(out))
+    except re.error as error:
+        raise ConfigError("bad regular expression in a file pattern", where=pattern, found=error) from None
+
+
+def places(pattern: str) -> list[str]:
+    return list(dict.fromkeys(kind for kind, _ in _tokens(pattern) if kind not in ("", "*")))
+
+
+def fixed_folder(pattern: str) -> str:
+    """The leading folders without places or stars: where a listing has to start."""
+    parts = pattern.split("/")[:-1]
+    literal: list[str] = []
+    for part in parts:
+        if "{" in part or "*" in part:
+            break
+        literal.append(part)
+    return "/".join(literal)
+
+
+class Listing:
+    """The files below a root, listed once per folder, sorted, links out of the root refused."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._real_root = Path(os.path.realpath(root))
+        self._folders: dict[str, list[str]] = {}
+
+    def under(self, folder: str) -> list[str]:
+        if folder not in self._folders:
+            self._folders[folder] = sorted(self._walk(folder))
+        return self._folders[folder]
+
+    def _walk(self, folder: str) -> Iterator[str]:
+        top = self.root / folder if folder else self.root
+        for current, folders, files in os.walk(top):
+            folders.sort()
+            relative = Path(current).relative_to(self.root).as_posix()
+            prefix = "" if relative == "." else relative + "/"
+            for name in files:
+                yield prefix + name
+
+    def matches(self, pattern: str, **known: str) -> list[tuple[str, dict[str, str]]]:
+        """(relative path, captured places) of every file that fits, in sorted order."""
+        expression = compiled(pattern, tuple(sorted(known.items())))
+        found = []
+        for path in self.under(fixed_folder(pattern)):
+            match = expression.fullmatch(path)
+            if match:
+                found.append((path, match.groupdict()))
+        return found
+
+    def inside(self, relative: str) -> Path:
+        """The absolute path, refused when it (or a link on the way) leaves the root."""
+        path = self.root / relative
+        real = Path(os.path.realpath(path))
+        if real != self._real_root and self._real_root not in real.parents:
+            raise MieError(
+                "path leaves its data set's folder",
+                where=relative,
+                expected=f"a file inside {self.root}",
+                found=real,
+                fix="copy the file into the folder instead of linking to it",
+            )
+        return path

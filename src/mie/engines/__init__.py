@@ -1,0 +1,7 @@
+"""Where the work runs: in process, on a local pool, or on Ray. The same tasks give the same results."""
+
+from __future__ import annotations
+
+from mie.engines.run import ENGINES, run_tasks
+
+__all__ = ["ENGINES", "run_tasks"]

@@ -1,0 +1,214 @@
+"""The recipe file: YAML read into models that refuse unknown keys and suggest the near one."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from mie.errors import ConfigError
+from mie.sources import catalog
+from mie.sources.catalog import Entry
+from mie.vocabulary import BINS, OPACITY, TASKS, nearest_name
+
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PerceptionConfig(_Strict):
+    """Paint the ground-truth region: structures, lesions, and all classes together."""
+
+    kind: Literal["perception"] = "perception"
+    tasks: tuple[Literal["structure", "lesion", "holistic"], ...] = TASKS["perception"]  # type: ignore[assignment]
+    opacity: float = Field(OPACITY, gt=0.5, le=1)
+
+
+class SplitConfig(_Strict):
+    """Shares for data sets without a split of their own; patients, not images, are drawn."""
+
+    val: float = Field(0.0, ge=0, lt=1)
+    test: float = Field(0.2, ge=0, le=1)
+
+    @model_validator(mode="after")
+    def _leaves_training(self) -> SplitConfig:
+        if self.val + self.test > 1:
+            raise ValueError(f"val + test must be at most 1, got {self.val + self.test:g}")
+        return self
+
+
+class GateConfig(_Strict):
+    min_pixels: int = Field(24, ge=1)
+    min_fraction: float = Field(0.0002, ge=0, lt=1)
+    max_fraction: float = Field(0.9, gt=0, le=1)
+
+
+class SourceConfig(_Strict):
+    """A data set: a catalogue entry (with changes, if any) or a whole entry, and where it lies."""
+
+    entry: Entry
+    root: Path | None = None
+    limit: int | None = Field(None, ge=1, description="at most this many images or volumes")
+
+
+class RecipeConfig(_Strict):
+    """A whole recipe file."""
+
+    name: str = Field(min_length=1, max_length=96)
+    description: str = ""
+    seed: int = Field(0, ge=0, lt=2**31)
+    recipe: PerceptionConfig = PerceptionConfig()
+    split: SplitConfig = SplitConfig()
+    bins: tuple[int, ...] = BINS
+    gates: GateConfig = GateConfig()
+    sources: tuple[SourceConfig, ...] = Field(min_length=1)
+
+    @field_validator("name")
+    @classmethod
+    def _safe_name(cls, value: str) -> str:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", value):
+            raise ValueError("a name has letters, digits, '.', '_' and '-' only")
+        return value
+
+    @field_validator("recipe", mode="before")
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:
+        return {"kind": value} if isinstance(value, str) else value
+
+    @field_validator("sources", mode="after")
+    @classmethod
+    def _distinct(cls, value: tuple[SourceConfig, ...]) -> tuple[SourceConfig, ...]:
+        names = [s.entry.name for s in value]
+        twice = sorted({n for n in names if names.count(n) > 1})
+        if twice:
+            raise ValueError(f"data set listed twice: {', '.join(twice)}")
+        return value
+
+    def limited(self, limit: int) -> RecipeConfig:
+        """The same recipe over at most `limit` images or volumes of each data set."""
+        sources = [
+            s.model_copy(update={"limit": min(limit, s.limit or limit)}) for s in self.sources
+        ]
+        return self.model_copy(update={"sources": tuple(sources)})
+
+    def public(self) -> dict[str, Any]:
+        """The recipe without the places on this machine's disk: what `dataset.json` keeps."""
+        body = self.model_dump(mode="json")
+        for source in body["sources"]:
+            del source["root"]
+        return body
+
+
+def read_recipe(path: Path) -> RecipeConfig:
+    """The recipe in a YAML file. Roots are relative to the file's folder; `${NAME}` is the environment's."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError("cannot read the recipe", where=path, found=error) from None
+    try:
+        body = yaml.load(text, Loader=_UniqueKeys)  # noqa: S506 - a SafeLoader
+    except yaml.YAMLError as error:
+        raise ConfigError("the recipe is not valid YAML", where=path, found=error) from None
+    if not isinstance(body, dict):
+        raise ConfigError("the recipe is not a mapping", where=path, expected="name:, sources:, ...")
+    return parse_recipe(body, where=str(path), base=path.parent)
+
+
+def parse_recipe(body: Mapping[str, Any], *, where: str, base: Path) -> RecipeConfig:
+    sources = body.get("sources")
+    if not isinstance(sources, list) or not sources:
+        near = next((k for k in body if nearest_name(str(k), ["sources"])), None)
+        raise ConfigError(
+            "the recipe lists no data sets",
+            where=where,
+            expected="sources: a list of {name, root}",
+            fix=f"did you mean `sources` instead of {near!r}?" if near else None,
+        )
+    try:
+        configs = [_source(item, where, base) for item in sources]
+        return RecipeConfig(**{**body, "sources": configs})
+    except ValidationError as error:
+        raise _explained(error, where) from None
+
+
+def _source(item: Any, where: str, base: Path) -> SourceConfig:
+    if isinstance(item, str):
+        item = {"name": item}
+    if not isinstance(item, dict) or not isinstance(item.get("name"), str):
+        raise ConfigError("a source has no name", where=where, expected="{name: ..., root: ...}", found=item)
+    changes = {k: v for k, v in item.items() if k not in ("name", "root", "limit")}
+    if "layout" in changes and item["name"] not in catalog.catalog():
+        entry = Entry(name=item["name"], **changes)
+    else:
+        entry = catalog.find(item["name"])
+        entry = catalog.override(entry, changes) if changes else entry
+    root = item.get("root")
+    return SourceConfig(
+        entry=entry,
+        root=None if root is None else base / Path(_expanded(str(root), where)).expanduser(),
+        limit=item.get("limit"),
+    )
+
+
+def _expanded(text: str, where: str) -> str:
+    def value(match: re.Match[str]) -> str:
+        name = match[1]
+        if name not in os.environ:
+            raise ConfigError(
+                f"the environment variable {name} is not set",
+                where=where,
+                found=text,
+                fix=f"run `export {name}=...` first",
+            )
+        return os.environ[name]
+
+    return _VARIABLE.sub(value, text)
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """SafeLoader that refuses a key given twice instead of keeping the last."""
+
+
+def _mapping(loader: _UniqueKeys, node: yaml.MappingNode) -> dict[Any, Any]:
+    keys = [loader.construct_object(key) for key, _ in node.value]  # type: ignore[no-untyped-call]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise yaml.constructor.ConstructorError(None, None, f"key {key!r} given twice", node.start_mark)
+    return loader.construct_mapping(node, deep=True)
+
+
+_UniqueKeys.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+
+
+def _known_keys() -> Iterator[str]:
+    models = [PerceptionConfig, SplitConfig, GateConfig, SourceConfig, RecipeConfig, Entry]
+    models += [catalog.TargetEntry, catalog.Window, catalog.License, catalog.FolderLayout]
+    models += [catalog.VolumeLayout, catalog.DicomLayout, catalog.PairedLayout, catalog.MedSegBenchLayout]
+    for model in models:
+        yield from model.model_fields
+
+
+def _explained(error: ValidationError, where: str) -> ConfigError:
+    first = error.errors()[0]
+    place = ".".join(str(p) for p in first["loc"])
+    if first["type"] == "extra_forbidden":
+        key = str(first["loc"][-1])
+        near = nearest_name(key, set(_known_keys()) - {key})
+        return ConfigError(
+            f"unknown key {key!r}",
+            where=f"{where}: {place}",
+            fix=f"did you mean {near!r}?" if near else "see docs/recipes.md for the keys",
+        )
+    found = first.get("input")
+    return ConfigError(
+        first["msg"],
+        where=f"{where}: {place}",
+        found=None if isinstance(found, dict | BaseModel) else repr(found)[:120],
+    )

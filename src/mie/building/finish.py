@@ -1,0 +1,144 @@
+"""From parts to a dataset: compare across samples, name the shards, count, describe, and only then say done."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import mie
+from mie.building.part import part_path
+from mie.building.plan import Plan
+from mie.gates.leaks import Traces, duplicates, image_leaks, patient_leaks
+from mie.images.files import atomic_path, atomic_write
+from mie.records import Refusal
+from mie.store.card import data_card
+from mie.store.dataset import dataset_digest, shard_name, write_info
+from mie.store.shards import ShardWriter, read_rejected, read_rows, write_rejected
+from mie.vocabulary import SPLITS
+
+_VERSIONS = ("numpy", "opencv-python-headless", "pillow", "pyarrow", "pydicom", "nibabel", "simpleitk", "isal")
+
+
+def finish(plan: Plan, folder: Path) -> dict[str, Any]:
+    """Write `data/`, `rejected.parquet`, the card and `dataset.json`. Safe to repeat from the start."""
+    parts = folder / "parts"
+    index = pa.concat_tables([pq.read_table(part_path(parts, p.number, "index")) for p in plan.parts])
+    columns = {name: index.column(name).to_pylist() for name in index.column_names if name != "thumb"}
+    traces = _traces(index, columns)
+    dropped = _offenders(traces)
+    shutil.rmtree(folder / "data", ignore_errors=True)
+    _write_shards(plan, parts, folder / "data", columns, {columns["id"][i] for i in dropped})
+    kept = [i for i in range(len(traces.ids)) if i not in dropped]
+    refusals = [
+        *plan.refusals,
+        *(r for p in plan.parts for r in read_rejected(part_path(parts, p.number, "rejected"))),
+        *(dropped[i] for i in sorted(dropped)),
+    ]
+    write_rejected(folder / "rejected.parquet", refusals)
+    info = _info(plan, columns, kept, refusals)
+    atomic_write(folder / "README.md", data_card(info))
+    write_info(folder, info)
+    shutil.rmtree(parts)
+    return info
+
+
+def _traces(index: pa.Table, columns: dict[str, list[Any]]) -> Traces:
+    thumbs = b"".join(t.as_py() for t in index.column("thumb"))
+    return Traces(
+        ids=columns["id"],
+        splits=columns["split"],
+        sources=columns["source"],
+        case_ids=columns["case_id"],
+        patients=columns["patient_id"],
+        content=columns["content"],
+        hashes=np.array(columns["hash"], np.uint64),
+        thumbs=np.frombuffer(thumbs, np.uint8).reshape(-1, 256),
+    )
+
+
+def _offenders(traces: Traces) -> dict[int, Refusal]:
+    """Samples that must go, by index, each with the first reason that was found."""
+    found: dict[int, Refusal] = {}
+    for offence in (*duplicates(traces), *patient_leaks(traces), *image_leaks(traces)):
+        i = offence.index
+        refusal = Refusal(
+            traces.sources[i], traces.case_ids[i], offence.gate, offence.reason, numbers={"id": traces.ids[i]}
+        )
+        found.setdefault(i, refusal)
+    return found
+
+
+def _write_shards(plan: Plan, parts: Path, data: Path, columns: dict[str, list[Any]], drop: set[str]) -> None:
+    data.mkdir()
+    for split in SPLITS:
+        found = [p for p in plan.parts if part_path(parts, p.number, split).exists()]
+        shards = [(path, keep) for path, keep in _kept(found, parts, split, drop) if keep]
+        for number, (path, keep) in enumerate(shards):
+            target = data / shard_name(split, number, len(shards))
+            if keep == "all":
+                _link(path, target)
+                continue
+            with ShardWriter(target) as writer:
+                for row in read_rows(path):
+                    if row["id"] not in drop:
+                        writer.write(row)
+
+
+def _kept(found: list[Any], parts: Path, split: str, drop: set[str]) -> Iterator[tuple[Path, str]]:
+    """Each part's shard with how much of it stays: "all", "some" or "" for nothing."""
+    for part in found:
+        path = part_path(parts, part.number, split)
+        ids = pq.read_table(path, columns=["id"], partitioning=None).column("id").to_pylist()
+        gone = sum(i in drop for i in ids)
+        yield path, "all" if not gone else ("some" if gone < len(ids) else "")
+
+
+def _link(path: Path, target: Path) -> None:
+    """A second name for the file; `parts/` keeps its own until the dataset is whole."""
+    try:
+        os.link(path, target)
+    except OSError:  # a file system without hard links
+        with atomic_path(target) as temporary:
+            shutil.copyfile(path, temporary)
+
+
+def _info(
+    plan: Plan, columns: dict[str, list[Any]], kept: list[int], refusals: list[Refusal]
+) -> dict[str, Any]:
+    # Dataset order is by split, then as planned: the order in which the shards are read.
+    order = sorted(kept, key=lambda i: SPLITS.index(columns["split"][i]))
+
+    def count(name: str) -> dict[str, int]:
+        return dict(sorted(Counter(columns[name][i] for i in order).items()))
+
+    used = {columns["source"][i] for i in order}
+    entries = [entry for entry, _ in plan.sources if entry.name in used]
+    return {
+        "name": plan.config.name,
+        "description": plan.config.description,
+        "digest": dataset_digest(columns["sha256"][i] for i in order),
+        "counts": {
+            "samples": len(order),
+            **{f"by_{name}": count(name) for name in ("split", "perspective", "task", "modality", "source")},
+            "patients_known": len({columns["patient_id"][i] for i in order} - {None}),
+        },
+        "rejected": dict(sorted(Counter(r.gate for r in refusals).items())),
+        "licenses": {e.name: e.license.model_dump() for e in entries},
+        "deidentified": all(e.deidentified for e in entries),
+        "recipe": plan.config.public(),
+        "versions": {
+            "mie": mie.__version__,
+            "python": platform.python_version(),
+            **{name: importlib.metadata.version(name) for name in _VERSIONS},
+        },
+    }

@@ -1,0 +1,153 @@
+"""One part, made by one worker: units -> cases -> samples -> gates -> Parquet files in `parts/`."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mie.building.config import RecipeConfig
+from mie.building.plan import Part
+from mie.building.splits import split_of
+from mie.errors import MieError
+from mie.gates.proof import proof_gate
+from mie.gates.trivial import TrivialGate
+from mie.images.files import atomic_path
+from mie.images.hashes import perceptual, pixel_digest
+from mie.recipes.perception import Perception
+from mie.records import Case, Pixels, Refusal, Sample
+from mie.sources.base import Source
+from mie.sources.catalog import Entry
+from mie.sources.open import open_source
+from mie.store.schema import RowEncoder
+from mie.store.shards import ShardWriter, write_rejected
+
+# Trouble of the machine, not of one file.
+_FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+INDEX_SCHEMA = pa.schema(
+    [
+        ("id", pa.string()),
+        ("split", pa.string()),
+        ("source", pa.string()),
+        ("case_id", pa.string()),
+        ("patient_id", pa.string()),
+        ("perspective", pa.string()),
+        ("modality", pa.string()),
+        ("task", pa.string()),
+        ("target", pa.string()),
+        ("sha256", pa.string()),
+        ("content", pa.binary()),
+        ("hash", pa.uint64()),
+        ("thumb", pa.binary()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PartTask:
+    """All that a worker needs for one part."""
+
+    part: Part
+    sources: dict[int, tuple[Entry, Path]]
+    config: RecipeConfig
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class PartResult:
+    number: int
+    units: int
+    kept: int
+    refused: Counter[str]
+
+
+def part_path(folder: Path, number: int, what: str) -> Path:
+    return folder / f"{number:05d}.{what}.parquet"
+
+
+def make_part(task: PartTask) -> PartResult:
+    """Write the part's shards, its refusals and, last, its index: the index says that the part is whole."""
+    encoder = RowEncoder()
+    traces = _Traces()
+    refusals: list[Refusal] = []
+    number = task.part.number
+    with ExitStack() as stack:
+        writers: dict[str, ShardWriter] = {}
+        for outcome in _outcomes(task):
+            if isinstance(outcome, Refusal):
+                refusals.append(outcome)
+                continue
+            row = encoder.row(outcome)
+            if outcome.split not in writers:
+                path = part_path(task.folder, number, outcome.split)
+                writers[outcome.split] = stack.enter_context(ShardWriter(path))
+            writers[outcome.split].write(row)
+            traces.add(outcome, row["sha256"])
+    write_rejected(part_path(task.folder, number, "rejected"), refusals)
+    with atomic_path(part_path(task.folder, number, "index")) as temporary:
+        pq.write_table(pa.Table.from_pylist(traces.rows, schema=INDEX_SCHEMA), temporary, compression="zstd")
+    return PartResult(number, len(task.part.units), len(traces.rows), Counter(r.gate for r in refusals))
+
+
+def _outcomes(task: PartTask) -> Iterator[Sample | Refusal]:
+    config = task.config
+    recipe = Perception(config.recipe.tasks, config.recipe.opacity, config.bins)
+    gates = (TrivialGate(**config.gates.model_dump()), proof_gate)
+    for case in _cases(task):
+        if isinstance(case, Refusal):
+            yield case
+            continue
+        if not case.masks:
+            yield Refusal(case.source, case.case_id, "empty", "no target is marked in this image")
+            continue
+        for sample in recipe.samples(case, split_of(case, config.split, config.seed), config.seed):
+            refusal = next((r for gate in gates if (r := gate(sample)) is not None), None)
+            yield refusal or sample
+
+
+def _cases(task: PartTask) -> Iterator[Case | Refusal]:
+    for planned in task.part.units:
+        entry, root = task.sources[planned.source]
+        try:
+            yield from _source(entry.model_dump_json(), root).load(planned.unit)
+        except MieError as error:
+            where = f"{planned.unit.key} ({error.where})" if error.where else planned.unit.key
+            yield Refusal(entry.name, where, "image", error.reason)
+        except MemoryError:
+            raise
+        except Exception as error:  # one strange file among thousands is recorded, never fatal
+            if isinstance(error, OSError) and error.errno in _FATAL:
+                raise
+            yield Refusal(entry.name, planned.unit.key, "error", f"{type(error).__name__}: {error}")
+
+
+@lru_cache(maxsize=64)
+def _source(entry_json: str, root: Path) -> Source:
+    return open_source(Entry.model_validate_json(entry_json), root)
+
+
+class _Traces:
+    """What the finish needs to compare samples across parts without opening images again."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self._last: tuple[Pixels, bytes, int, bytes] | None = None
+
+    def add(self, sample: Sample, sha256: str) -> None:
+        if self._last is None or self._last[0] is not sample.input:
+            self._last = (sample.input, pixel_digest(sample.input), *perceptual(sample.input))
+        _, pixels, hash_, thumb = self._last
+        region = b"" if sample.mask is None else pixel_digest(sample.mask)
+        row = {name: getattr(sample, name) for name in INDEX_SCHEMA.names[:9]}
+        content = hashlib.sha256(pixels + region).digest()
+        self.rows.append({**row, "sha256": sha256, "content": content, "hash": hash_, "thumb": thumb})

@@ -1,0 +1,79 @@
+"""One function over many independent tasks. Results arrive as they finish; what they are never depends on it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from typing import TypeVar
+
+from mie.errors import ConfigError, MieError
+from mie.vocabulary import nearest_name
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+ENGINES = ("local", "ray")
+
+
+def run_tasks(
+    function: Callable[[Task], Result],
+    tasks: Sequence[Task],
+    *,
+    engine: str = "local",
+    workers: int | None = None,
+) -> Iterator[Result]:
+    """Yield `function(task)` for every task, in order of completion. `workers` defaults to all cores."""
+    if engine not in ENGINES:
+        near = nearest_name(engine, ENGINES)
+        raise ConfigError(
+            f"no engine named {engine!r}",
+            expected=", ".join(ENGINES),
+            fix=f"did you mean {near!r}?" if near else None,
+        )
+    count = workers or len(os.sched_getaffinity(0))
+    if engine == "ray":
+        from mie.engines.ray import run_on_ray
+
+        yield from run_on_ray(function, tasks, count)
+    elif count == 1 or len(tasks) <= 1:
+        yield from map(function, tasks)
+    else:
+        yield from _run_on_pool(function, tasks, count)
+
+
+def _run_on_pool(
+    function: Callable[[Task], Result], tasks: Sequence[Task], workers: int
+) -> Iterator[Result]:
+    # Spawned, not forked: OpenCV and Arrow keep threads that do not survive a fork.
+    context = multiprocessing.get_context("spawn")
+    todo = iter(tasks)
+    with ProcessPoolExecutor(min(workers, len(tasks)), context, initializer=_one_thread) as pool:
+        running: set[Future[Result]] = set()
+        try:
+            while True:
+                # Two tasks per worker in flight keep the pool busy without queueing the whole plan.
+                while len(running) < 2 * workers and (task := next(todo, None)) is not None:
+                    running.add(pool.submit(function, task))
+                if not running:
+                    return
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    yield future.result()
+        except BrokenProcessPool:
+            raise MieError(
+                "a worker process was killed",
+                found="most often this is the system running out of memory",
+                fix="run the same command again with fewer --workers: finished parts are kept",
+            ) from None
+        finally:
+            for future in running:
+                future.cancel()
+
+
+def _one_thread() -> None:
+    import cv2
+
+    cv2.setNumThreads(1)

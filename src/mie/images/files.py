@@ -1,0 +1,78 @@
+"""Files that are whole or absent: atomic writes, and a lock that dies with its process."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from mie.errors import MieError
+
+
+@contextlib.contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """A temporary neighbour of `path` to write to; on success it is synced and takes the name, else it goes."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        yield temporary
+        with temporary.open("rb") as handle:
+            os.fsync(handle.fileno())
+        os.replace(temporary, path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise MieError(
+                "the disk is full",
+                where=path,
+                found=os.strerror(error.errno or 0),
+                fix="free some space and run the same command again: it goes on where it stopped",
+            ) from error
+        raise
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def atomic_write(path: Path, data: bytes | str) -> None:
+    """Write the whole file or nothing."""
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(data.encode() if isinstance(data, str) else data)
+
+
+def _sync_folder(folder: Path) -> None:
+    # A rename is only durable once its folder is synced.
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def folder_lock(folder: Path) -> Iterator[None]:
+    """Hold `folder` for this process. The kernel drops the lock when the process dies, however it dies."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / ".lock"
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.read(handle, 32).decode(errors="replace").strip() or "unknown"
+            raise MieError(
+                "another process is writing to this folder",
+                where=folder,
+                found=f"process {holder} holds {path.name}",
+                fix="wait for it to end, or choose another output folder",
+            ) from None
+        os.ftruncate(handle, 0)
+        os.write(handle, str(os.getpid()).encode())
+        yield
+        path.unlink(missing_ok=True)
+    finally:
+        os.close(handle)

@@ -1,0 +1,86 @@
+"""Fingerprints of images: exact (SHA-256 of pixels) and perceptual (survives re-encoding and scaling)."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import cv2
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from mie.records import Pixels
+
+# Two images are near-duplicates when their hashes differ in at most HASH_DISTANCE of 64 bits and their
+# 16x16 thumbnails correlate at CORRELATION or more; both found by measurement, see docs/architecture.md.
+HASH_DISTANCE = 8
+CORRELATION = 0.99
+
+
+def pixel_digest(pixels: NDArray[Any]) -> bytes:
+    """SHA-256 over shape, type and values: equal for equal pixels, whatever file they came in."""
+    digest = hashlib.sha256(f"{pixels.shape}{pixels.dtype}".encode())
+    digest.update(np.ascontiguousarray(pixels))
+    return digest.digest()
+
+
+def perceptual(pixels: Pixels) -> tuple[int, bytes]:
+    """(64-bit hash, 16x16 grey thumbnail) of an RGB image.
+
+    The hash holds the signs of the 8x8 lowest cosine coefficients, without the mean, against their median.
+    """
+    grey = cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY)
+    small = cv2.resize(grey, (32, 32), interpolation=cv2.INTER_AREA)
+    low = cv2.dct(small.astype(np.float32))[:8, :8].ravel()
+    bits = low > np.median(low[1:])
+    bits[0] = False
+    value = int.from_bytes(np.packbits(bits).tobytes(), "big")
+    thumbnail = cv2.resize(small, (16, 16), interpolation=cv2.INTER_AREA)
+    return value, thumbnail.tobytes()
+
+
+def near_pairs(
+    hashes_a: NDArray[np.uint64],
+    thumbs_a: NDArray[np.uint8],
+    hashes_b: NDArray[np.uint64],
+    thumbs_b: NDArray[np.uint8],
+) -> list[tuple[int, int]]:
+    """Index pairs (a, b) of near-duplicates. `thumbs` are `(N, 256) uint8`."""
+    candidates = _within(hashes_a, hashes_b, HASH_DISTANCE)
+    if not len(candidates):
+        return []
+    unit_a, unit_b = _unit(thumbs_a), _unit(thumbs_b)
+    pairs = []
+    for a, b in candidates:
+        if float(unit_a[a] @ unit_b[b]) >= CORRELATION:
+            pairs.append((int(a), int(b)))
+    return pairs
+
+
+def _unit(thumbs: NDArray[np.uint8]) -> NDArray[np.float32]:
+    centred = thumbs.astype(np.float32)
+    centred -= centred.mean(axis=1, keepdims=True)
+    norm = np.linalg.norm(centred, axis=1, keepdims=True)
+    return centred / np.maximum(norm, 1e-6)
+
+
+@numba.njit(cache=True)
+def _within(a, b, distance):  # type: ignore[no-untyped-def]
+    found = []
+    for i in range(len(a)):
+        for j in range(len(b)):
+            bits = a[i] ^ b[j]
+            count = 0
+            while bits:
+                bits &= bits - np.uint64(1)
+                count += 1
+                if count > distance:
+                    break
+            if count <= distance:
+                found.append((i, j))
+    pairs = np.empty((len(found), 2), np.int64)
+    for k in range(len(found)):
+        pairs[k, 0] = found[k][0]
+        pairs[k, 1] = found[k][1]
+    return pairs

@@ -1,0 +1,129 @@
+"""Perception: the named region painted on the image, one sample per target and one for all targets together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mie.images.hashes import pixel_digest
+from mie.images.overlay import paint
+from mie.images.resize import fitted_size, nearest_bin, resize_image, resize_mask
+from mie.records import Case, Mask, Pixels, Sample, Target
+from mie.recipes.phrasings import PHRASINGS, ask_for_all, ask_for_one, describe
+from mie.recipes.seeds import generator, sample_seed, stable_hash
+from mie.vocabulary import BINS, COLOURS, OPACITY
+
+NAME = "perception"
+VERSION = 1
+_KIND_TO_TASK = {"anatomy": "structure", "lesion": "lesion"}
+
+
+@dataclass(frozen=True, slots=True)
+class Perception:
+    """Case -> perception samples. Painted after scaling, so the blend is exact at the size that is stored."""
+
+    tasks: tuple[str, ...] = ("structure", "lesion", "holistic")
+    opacity: float = OPACITY
+    bins: tuple[int, ...] = BINS
+
+    def samples(self, case: Case, split: str, build_seed: int) -> Iterator[Sample]:
+        """Samples of one case. Test samples keep the original size."""
+        if not case.masks:
+            return
+        height, width = case.image.shape[:2]
+        bin_ = None if split == "test" else nearest_bin(height, width, self.bins)
+        size = (height, width) if bin_ is None else fitted_size(height, width, bin_)
+        image = resize_image(case.image, size)
+        masks = {name: resize_mask(mask, size) for name, mask in case.masks.items()}
+        origin = pixel_digest(case.image).hex()
+        make = _Maker(case, origin, image, split, bin_, build_seed, self.opacity)
+        for name, mask in masks.items():
+            task = _KIND_TO_TASK[case.targets[name].kind]
+            if task in self.tasks:
+                yield make.sample(task, [(case.targets[name], mask)])
+        if "holistic" in self.tasks and len(masks) > 1:
+            yield make.sample("holistic", self._classes(case, masks, build_seed))
+
+    def _classes(self, case: Case, masks: dict[str, Mask], build_seed: int) -> list[tuple[Target, Mask]]:
+        """At most three classes (there are three colours), large to small, each without the smaller ones on it."""
+        names = sorted(masks)
+        if len(names) > len(COLOURS):
+            draw = generator(stable_hash("classes", build_seed, case.source, case.case_id))
+            names = sorted(draw.choice(names, len(COLOURS), replace=False).tolist())
+        names.sort(key=lambda name: (-int(masks[name].sum()), name))
+        classes: list[tuple[Target, Mask]] = []
+        for at, name in enumerate(names):
+            visible = masks[name]
+            for smaller in names[at + 1 :]:
+                visible = visible & ~masks[smaller]
+            classes.append((case.targets[name], visible))
+        return classes
+
+
+@dataclass(frozen=True, slots=True)
+class _Maker:
+    case: Case
+    origin: str
+    image: Pixels
+    split: str
+    bin: int | None
+    build_seed: int
+    opacity: float
+
+    def sample(self, task: str, classes: Sequence[tuple[Target, Mask]]) -> Sample:
+        case = self.case
+        names = [target.name for target, _ in classes]
+        region = [pixel_digest(case.masks[name]).hex() for name in names]
+        sample_id = f"{stable_hash(NAME, VERSION, case.source, case.case_id, task, names, self.origin, region):016x}"
+        seed = sample_seed(self.build_seed, sample_id)
+        draw = generator(seed)
+        colours = [str(c) for c in draw.permutation(list(COLOURS))[: len(classes)]]
+        template = str(draw.choice(PHRASINGS[task]))
+        painted = [(target, colour) for (target, _), colour in zip(classes, colours, strict=True)]
+        target_image = self.image
+        mask = np.zeros(self.image.shape[:2], np.uint8)
+        for k, ((_, region_mask), colour) in enumerate(zip(classes, colours, strict=True), start=1):
+            target_image = paint(target_image, region_mask, colour, self.opacity)
+            mask[region_mask] = round(255 * k / len(classes))
+        prompt = (
+            ask_for_all(template, painted, case.modality)
+            if task == "holistic"
+            else ask_for_one(template, *painted[0], case.modality)
+        )
+        return Sample(
+            id=sample_id,
+            perspective="perception",
+            task=task,
+            target=", ".join(names),
+            modality=case.modality,
+            anatomy=case.anatomy,
+            prompt=prompt,
+            prompt_template=template,
+            description=describe(painted, self.opacity),
+            input=self.image,
+            target_image=target_image,
+            mask=mask,
+            colour=",".join(colours),
+            split=self.split,
+            bin=self.bin,
+            source=case.source,
+            case_id=case.case_id,
+            patient_id=case.patient_id,
+            recipe=NAME,
+            recipe_version=VERSION,
+            params=self._params(names, colours),
+            seed=seed,
+            license=case.license,
+        )
+
+    def _params(self, names: list[str], colours: list[str]) -> dict[str, Any]:
+        return {
+            "opacity": self.opacity,
+            "classes": [{"target": n, "colour": c} for n, c in zip(names, colours, strict=True)],
+            "original_size": list(self.case.image.shape[:2]),
+            "spacing": None if self.case.spacing is None else list(self.case.spacing),
+            "image_steps": [dict(step) for step in self.case.steps],
+        }

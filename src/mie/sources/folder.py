@@ -1,0 +1,177 @@
+"""Folders of image files and mask files, matched by pattern; optionally a second image of the same place."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from mie.errors import MieError
+from mie.images.read import read_labels, read_picture
+from mie.records import Case, Mask, Refusal, Unit
+from mie.sources import patterns
+from mie.sources.catalog import Entry, FolderLayout, PairedLayout, TargetEntry
+from mie.sources.markings import masks_of, uses_colours
+
+_IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".tif", ".tiff", ".webp", ".bmp", ".gif", ".dcm"}
+
+
+class FolderSource:
+    """An image/mask data set, or an image/image one, in ordinary folders."""
+
+    def __init__(self, entry: Entry, root: Path) -> None:
+        assert isinstance(entry.layout, FolderLayout | PairedLayout)  # noqa: S101
+        self.entry = entry
+        self.root = root
+        self.layout = entry.layout
+        self._listing = patterns.Listing(root)
+
+    # What stands beside an image: role -> pattern. Targets without files of their own share "masks".
+    def _companions(self) -> dict[str, str]:
+        roles: dict[str, str] = {}
+        if isinstance(self.layout, PairedLayout):
+            roles["pair"] = self.layout.pair
+        if self.layout.masks is not None:
+            roles["masks"] = self.layout.masks
+        for target in self.entry.targets:
+            if target.masks is not None:
+                roles[f"mask:{target.name}"] = target.masks
+        return roles
+
+    def scan(self) -> Iterator[Unit | Refusal]:
+        images = self._listing.matches(self.layout.images)
+        companions = {
+            role: _Companion(self._listing, pattern, self.layout.images)
+            for role, pattern in self._companions().items()
+        }
+        taken = {path for path, _ in images}
+        for path, found in images:
+            files: dict[str, tuple[str, ...]] = {"image": (path,)}
+            missing = []
+            for role, companion in companions.items():
+                files[role] = companion.of(found)
+                taken.update(files[role])
+                if not files[role] and not role.startswith("mask:"):
+                    missing.append(companion.expected(found))
+            has_masks = any(files[r] for r in files if r.startswith("mask"))
+            wants_masks = any(r.startswith("mask") for r in companions)
+            if missing or (wants_masks and not has_masks):
+                reason = f"no file matches {', '.join(missing) or 'any mask pattern'}"
+                yield Refusal(self.entry.name, path, "source", reason)
+                continue
+            files = {role: paths for role, paths in files.items() if paths}
+            yield Unit(path, files, patient_of(self.entry, path, found), split_of(self.entry, found))
+        yield from self._unmatched(taken)
+
+    def _unmatched(self, taken: set[str]) -> Iterator[Refusal]:
+        """Image files in the folders we read that belong to nothing: a wrong pattern should not be silent."""
+        named = {patterns.fixed_folder(self.layout.images)}
+        named.update(patterns.fixed_folder(p) for p in self._companions().values())
+        for folder in sorted(named):
+            for path in self._listing.under(folder):
+                if path not in taken and PurePosixPath(path).suffix.lower() in _IMAGE_SUFFIXES:
+                    taken.add(path)
+                    yield Refusal(self.entry.name, path, "source", "file matches no image, or has none")
+
+    def load(self, unit: Unit) -> Iterator[Case | Refusal]:
+        entry = self.entry
+        window = entry.window.model_dump() if entry.window else {}
+        picture = read_picture(self._listing.inside(unit.files["image"][0]), **window)
+        size = picture.pixels.shape[:2]
+        pair = None
+        if "pair" in unit.files:
+            pair = read_picture(self._listing.inside(unit.files["pair"][0]), **window).pixels
+            _same_size(size, pair.shape[:2], unit.files["pair"][0])
+        masks: dict[str, Mask] = {}
+        for role, paths in unit.files.items():
+            if not role.startswith("mask"):
+                continue
+            for path in paths:
+                for name, mask in self._masks(path, self._targets(role)).items():
+                    _same_size(size, mask.shape, path)
+                    masks[name] = masks[name] | mask if name in masks else mask
+        yield Case(
+            source=entry.name,
+            case_id=unit.key,
+            image=picture.pixels,
+            modality=entry.modality,
+            anatomy=entry.anatomy,
+            masks={t.name: masks[t.name] for t in entry.targets if t.name in masks},
+            targets={t.name: t.target for t in entry.targets},
+            pair=pair,
+            patient_id=unit.patient_id,
+            split=unit.split,
+            spacing=picture.spacing,
+            license=entry.license.name,
+            steps=picture.steps,
+        )
+
+    def _targets(self, role: str) -> tuple[TargetEntry, ...]:
+        if role == "masks":
+            return tuple(t for t in self.entry.targets if t.masks is None)
+        return tuple(t for t in self.entry.targets if f"mask:{t.name}" == role)
+
+    def _masks(self, path: str, targets: tuple[TargetEntry, ...]) -> dict[str, Mask]:
+        labels = read_labels(self._listing.inside(path), as_colour=uses_colours(targets))
+        try:
+            return masks_of(labels, targets, self.entry)
+        except MieError as error:
+            error.where = path
+            raise
+
+
+class _Companion:
+    """Finds the files of one pattern that belong to an image, without searching the folder for each image."""
+
+    def __init__(self, listing: patterns.Listing, pattern: str, image_pattern: str) -> None:
+        self._pattern = pattern
+        self._shared = [p for p in patterns.places(pattern) if p in patterns.places(image_pattern)]
+        self._files: dict[tuple[str, ...], list[str]] = defaultdict(list)
+        for path, found in listing.matches(pattern):
+            self._files[tuple(found[p] for p in self._shared)].append(path)
+
+    def of(self, places: dict[str, str]) -> tuple[str, ...]:
+        return tuple(self._files.get(tuple(places[p] for p in self._shared), ()))
+
+    def expected(self, places: dict[str, str]) -> str:
+        text = self._pattern
+        for place in self._shared:
+            text = re.sub(r"\{" + place + r"(:[^{}]*)?\}", lambda _: places[place], text)
+        return text
+
+
+def patient_of(entry: Entry, path: str, places: dict[str, str]) -> str | None:
+    """`cohort/patient`, so that one patient in two data sets of a cohort has one name; None where unknown."""
+    patient = places.get("patient")
+    if patient is None and entry.patient is not None:
+        match = re.search(entry.patient, PurePosixPath(path).name)
+        patient = match[1] if match else None
+    return None if patient is None else f"{entry.patient_cohort}/{patient}"
+
+
+def split_of(entry: Entry, places: dict[str, str]) -> str | None:
+    """The data set's own split: written in the path, or fixed for the whole set."""
+    written = places.get("split")
+    if written is None:
+        return entry.split
+    split = entry.splits.get(written, written)
+    if split not in ("train", "val", "test"):
+        raise MieError(
+            "unknown split in a path",
+            where=entry.name,
+            expected="train, val or test, or an entry under `splits`",
+            found=written,
+        )
+    return split
+
+
+def _same_size(image: tuple[int, ...], other: tuple[int, ...], where: str) -> None:
+    if image != other:
+        raise MieError(
+            "image and its companion differ in size",
+            where=where,
+            expected=f"{image[1]}x{image[0]}",
+            found=f"{other[1]}x{other[0]}",
+            fix="check that the files belong together; resample one of them if they do",
+        )

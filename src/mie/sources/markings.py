@@ -1,0 +1,98 @@
+"""From a mask file's values or colours to one boolean mask per target, with nothing left unexplained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mie.errors import ImageError
+from mie.records import Mask
+from mie.sources.catalog import Entry, TargetEntry
+
+Labels = NDArray[Any]
+
+
+def uses_colours(targets: tuple[TargetEntry, ...]) -> bool:
+    return any(t.colour is not None for t in targets)
+
+
+def masks_of(labels: Labels, targets: tuple[TargetEntry, ...], entry: Entry) -> dict[str, Mask]:
+    """The masks of the targets that are present. `labels` is `(...)` integers or `(..., 3) uint8` colours."""
+    if uses_colours(targets):
+        codes = _packed(labels)
+        known = {t.name: tuple(_code(c) for c in t.colours) for t in targets}
+        ignored = tuple(_code(c) for c in entry.ignore if isinstance(c, tuple))
+        colours = True
+    else:
+        codes = labels
+        known = {t.name: t.values for t in targets}
+        ignored = tuple(c for c in entry.ignore if isinstance(c, int))
+        colours = False
+    if any(t.nonzero or t.above is not None or t.below is not None for t in targets):
+        masks = {t.name: _by_rule(codes, t) for t in targets}
+    else:
+        expected = sorted({0, *ignored, *(c for cs in known.values() for c in cs)})
+        codes = _snapped(codes, expected, colours) if entry.snap else codes
+        _refuse_unexpected(codes, expected, colours)
+        masks = {name: np.isin(codes, cs) if len(cs) > 1 else codes == cs[0] for name, cs in known.items()}
+    return {name: mask for name, mask in masks.items() if mask.any()}
+
+
+def _by_rule(values: Labels, target: TargetEntry) -> Mask:
+    if target.nonzero:
+        return np.asarray(values != 0)
+    if target.above is not None:
+        return np.asarray(values > target.above)
+    if target.below is not None:
+        return np.asarray(values < target.below)
+    return np.isin(values, target.values)
+
+
+def _packed(colours: Labels) -> Labels:
+    """(..., 3) uint8 -> (...) int32 codes 0xRRGGBB."""
+    if colours.shape[-1] != 3 or colours.ndim < 3:
+        raise ImageError("mask is not in colour", expected="(H, W, 3)", found=colours.shape)
+    wide = colours.astype(np.int32)
+    return np.asarray((wide[..., 0] << 16) | (wide[..., 1] << 8) | wide[..., 2])
+
+
+def _code(colour: tuple[int, int, int]) -> int:
+    return (colour[0] << 16) | (colour[1] << 8) | colour[2]
+
+
+def _channels(codes: NDArray[Any]) -> NDArray[np.int64]:
+    codes = codes.astype(np.int64)
+    return np.stack([codes >> 16, (codes >> 8) & 255, codes & 255], axis=-1)
+
+
+def _snapped(codes: Labels, expected: list[int], colours: bool) -> Labels:
+    """Each pixel at the nearest expected value; JPEG leaves values around the true ones."""
+    found, back = np.unique(codes, return_inverse=True)
+    targets = np.array(expected)
+    if colours:
+        apart = ((_channels(found)[:, None] - _channels(targets)[None]) ** 2).sum(-1)
+    else:
+        apart = np.abs(found.astype(np.int64)[:, None] - targets[None])
+    return np.asarray(targets[apart.argmin(axis=1)][back].reshape(codes.shape))
+
+
+def _refuse_unexpected(codes: Labels, expected: list[int], colours: bool) -> None:
+    strange = ~np.isin(codes, expected)
+    if not strange.any():
+        return
+    values, counts = np.unique(codes[strange], return_counts=True)
+    order = np.argsort(-counts)[:5]
+    shown = ", ".join(f"{_name(values[i], colours)} on {counts[i]} px" for i in order)
+    more = f" and {len(values) - len(order)} more" if len(values) > len(order) else ""
+    raise ImageError(
+        "mask has values that the data set's entry does not name",
+        expected=", ".join(_name(e, colours) for e in expected),
+        found=shown + more,
+        fix="name them as targets, list them under `ignore`, or set `snap: true` if they are compression noise",
+    )
+
+
+def _name(code: int, colours: bool) -> str:
+    return str(tuple(int(c) for c in _channels(np.array([code]))[0])) if colours else str(int(code))

@@ -1,0 +1,138 @@
+"""The table: one row per sample, images as PNG in the Hugging Face image layout."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+
+from mie.images.hashes import pixel_digest
+from mie.images.png import decode_png, encode_png
+from mie.records import Pixels, Sample
+
+SCHEMA_VERSION: Final = 1
+IMAGE_COLUMNS: Final = ("input", "target_image", "mask")
+
+_IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+# Column -> (Arrow type, Hugging Face feature type).
+_COLUMNS: Final[dict[str, tuple[pa.DataType, str]]] = {
+    "id": (pa.string(), "string"),
+    "perspective": (pa.string(), "string"),
+    "task": (pa.string(), "string"),
+    "target": (pa.string(), "string"),
+    "modality": (pa.string(), "string"),
+    "anatomy": (pa.string(), "string"),
+    "prompt": (pa.string(), "string"),
+    "prompt_template": (pa.string(), "string"),
+    "description": (pa.string(), "string"),
+    "input": (_IMAGE, "Image"),
+    "target_image": (_IMAGE, "Image"),
+    "mask": (_IMAGE, "Image"),
+    "colour": (pa.string(), "string"),
+    "split": (pa.string(), "string"),
+    "bin": (pa.int32(), "int32"),
+    "source": (pa.string(), "string"),
+    "case_id": (pa.string(), "string"),
+    "patient_id": (pa.string(), "string"),
+    "group": (pa.string(), "string"),
+    "turn": (pa.int32(), "int32"),
+    "recipe": (pa.string(), "string"),
+    "recipe_version": (pa.int32(), "int32"),
+    "params": (pa.string(), "string"),
+    "seed": (pa.int64(), "int64"),
+    "parents": (pa.list_(pa.string()), "List"),
+    "license": (pa.string(), "string"),
+    "sha256": (pa.string(), "string"),
+}
+
+
+def _feature(kind: str) -> dict[str, Any]:
+    if kind == "Image":
+        return {"_type": "Image"}
+    if kind == "List":
+        return {"_type": "List", "feature": {"dtype": "string", "_type": "Value"}}
+    return {"dtype": kind, "_type": "Value"}
+
+
+FEATURES: Final = {name: _feature(kind) for name, (_, kind) in _COLUMNS.items()}
+SCHEMA: Final = pa.schema(
+    [(name, kind) for name, (kind, _) in _COLUMNS.items()],
+    metadata={"huggingface": json.dumps({"info": {"features": FEATURES}})},
+)
+REJECTED_SCHEMA: Final = pa.schema(
+    [(name, pa.string()) for name in ("source", "where", "target", "gate", "reason", "numbers")]
+)
+
+
+def canonical(value: Any) -> str:
+    """JSON that is the same for equal values."""
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+
+
+def content_digest(pixels: Mapping[str, bytes | None], fields: Mapping[str, Any]) -> str:
+    """SHA-256 over every field and the digests of the pixels: independent of how PNG or Parquet pack them."""
+    digest = hashlib.sha256(canonical(fields).encode())
+    for name in IMAGE_COLUMNS:
+        digest.update(pixels[name] or b"-")
+    return digest.hexdigest()
+
+
+class RowEncoder:
+    """Samples to rows; an image that several samples share is encoded once."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Pixels, bytes, bytes] | None = None
+
+    def row(self, sample: Sample) -> dict[str, Any]:
+        fields = text_fields(sample)
+        pixels: dict[str, bytes | None] = {}
+        row: dict[str, Any] = dict(fields)
+        for name in IMAGE_COLUMNS:
+            array: Pixels | None = getattr(sample, name)
+            if array is None:
+                pixels[name], row[name] = None, None
+                continue
+            digest, png = self._encoded(array, shared=name == "input")
+            pixels[name], row[name] = digest, {"bytes": png, "path": f"{sample.id}_{name}.png"}
+        row["sha256"] = content_digest(pixels, fields)
+        return row
+
+    def _encoded(self, array: Pixels, *, shared: bool) -> tuple[bytes, bytes]:
+        if shared and self._last is not None and self._last[0] is array:
+            return self._last[1], self._last[2]
+        digest, png = pixel_digest(array), encode_png(array)
+        if shared:
+            self._last = (array, digest, png)
+        return digest, png
+
+
+def text_fields(sample: Sample) -> dict[str, Any]:
+    """Every column but the images and the digest, as stored."""
+    fields = {
+        name: getattr(sample, name) for name in _COLUMNS if name not in IMAGE_COLUMNS and name != "sha256"
+    }
+    fields["params"] = canonical(sample.params)
+    fields["parents"] = list(sample.parents)
+    return fields
+
+
+def sample_from_row(row: Mapping[str, Any]) -> Sample:
+    """The sample a row holds, images decoded."""
+    values = {name: row[name] for name in _COLUMNS if name != "sha256"}
+    for name in IMAGE_COLUMNS:
+        values[name] = None if row[name] is None else decode_png(row[name]["bytes"])
+    values["params"] = json.loads(row["params"])
+    values["parents"] = tuple(row["parents"] or ())
+    return Sample(**values)
+
+
+def row_digest(row: Mapping[str, Any], sample: Sample) -> str:
+    """What `sha256` should be for this row, from its decoded pixels."""
+    pixels = {
+        name: None if getattr(sample, name) is None else pixel_digest(getattr(sample, name))
+        for name in IMAGE_COLUMNS
+    }
+    return content_digest(pixels, text_fields(sample))

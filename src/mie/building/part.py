@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,10 +18,11 @@ from mie.building.config import RecipeConfig
 from mie.building.plan import Part
 from mie.building.splits import split_of
 from mie.errors import MieError
+from mie.gates.leaks import content_key
 from mie.gates.proof import proof_gate
 from mie.gates.trivial import TrivialGate
 from mie.images.files import atomic_path
-from mie.images.hashes import perceptual, pixel_digest
+from mie.images.hashes import perceptual
 from mie.recipes.perception import Perception
 from mie.records import Case, Pixels, Refusal, Sample
 from mie.sources.base import Source
@@ -87,12 +87,12 @@ def make_part(task: PartTask) -> PartResult:
             if isinstance(outcome, Refusal):
                 refusals.append(outcome)
                 continue
-            row = encoder.row(outcome)
+            row, digests = encoder.row(outcome)
             if outcome.split not in writers:
                 path = part_path(task.folder, number, outcome.split)
                 writers[outcome.split] = stack.enter_context(ShardWriter(path))
             writers[outcome.split].write(row)
-            traces.add(outcome, row["sha256"])
+            traces.add(outcome, row["sha256"], digests)
     write_rejected(part_path(task.folder, number, "rejected"), refusals)
     with atomic_path(part_path(task.folder, number, "index")) as temporary:
         pq.write_table(pa.Table.from_pylist(traces.rows, schema=INDEX_SCHEMA), temporary, compression="zstd")
@@ -141,13 +141,12 @@ class _Traces:
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
-        self._last: tuple[Pixels, bytes, int, bytes] | None = None
+        self._last: tuple[Pixels, int, bytes] | None = None
 
-    def add(self, sample: Sample, sha256: str) -> None:
+    def add(self, sample: Sample, sha256: str, digests: Mapping[str, bytes | None]) -> None:
         if self._last is None or self._last[0] is not sample.input:
-            self._last = (sample.input, pixel_digest(sample.input), *perceptual(sample.input))
-        _, pixels, hash_, thumb = self._last
-        region = b"" if sample.mask is None else pixel_digest(sample.mask)
+            self._last = (sample.input, *perceptual(sample.input))
+        _, hash_, thumb = self._last
         row = {name: getattr(sample, name) for name in INDEX_SCHEMA.names[:9]}
-        content = hashlib.sha256(pixels + region).digest()
+        content = content_key(digests)
         self.rows.append({**row, "sha256": sha256, "content": content, "hash": hash_, "thumb": thumb})

@@ -14,7 +14,7 @@ from mie.sources.open import open_source
 from mie.store.schema import canonical
 
 # A part is what one worker makes in one go and what a crash can cost; it becomes one shard per split.
-_PART_WEIGHT = 128
+_PART_WEIGHT = 64
 
 
 @dataclass(frozen=True, slots=True)

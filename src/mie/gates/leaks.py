@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +25,7 @@ class Traces:
     sources: list[str]
     case_ids: list[str]
     patients: list[str | None]
-    content: list[bytes]  # digest of input pixels and region: equal means the same sample
+    content: list[bytes]  # content_key of each sample
     hashes: NDArray[np.uint64]
     thumbs: NDArray[np.uint8]  # (N, 256)
 
@@ -36,6 +38,11 @@ class Offence:
     other: int
     gate: str
     reason: str
+
+
+def content_key(digests: Mapping[str, bytes | None]) -> bytes:
+    """What makes two samples the same: the input's pixels and the region, whatever colour it is painted in."""
+    return hashlib.sha256((digests["input"] or b"") + b"|" + (digests["mask"] or b"")).digest()
 
 
 def duplicates(traces: Traces) -> list[Offence]:

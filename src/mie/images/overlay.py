@@ -6,7 +6,6 @@ De-blend:  alpha = ((M - I) . (C - I)) / (|C - I|^2 + 1e-6); the mask is alpha >
 
 from __future__ import annotations
 
-import cv2
 import numba
 import numpy as np
 
@@ -20,12 +19,19 @@ def paint(image: Pixels, mask: Mask, colour: str, opacity: float = OPACITY) -> P
     if mask.shape != image.shape[:2]:
         raise ImageError("mask and image differ in size", expected=image.shape[:2], found=mask.shape)
     levels = np.arange(256)[:, None]
-    blended = np.floor((1 - opacity) * levels + opacity * np.array(COLOURS[colour]) + 0.5)
-    table = blended.astype(np.uint8)[None]
-    painted = image.copy()
-    # cv2.LUT runs over the whole image and is still faster than indexing the region.
-    cv2.copyTo(cv2.LUT(image, table), mask.view(np.uint8), painted)
+    table = np.floor((1 - opacity) * levels + opacity * np.array(COLOURS[colour]) + 0.5).astype(np.uint8)
+    painted = np.array(image, order="C")
+    _paint(painted, mask, table)
     return painted
+
+
+@numba.njit(cache=True)
+def _paint(image, mask, table):  # type: ignore[no-untyped-def]
+    for y in range(image.shape[0]):
+        for x in range(image.shape[1]):
+            if mask[y, x]:
+                for channel in range(3):
+                    image[y, x, channel] = table[image[y, x, channel], channel]
 
 
 def deblend(image: Pixels, output: Pixels, colour: str) -> Mask:
@@ -49,15 +55,16 @@ def _deblend(image, output, red, green, blue):  # type: ignore[no-untyped-def]
             i0 = np.int32(image[y, x, 0])
             i1 = np.int32(image[y, x, 1])
             i2 = np.int32(image[y, x, 2])
+            d0 = np.int32(output[y, x, 0]) - i0
+            d1 = np.int32(output[y, x, 1]) - i1
+            d2 = np.int32(output[y, x, 2]) - i2
+            if (d0 | d1 | d2) == 0:  # unchanged, as most of an image is: alpha is 0
+                mask[y, x] = False
+                continue
             c0 = np.int32(red) - i0
             c1 = np.int32(green) - i1
             c2 = np.int32(blue) - i2
-            shift = (
-                (np.int32(output[y, x, 0]) - i0) * c0
-                + (np.int32(output[y, x, 1]) - i1) * c1
-                + (np.int32(output[y, x, 2]) - i2) * c2
-            )
-            mask[y, x] = 2 * shift > c0 * c0 + c1 * c1 + c2 * c2
+            mask[y, x] = 2 * (d0 * c0 + d1 * c1 + d2 * c2) > c0 * c0 + c1 * c1 + c2 * c2
     return mask
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mie.images.hashes import pixel_digest
+from mie.images.hashes import checksum
 from mie.images.overlay import paint
 from mie.images.resize import fitted_size, nearest_bin, resize_image, resize_mask
 from mie.records import Case, Mask, Pixels, Sample, Target
@@ -38,8 +38,7 @@ class Perception:
         size = (height, width) if bin_ is None else fitted_size(height, width, bin_)
         image = resize_image(case.image, size)
         masks = {name: resize_mask(mask, size) for name, mask in case.masks.items()}
-        origin = pixel_digest(case.image).hex()
-        make = _Maker(case, origin, image, split, bin_, build_seed, self.opacity)
+        make = _Maker(case, checksum(case.image), image, split, bin_, build_seed, self.opacity)
         for name, mask in masks.items():
             task = _KIND_TO_TASK[case.targets[name].kind]
             if task in self.tasks:
@@ -66,7 +65,7 @@ class Perception:
 @dataclass(frozen=True, slots=True)
 class _Maker:
     case: Case
-    origin: str
+    origin: int
     image: Pixels
     split: str
     bin: int | None
@@ -76,8 +75,9 @@ class _Maker:
     def sample(self, task: str, classes: Sequence[tuple[Target, Mask]]) -> Sample:
         case = self.case
         names = [target.name for target, _ in classes]
-        region = [pixel_digest(case.masks[name]).hex() for name in names]
-        sample_id = f"{stable_hash(NAME, VERSION, case.source, case.case_id, task, names, self.origin, region):016x}"
+        regions = [checksum(case.masks[name]) for name in names]
+        content = (case.source, case.case_id, task, names, self.origin, regions)
+        sample_id = f"{stable_hash(NAME, VERSION, *content):016x}"
         seed = sample_seed(self.build_seed, sample_id)
         draw = generator(seed)
         colours = [str(c) for c in draw.permutation(list(COLOURS))[: len(classes)]]

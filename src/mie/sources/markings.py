@@ -35,9 +35,16 @@ def masks_of(labels: Labels, targets: tuple[TargetEntry, ...], entry: Entry) -> 
     else:
         expected = sorted({0, *ignored, *(c for cs in known.values() for c in cs)})
         codes = _snapped(codes, expected, colours) if entry.snap else codes
-        _refuse_unexpected(codes, expected, colours)
-        masks = {name: np.isin(codes, cs) if len(cs) > 1 else codes == cs[0] for name, cs in known.items()}
+        is_code = {code: codes == code for code in expected}
+        # Equal counts mean that every pixel is explained: much cheaper than looking for strangers.
+        if sum(int(np.count_nonzero(m)) for m in is_code.values()) != codes.size:
+            _refuse_unexpected(codes, expected, colours)
+        masks = {name: _union([is_code[c] for c in cs]) for name, cs in known.items()}
     return {name: mask for name, mask in masks.items() if mask.any()}
+
+
+def _union(masks: list[Mask]) -> Mask:
+    return masks[0] if len(masks) == 1 else np.logical_or.reduce(masks)
 
 
 def _by_rule(values: Labels, target: TargetEntry) -> Mask:
@@ -80,8 +87,6 @@ def _snapped(codes: Labels, expected: list[int], colours: bool) -> Labels:
 
 def _refuse_unexpected(codes: Labels, expected: list[int], colours: bool) -> None:
     strange = ~np.isin(codes, expected)
-    if not strange.any():
-        return
     values, counts = np.unique(codes[strange], return_counts=True)
     order = np.argsort(-counts)[:5]
     shown = ", ".join(f"{_name(values[i], colours)} on {counts[i]} px" for i in order)

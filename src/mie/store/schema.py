@@ -86,7 +86,8 @@ class RowEncoder:
     def __init__(self) -> None:
         self._last: tuple[Pixels, bytes, bytes] | None = None
 
-    def row(self, sample: Sample) -> dict[str, Any]:
+    def row(self, sample: Sample) -> tuple[dict[str, Any], dict[str, bytes | None]]:
+        """The row, and the digest of each image's pixels."""
         fields = text_fields(sample)
         pixels: dict[str, bytes | None] = {}
         row: dict[str, Any] = dict(fields)
@@ -98,7 +99,7 @@ class RowEncoder:
             digest, png = self._encoded(array, shared=name == "input")
             pixels[name], row[name] = digest, {"bytes": png, "path": f"{sample.id}_{name}.png"}
         row["sha256"] = content_digest(pixels, fields)
-        return row
+        return row, pixels
 
     def _encoded(self, array: Pixels, *, shared: bool) -> tuple[bytes, bytes]:
         if shared and self._last is not None and self._last[0] is array:
@@ -129,10 +130,7 @@ def sample_from_row(row: Mapping[str, Any]) -> Sample:
     return Sample(**values)
 
 
-def row_digest(row: Mapping[str, Any], sample: Sample) -> str:
-    """What `sha256` should be for this row, from its decoded pixels."""
-    pixels = {
-        name: None if getattr(sample, name) is None else pixel_digest(getattr(sample, name))
-        for name in IMAGE_COLUMNS
-    }
-    return content_digest(pixels, text_fields(sample))
+def pixel_digests(sample: Sample) -> dict[str, bytes | None]:
+    """The digest of each image's pixels."""
+    arrays = {name: getattr(sample, name) for name in IMAGE_COLUMNS}
+    return {name: None if array is None else pixel_digest(array) for name, array in arrays.items()}

@@ -1,0 +1,85 @@
+"""What the verbs share in talking to people: progress on stderr, tables and one JSON document on stdout."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+
+class Bar(Protocol):
+    """A progress bar that is told where it stands."""
+
+    def __call__(self, done: int, total: int, note: str = "") -> None: ...
+
+
+@contextmanager
+def progress_bar(title: str) -> Iterator[Bar]:
+    """A live bar with rate and time left on a terminal; a line every few seconds elsewhere."""
+    if sys.stderr.isatty():
+        with _live(title) as bar:
+            yield bar
+    else:
+        yield _Plain(title)
+
+
+@contextmanager
+def _live(title: str) -> Iterator[Bar]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as live:
+        task = live.add_task(title, total=None, note="")
+
+        def bar(done: int, total: int, note: str = "") -> None:
+            live.update(task, completed=done, total=total or None, note=note)
+
+        yield bar
+
+
+class _Plain:
+    _EVERY = 5.0
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._started = self._last = time.monotonic()
+
+    def __call__(self, done: int, total: int, note: str = "") -> None:
+        now = time.monotonic()
+        if now - self._last < self._EVERY or not total:
+            return
+        self._last = now
+        left = (now - self._started) / done * (total - done) if done else 0
+        print(f"{self._title}: {done}/{total}, about {left:.0f} s left. {note}", file=sys.stderr, flush=True)
+
+
+def table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """A table on stdout."""
+    from rich.console import Console
+    from rich.table import Table
+
+    # Piped output must not be cut to a guessed width.
+    width = None if sys.stdout.isatty() else 160
+    shown = Table(title=title, title_justify="left", title_style="bold")
+    for at, name in enumerate(header):
+        numeric = bool(rows) and all(isinstance(row[at], int | float) for row in rows)
+        shown.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        shown.add_row(*(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row))
+    Console(width=width).print(shown)
+
+
+def print_json(document: Any) -> None:
+    """One JSON document and nothing else on stdout."""
+    json.dump(document, sys.stdout, indent=2, ensure_ascii=False)
+    sys.stdout.write("\n")

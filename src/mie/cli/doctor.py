@@ -1,0 +1,39 @@
+"""`mie doctor`: what this installation can do."""
+
+from __future__ import annotations
+
+import typer
+
+
+def doctor(json: bool = typer.Option(False, "--json", help="Print the findings as one JSON document.")) -> None:
+    """Say what is installed, which extras are missing, and which sample data is cached.
+
+    Example: mie doctor
+    """
+    import importlib.metadata
+    import importlib.util
+    import os
+    import platform
+
+    import mie
+    from mie.cli._show import print_json, table
+    from mie.sources.fetch import cache_folder
+
+    extras = {"models": "torch", "judges": "openai", "review": "fastapi", "ray": "ray"}
+    found = {
+        "mie": mie.__version__,
+        "python": platform.python_version(),
+        "cores": len(os.sched_getaffinity(0)),
+        **{n: importlib.metadata.version(n) for n in ("numpy", "opencv-python-headless", "pyarrow", "pydicom")},
+        **{
+            f"extra {name}": "installed"
+            if importlib.util.find_spec(module)
+            else f"missing: pip install 'mie[{name}]'"
+            for name, module in extras.items()
+        },
+        "sample cache": str(cache_folder()),
+    }
+    if json:
+        print_json(found)
+    else:
+        table("mie doctor", ("what", "found"), list(found.items()))

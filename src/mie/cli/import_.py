@@ -1,0 +1,28 @@
+"""`mie import`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+
+def import_(
+    folder: Path = typer.Argument(..., help="The folder to read.", show_default=False),
+    format: str = typer.Option(..., "-f", "--format", help="miedb or folder."),
+    output: Path = typer.Option(..., "-o", "--output", help="The dataset's folder.", show_default=False),
+    name: str | None = typer.Option(None, help="The dataset's name; the folder's name by default."),
+) -> None:
+    """Read triplets that another tool wrote into a dataset.
+
+    Example: mie import MieDB-100k/benchmark -f miedb -o out/miedb
+    """
+    from mie.cli._show import progress_bar
+    from mie.store.imports import import_dataset
+
+    with progress_bar("importing") as bar:
+        result = import_dataset(folder, output, format, name=name, progress=bar)
+    typer.echo(f"{output}: {result.info['counts']['samples']} samples, digest {result.info['digest'][:16]}")
+    if result.refusals:
+        typer.echo(f"{len(result.refusals)} records could not be used; see rejected.parquet", err=True)
+        raise typer.Exit(3)

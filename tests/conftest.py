@@ -1,0 +1,94 @@
+"""Real pixels for tests: crops of the medical images that ship inside scikit-image, with drawn regions."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import skimage
+from hypothesis import settings
+
+from mie.records import Case, Target
+
+# Machines differ and are shared: no test may fail for being slow.
+settings.register_profile("mie", deadline=None)
+settings.load_profile("mie")
+
+SHIPPED = Path(skimage.__file__).parent / "data"
+
+
+@lru_cache
+def shipped(name: str) -> np.ndarray:
+    """An image inside the scikit-image wheel, as RGB."""
+    return cv2.cvtColor(cv2.imread(str(SHIPPED / name), cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
+
+
+def crop(number: int, height: int = 160, width: int = 160) -> np.ndarray:
+    """One of many different real crops."""
+    picture = shipped(("retina.jpg", "ihc.png", "microaneurysms.png", "cell.png")[number % 4])
+    draw = np.random.default_rng(number)
+    if picture.shape[0] <= height or picture.shape[1] <= width:
+        picture = cv2.resize(picture, (2 * width, 2 * height), interpolation=cv2.INTER_AREA)
+    y = int(draw.integers(0, picture.shape[0] - height))
+    x = int(draw.integers(0, picture.shape[1] - width))
+    return np.ascontiguousarray(picture[y : y + height, x : x + width])
+
+
+def ellipse(number: int, height: int = 160, width: int = 160) -> np.ndarray:
+    """A boolean region that differs from number to number and is not symmetric in the image."""
+    draw = np.random.default_rng(1000 + number)
+    canvas = np.zeros((height, width), np.uint8)
+    centre = (int(draw.integers(width // 4, width // 2)), int(draw.integers(height // 4, height // 2)))
+    axes = (int(draw.integers(width // 10, width // 5)), int(draw.integers(height // 8, height // 4)))
+    cv2.ellipse(canvas, centre, axes, float(draw.integers(0, 180)), 0, 360, 1, -1)
+    return canvas.astype(bool)
+
+
+def make_case(number: int = 0, targets: int = 1, **changes: object) -> Case:
+    names = [Target("optic disc", "anatomy"), Target("hard exudates", "lesion", True), Target("cup", "anatomy")]
+    masks = {t.name: ellipse(number * 7 + k) for k, t in enumerate(names[:targets])}
+    body: dict = {
+        "source": "test",
+        "case_id": f"case-{number}",
+        "image": crop(number),
+        "modality": "fundus",
+        "anatomy": "retina",
+        "masks": masks,
+        "targets": {t.name: t for t in names},
+        "license": "CC0-1.0",
+    }
+    return Case(**{**body, **changes})
+
+
+def write_folder(root: Path, count: int, *, patients: int | None = None, size: int = 160) -> Path:
+    """A folder data set: images/p03_0007.png with masks/p03_0007_mask.png."""
+    for kind in ("images", "masks"):
+        (root / kind).mkdir(parents=True, exist_ok=True)
+    for n in range(count):
+        stem = f"p{n % (patients or count):02d}_{n:04d}"
+        cv2.imwrite(str(root / "images" / f"{stem}.png"), crop(n, size, size)[..., ::-1])
+        cv2.imwrite(str(root / "masks" / f"{stem}_mask.png"), ellipse(n, size, size).astype(np.uint8) * 255)
+    return root
+
+
+def folder_source(root: Path, **changes: object) -> dict:
+    """The recipe's source item for `write_folder`."""
+    return {
+        "name": "discs",
+        "root": str(root),
+        "title": "Discs drawn for a test",
+        "modality": "fundus",
+        "anatomy": "retina",
+        "license": {"name": "CC0-1.0", "use": "open"},
+        "layout": {"kind": "folder", "images": "images/{patient}_{id}.png", "masks": "masks/{patient}_{id}_mask.png"},
+        "targets": [{"name": "optic disc", "kind": "anatomy", "value": 255}],
+        **changes,
+    }
+
+
+@pytest.fixture
+def folder_data(tmp_path: Path) -> Path:
+    return write_folder(tmp_path / "discs", 12, patients=4)

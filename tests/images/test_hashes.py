@@ -1,0 +1,53 @@
+import cv2
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mie.images.hashes import _within, near_pairs, perceptual, pixel_digest
+from tests.conftest import crop, shipped
+
+
+def _traces(images):
+    pairs = [perceptual(i) for i in images]
+    thumbs = np.frombuffer(b"".join(t for _, t in pairs), np.uint8).reshape(-1, 256)
+    return np.array([h for h, _ in pairs], np.uint64), thumbs
+
+
+def _variants(image):
+    jpeg = cv2.imdecode(cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, 70])[1], cv2.IMREAD_COLOR)
+    half = cv2.resize(image, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
+    brighter = np.clip(image.astype(int) * 1.08 + 6, 0, 255).astype(np.uint8)
+    return [jpeg, half, brighter]
+
+
+def test_reencoded_scaled_and_brightened_copies_are_found():
+    for name in ("retina.jpg", "ihc.png", "microaneurysms.png"):
+        image = shipped(name)
+        a = _traces([image])
+        b = _traces(_variants(image))
+        assert near_pairs(*a, *b) == [(0, 0), (0, 1), (0, 2)], name
+
+
+def test_different_images_are_not_confused():
+    images = [crop(n, 256, 256) for n in range(40)]
+    traces = _traces(images)
+    assert near_pairs(*traces, *traces) == [(n, n) for n in range(40)]
+
+
+def test_a_flip_is_another_image():
+    image = crop(0, 256, 256)
+    assert near_pairs(*_traces([image]), *_traces([image[:, ::-1].copy()])) == []
+
+
+@given(st.lists(st.integers(0, 2**64 - 1), max_size=8), st.lists(st.integers(0, 2**64 - 1), max_size=8))
+def test_hamming_distance_by_hand(a, b):
+    expected = [(i, j) for i, x in enumerate(a) for j, y in enumerate(b) if (x ^ y).bit_count() <= 20]
+    found = _within(np.array(a, np.uint64), np.array(b, np.uint64), 20)
+    assert [tuple(p) for p in found.tolist()] == expected
+
+
+def test_pixel_digest_sees_shape_and_type():
+    flat = np.zeros(12, np.uint8)
+    digests = {pixel_digest(flat), pixel_digest(flat.reshape(3, 4)), pixel_digest(flat.reshape(4, 3))}
+    assert len(digests | {pixel_digest(flat.astype(bool))}) == 4
+    assert pixel_digest(np.arange(6).reshape(2, 3).T) == pixel_digest(np.arange(6).reshape(2, 3).T.copy())

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mie.errors import MieError
-from mie.sources import fetch
+from mie.sources import fetch, package_index
 from mie.sources.fetch import cache_folder, extract, fetch_distribution
 
 NOT_THERE = "/nowhere.whl"
@@ -120,7 +120,7 @@ def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
 
 def only(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     """Makes that index the only one, whatever pip is set up for on this machine."""
-    monkeypatch.setattr(fetch, "_pip_settings", dict)
+    monkeypatch.setattr(package_index, "_pip_settings", dict)
     for name in ("PIP_EXTRA_INDEX_URL", "PIP_NO_INDEX", "PIP_CERT", "REQUESTS_CA_BUNDLE", "http_proxy"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
@@ -248,10 +248,10 @@ def test_a_web_index_cannot_point_at_local_files(index: Index, tmp_path: Path, b
 
 
 def test_an_https_index_is_never_left_for_http() -> None:
-    index = fetch._Index("https://index.example/simple")
+    index = package_index.Index("https://index.example/simple")
     with pytest.raises(ValueError, match="refused to read"):
         index.open("http://index.example/simple/a/")
-    redirects = fetch._CheckedRedirects(index)
+    redirects = package_index._CheckedRedirects(index)
     with pytest.raises(ValueError, match="refused to read"):
         redirects.redirect_request(
             urllib.request.Request("https://index.example/a"),
@@ -270,18 +270,18 @@ def test_pip_settings_are_read_in_pips_order(monkeypatch: pytest.MonkeyPatch) ->
         "global.index-url": "https://a.example/simple",
         "global.extra-index-url": "https://b/s\nhttps://c/s",
     }
-    monkeypatch.setattr(fetch, "_pip_settings", lambda: settings)
-    assert [str(i) for i in fetch._indexes()] == ["https://a.example/simple", "https://b/s", "https://c/s"]
+    monkeypatch.setattr(package_index, "_pip_settings", lambda: settings)
+    assert [str(i) for i in package_index.indexes()] == ["https://a.example/simple", "https://b/s", "https://c/s"]
     monkeypatch.setenv("PIP_INDEX_URL", "https://d.example/simple/")
-    assert str(fetch._indexes()[0]) == "https://d.example/simple"
+    assert str(package_index.indexes()[0]) == "https://d.example/simple"
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    assert fetch._indexes() == []
+    assert package_index.indexes() == []
 
 
 def test_pips_own_words_are_understood(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "pip.conf").write_text("[global]\nindex-url = https://it's.example/simple\n")
     monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
-    assert fetch._pip_settings()["global.index-url"] == "https://it's.example/simple"
+    assert package_index._pip_settings()["global.index-url"] == "https://it's.example/simple"
 
 
 @pytest.mark.parametrize(("name", "data"), [("a.whl", WHEEL), ("a.tar.gz", SDIST)])
@@ -327,7 +327,7 @@ def test_broken_archives_are_errors_that_name_the_file(tmp_path: Path, data: byt
 
 @given(st.binary(max_size=300), st.sampled_from(["text/html", "application/json"]))
 def test_no_page_breaks_the_reader(body: bytes, kind: str) -> None:
-    read = fetch._json_links if kind.endswith("json") else fetch._html_links
+    read = package_index._json_links if kind.endswith("json") else package_index._html_links
     try:
         links = read(body)
     except ValueError:

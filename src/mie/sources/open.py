@@ -30,7 +30,7 @@ def open_source(entry: Entry, root: Path | None) -> Source:
             )
         from mie.sources.samples import samples_root
 
-        root = samples_root() / entry.name
+        root = samples_root(names=[entry.name]) / entry.name
     if not root.is_dir():
         raise MieError("no such folder", where=entry.name, expected="the data set's folder", found=root)
     module, name = _ADAPTERS[entry.layout.kind].split(":")

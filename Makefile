@@ -1,0 +1,47 @@
+# Two commands matter: `make demo` and `make test`. Each sets up all it needs, and works a second time.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+OUT    ?= out
+
+.PHONY: help demo test lint format bench docs clean
+help:
+	@echo "make demo   build, verify and draw a dataset from real sample images"
+	@echo "make test   the whole test suite with coverage"
+	@echo "make lint   ruff, mypy, import contracts"
+	@echo "make bench  speed and memory, as ratios"
+	@echo "make docs   the documentation as HTML in site/"
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(None if (3, 11) <= sys.version_info[:2] <= (3, 13) else "mie needs Python 3.11 to 3.13; run make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(VENV)/.installed
+	$(BIN)/mie demo -o $(OUT)/demo
+
+test: $(VENV)/.installed
+	$(BIN)/python -m pytest -n 2 --cov --cov-report=term:skip-covered --cov-fail-under=85
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check src tests bench examples
+	$(BIN)/ruff format --check src tests bench examples
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.installed
+	$(BIN)/ruff check --fix src tests bench examples
+	$(BIN)/ruff format src tests bench examples
+
+bench: $(VENV)/.installed
+	$(BIN)/python bench/png.py
+	$(BIN)/python bench/store.py
+	$(BIN)/python bench/build.py
+	$(BIN)/python bench/memory.py
+
+docs: $(VENV)/.installed
+	$(BIN)/mkdocs build --strict --quiet
+
+clean:
+	rm -rf $(VENV) $(OUT) site .coverage* .pytest_cache .mypy_cache .ruff_cache

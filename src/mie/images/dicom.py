@@ -267,7 +267,7 @@ def _to_window(
         centre, width = _first(group.get("WindowCenter")), _first(group.get("WindowWidth"))
         function = str(group.get("VOILUTFunction") or "LINEAR").upper()
         if centre is not None and width is not None and width >= (1 if function == "LINEAR" else 1e-9):
-            return _through_window(values, centre, width, function)
+            return _through_window(values, centre, width, function, where)
         if stored.dtype == np.uint8 and values is stored and dataset.BitsStored == 8:
             return stored, None
     window = find_window(_without_padding(values, stored, dataset), **given, where=where)
@@ -275,7 +275,7 @@ def _to_window(
 
 
 def _through_window(
-    values: NDArray[Any], centre: float, width: float, function: str
+    values: NDArray[Any], centre: float, width: float, function: str, where: object
 ) -> tuple[NDArray[np.uint8], Step]:
     """PS3.3 C.11.2.1.2 and C.11.2.1.3, with output 0..255."""
     step: dict[str, Any] = {"step": "window", "centre": centre, "width": width, "from": "file"}
@@ -285,7 +285,10 @@ def _through_window(
         return np.floor(share * 255.0 + 0.5).astype(np.uint8), step | {"function": "sigmoid"}
     if function not in ("LINEAR", "LINEAR_EXACT"):
         raise ImageError(
-            "unknown VOI LUT function", expected="LINEAR, LINEAR_EXACT or SIGMOID", found=function[:16]
+            "unknown VOI LUT function",
+            where=where,
+            expected="LINEAR, LINEAR_EXACT or SIGMOID",
+            found=function[:16],
         )
     if function == "LINEAR":
         low, high = centre - 0.5 - (width - 1) / 2, centre - 0.5 + (width - 1) / 2

@@ -31,7 +31,7 @@ from pydicom.uid import (
 
 from mie.errors import ImageError
 from mie.images.intensity import apply_window, find_window, to_8bit
-from mie.images.limits import DEFAULT_LIMITS, Limits, check_pixels, decoding
+from mie.images.limits import DEFAULT_LIMITS, Limits, check_bytes, check_pixels, decoding
 from mie.records import Picture, Step
 
 _GREY: Final = ("MONOCHROME1", "MONOCHROME2")
@@ -100,6 +100,7 @@ def dicom_values(dataset: Dataset, frame: int = 0) -> NDArray[Any]:
 def open_dicom(path: Path, *, limits: Limits = DEFAULT_LIMITS) -> Dataset:
     """The data set in `path`, with or without preamble, its size checked and its pixels not yet decoded."""
     with decoding("DICOM", where=path):
+        check_bytes(path.stat().st_size, where=path, limits=limits)
         meta = read_file_meta_info(path) if _has_preamble(path) else FileMetaDataset()
         if meta.get("TransferSyntaxUID") == DeflatedExplicitVRLittleEndian:
             _check_inflated(path, limits)

@@ -1,0 +1,126 @@
+"""One door for 2-D files: what a file is, is told by its content."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pydicom
+from numpy.typing import NDArray
+from pydicom.errors import InvalidDicomError
+
+from mie.errors import ImageError
+from mie.images.dicom import open_dicom, read_dicom, stored_values
+from mie.images.limits import DEFAULT_LIMITS, Limits, check_bytes, decoding
+from mie.images.raster import label_values, raster_format, read_raster, read_raster_labels
+from mie.records import Picture
+
+# A data set without preamble begins with an element of group 0002 or 0008, in either byte order.
+_BARE_DICOM: Final = (b"\x02\x00", b"\x08\x00", b"\x00\x02", b"\x00\x08")
+
+
+def read_picture(
+    path: Path,
+    *,
+    limits: Limits = DEFAULT_LIMITS,
+    frame: int = 0,
+    low: float | None = None,
+    high: float | None = None,
+    percentiles: tuple[float, float] | None = None,
+) -> Picture:
+    """A PNG, JPEG, TIFF, WebP, BMP, GIF or DICOM file as (H, W, 3) uint8 RGB with its steps.
+
+    `low` and `high`, or `percentiles`, choose the intensity range; see `to_8bit`.
+    """
+    with _opening(path):
+        if _is_dicom(path, limits):
+            return read_dicom(path, limits=limits, frame=frame, low=low, high=high, percentiles=percentiles)
+        return read_raster(
+            path.read_bytes(),
+            where=path,
+            limits=limits,
+            frame=frame,
+            low=low,
+            high=high,
+            percentiles=percentiles,
+        )
+
+
+def read_labels(path: Path, *, as_colour: bool = False, limits: Limits = DEFAULT_LIMITS) -> NDArray[Any]:
+    """A mask file as (H, W) integers, or as (H, W, 3) uint8 colours when `as_colour`.
+
+    A DICOM file gives its stored values, without rescale, window or palette.
+    """
+    with _opening(path):
+        if not _is_dicom(path, limits):
+            return read_raster_labels(path.read_bytes(), where=path, limits=limits, as_colour=as_colour)
+        dataset = open_dicom(path, limits=limits)
+        if int(dataset.get("NumberOfFrames") or 1) != 1:
+            raise ImageError(
+                "DICOM mask has several frames",
+                where=path,
+                expected="one frame",
+                found=f"{dataset.NumberOfFrames} frames",
+                fix="read it as a volume or as DICOM-SEG",
+            )
+        with decoding("DICOM", where=path):
+            values, _ = stored_values(dataset, 0, where=path)
+        return label_values(values, where=path, as_colour=as_colour)
+
+
+def _is_dicom(path: Path, limits: Limits) -> bool:
+    """True for DICOM, False for a raster format; raises for everything else."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise ImageError(
+            "not a file",
+            where=path,
+            expected="an image file",
+            found="a folder" if stat.S_ISDIR(status.st_mode) else "a device or pipe",
+        )
+    check_bytes(status.st_size, where=path, limits=limits)
+    with path.open("rb") as file:
+        head = file.read(132)
+    if head[128:] == b"DICM" or (head[:2] in _BARE_DICOM and _has_sop_class(path)):
+        return True
+    if raster_format(head) is None:
+        raise ImageError(
+            "not a picture file we know",
+            where=path,
+            expected="PNG, JPEG, TIFF, WebP, BMP, GIF or DICOM",
+            found=f"a file that begins with {head[:12]!r}",
+        )
+    return False
+
+
+def _has_sop_class(path: Path) -> bool:
+    with decoding("DICOM", where=path):
+        try:
+            dataset = pydicom.dcmread(
+                path, force=True, stop_before_pixels=True, specific_tags=["SOPClassUID"]
+            )
+        except InvalidDicomError:
+            return False
+        return str(dataset.get("SOPClassUID", "")).startswith("1.2.840.10008.")
+
+
+@contextmanager
+def _opening(path: Path) -> Iterator[None]:
+    """Missing, locked and impossible paths as `ImageError`."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise ImageError(
+            "file does not exist", where=path, expected="an image file", found="nothing"
+        ) from error
+    except PermissionError as error:
+        raise ImageError(
+            "file may not be read", where=path, found="permission denied", fix="change the file's permissions"
+        ) from error
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise ImageError(
+            "file cannot be read", where=path, found=f"{type(error).__name__}: {error}"
+        ) from error

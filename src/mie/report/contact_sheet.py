@@ -1,0 +1,106 @@
+"""A contact sheet: real triplets side by side, each with its modality, target and instruction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TypeAlias
+
+import matplotlib
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from mie.errors import MieError
+from mie.images.resize import fitted_size, resize_image
+from mie.records import Pixels, Sample
+
+_Font: TypeAlias = ImageFont.FreeTypeFont
+_INK, _GREY = (34, 34, 34), (105, 105, 105)
+_ELLIPSIS = "…"
+
+
+def contact_sheet(samples: Iterable[Sample], *, columns: int = 3, cell: int = 224) -> Pixels:
+    """`(H, W, 3) uint8` on white: per sample a block of input | target image, `columns` blocks in a row.
+
+    Each image fits a square of `cell` pixels with its shape kept. Above it stands "modality · target", cut
+    where it is too long; below it the whole prompt, wrapped.
+    """
+    shown = list(samples)
+    if not shown:
+        raise MieError("no samples to show", expected="one sample or more")
+    columns = min(columns, len(shown))
+    sheet = _Sheet(cell)
+    rows = [shown[at : at + columns] for at in range(0, len(shown), columns)]
+    bands = [sheet.band(row, columns) for row in rows]
+    return np.concatenate([*bands, np.full((sheet.margin, bands[0].shape[1], 3), 255, np.uint8)])
+
+
+class _Sheet:
+    """The measures that follow from the cell, and the drawing of one band of blocks."""
+
+    def __init__(self, cell: int) -> None:
+        self.cell = cell
+        self.gap = max(2, cell // 56)  # between input and target image
+        self.margin = max(8, cell // 10)  # between blocks
+        self.block = 2 * cell + self.gap
+        size = max(11, cell // 9)
+        self.label_font, self.prompt_font = _font("DejaVuSans-Bold", size), _font("DejaVuSans", size)
+        self.line = round(1.3 * size)
+
+    def band(self, samples: list[Sample], columns: int) -> Pixels:
+        """One row of blocks under a margin, as high as its longest prompt needs."""
+        prompts = [_wrapped(s.prompt, self.prompt_font, self.block) for s in samples]
+        tallest = max(self._fitted(image)[0] for s in samples for image in (s.input, s.target_image))
+        images_top = self.margin + self.line + self.gap
+        prompts_top = images_top + tallest + self.gap
+        height = prompts_top + self.line * max(len(lines) for lines in prompts)
+        width = columns * (self.block + self.margin) + self.margin
+        canvas = Image.new("RGB", (width, height), "white")
+        draw = ImageDraw.Draw(canvas)
+        for at, (sample, lines) in enumerate(zip(samples, prompts, strict=True)):
+            left = self.margin + at * (self.block + self.margin)
+            label = _cut(
+                " ".join(f"{sample.modality} · {sample.target}".split()), self.label_font, self.block
+            )
+            draw.text((left, self.margin), label, _INK, self.label_font)
+            for x, image in ((left, sample.input), (left + self.cell + self.gap, sample.target_image)):
+                self._paste(canvas, image, x, images_top, tallest)
+            for number, line in enumerate(lines):
+                draw.text((left, prompts_top + number * self.line), line, _GREY, self.prompt_font)
+        return np.asarray(canvas)
+
+    def _fitted(self, image: Pixels) -> tuple[int, int]:
+        return fitted_size(image.shape[0], image.shape[1], self.cell)
+
+    def _paste(self, canvas: Image.Image, image: Pixels, left: int, top: int, tallest: int) -> None:
+        """The image in the middle of its place, white around it."""
+        height, width = self._fitted(image)
+        picture = Image.fromarray(resize_image(image, (height, width)))
+        canvas.paste(picture, (left + (self.cell - width) // 2, top + (tallest - height) // 2))
+
+
+def _font(name: str, size: int) -> _Font:
+    # matplotlib's copy of DejaVu: there on every machine, and with more letters than Pillow's built-in font,
+    # which lacks even é. Basic layout: the same pixels with and without libraqm.
+    path = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{name}.ttf"
+    return ImageFont.truetype(path, size, layout_engine=ImageFont.Layout.BASIC)
+
+
+def _wrapped(text: str, font: _Font, width: int) -> list[str]:
+    """Lines no wider than `width` pixels; a word that is wider by itself is cut."""
+    lines: list[str] = []
+    for word in text.split():
+        longer = f"{lines[-1]} {word}" if lines else word
+        if lines and font.getlength(longer) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(_cut(word, font, width))
+    return lines or [""]
+
+
+def _cut(text: str, font: _Font, width: int) -> str:
+    if font.getlength(text) <= width:
+        return text
+    while text and font.getlength(text + _ELLIPSIS) > width:
+        text = text[:-1]
+    return text.rstrip() + _ELLIPSIS

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import cv2
+import numpy as np
+import pytest
+import skimage.data
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mie.errors import MieError
+from mie.images.overlay import paint
+from mie.records import Pixels, Sample
+from mie.report.contact_sheet import contact_sheet
+
+
+def make_sample(height: int = 224, width: int = 224) -> Sample:
+    image = np.ascontiguousarray(skimage.data.retina()[400 : 400 + height, 300 : 300 + width])
+    mask = np.zeros((height, width), bool)
+    mask[20:50, 30:90] = True
+    return Sample(
+        id="0",
+        perspective="perception",
+        task="structure",
+        target="optic disc",
+        modality="fundus",
+        anatomy="eye",
+        prompt="Paint the optic disc red.",
+        prompt_template="",
+        description="",
+        input=image,
+        target_image=paint(image, mask, "red"),
+        mask=mask.view(np.uint8) * np.uint8(255),
+        colour="red",
+        split="test",
+        bin=None,
+        source="retina",
+        case_id="0",
+        patient_id=None,
+        recipe="perception",
+        recipe_version=1,
+        params={},
+        seed=0,
+    )
+
+
+def find(sheet: Pixels, image: Pixels) -> tuple[int, int]:
+    """(row, column) at which `image` stands in the sheet, pixel by pixel."""
+    apart = cv2.matchTemplate(sheet, image, cv2.TM_SQDIFF)
+    row, column = np.unravel_index(int(apart.argmin()), apart.shape)
+    place = sheet[row : row + image.shape[0], column : column + image.shape[1]]
+    assert np.array_equal(place, image)
+    return int(row), int(column)
+
+
+def ink(sheet: Pixels) -> np.ndarray:
+    return (sheet < 200).any(axis=-1)
+
+
+def test_input_left_target_right_text_above_and_below() -> None:
+    sample = make_sample()
+    sheet = contact_sheet([sample])
+    assert sheet.dtype == np.uint8
+    assert sheet.ndim == 3
+    row, left = find(sheet, sample.input)
+    row_of_target, right = find(sheet, sample.target_image)
+    assert row == row_of_target
+    assert left + 224 < right < left + 240
+    assert ink(sheet[:row]).any()
+    assert ink(sheet[row + 224 :]).any()
+    assert (sheet[[0, -1]] == 255).all()
+    assert (sheet[:, [0, -1]] == 255).all()
+
+
+def test_shape_of_the_image_is_kept() -> None:
+    sample = make_sample(200, 800)
+    small = cv2.resize(sample.input, (224, 56), interpolation=cv2.INTER_AREA)
+    row, left = find(contact_sheet([sample]), small)
+    # Beside a square image it stands in the middle.
+    both = contact_sheet([sample, make_sample()])
+    assert find(both, small) == (row + (224 - 56) // 2, left)
+
+
+def test_three_blocks_in_a_row() -> None:
+    samples = [make_sample()] * 4
+    one, three, four = (contact_sheet(iter(samples[:n])) for n in (1, 3, 4))
+    assert one.shape[1] < three.shape[1] == four.shape[1]
+    assert one.shape[0] == three.shape[0] < four.shape[0]
+    assert np.array_equal(four[: len(three) - 20], three[: len(three) - 20])
+    tall = contact_sheet(samples, columns=1)
+    assert tall.shape[1] == one.shape[1]
+    assert tall.shape[0] > four.shape[0]
+
+
+def test_cell_sets_the_scale() -> None:
+    sample = make_sample()
+    large, small = contact_sheet([sample]), contact_sheet([sample], cell=112)
+    assert small.shape[1] == pytest.approx(large.shape[1] / 2, rel=0.05)
+    find(small, cv2.resize(sample.input, (112, 112), interpolation=cv2.INTER_AREA))
+
+
+def test_label_and_prompt_are_those_of_the_sample() -> None:
+    sample = make_sample()
+    sheet = contact_sheet([sample])
+    row, _ = find(sheet, sample.input)
+    other_target = contact_sheet([replace(sample, target="macula")])
+    assert not np.array_equal(sheet[:row], other_target[:row])
+    assert np.array_equal(sheet[row:], other_target[row:])
+    other_prompt = contact_sheet([replace(sample, prompt="Paint the optic disc blue.")])
+    assert np.array_equal(sheet[: row + 224], other_prompt[: row + 224])
+    assert not np.array_equal(sheet, other_prompt)
+    longer = contact_sheet([replace(sample, prompt=sample.prompt * 8)])
+    assert longer.shape[0] > sheet.shape[0]
+
+
+def test_letters_beyond_ascii_are_drawn() -> None:
+    """Not as the box that stands for a letter that the font lacks."""
+    drawn = [contact_sheet([replace(make_sample(), prompt=letter)]) for letter in "éßΩж\uffff"]
+    assert len({sheet.tobytes() for sheet in drawn}) == len(drawn)
+
+
+@settings(max_examples=40, deadline=None)
+@given(target=st.text(max_size=120), prompt=st.text(max_size=200))
+def test_no_text_leaves_its_block(target: str, prompt: str) -> None:
+    sheet = contact_sheet([replace(make_sample(), target=target, prompt=prompt)], cell=112)
+    assert not ink(sheet[:, -5:]).any()
+    assert not ink(sheet[-3:]).any()
+
+
+def test_nothing_to_show() -> None:
+    with pytest.raises(MieError, match="no samples"):
+        contact_sheet([])

@@ -1,0 +1,83 @@
+"""Datasets from layouts that others write (and that we export).
+
+>>> sorted(FORMATS)
+['folder', 'miedb']
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from mie.errors import ConfigError
+from mie.records import Refusal, Sample
+from mie.store.imports import folder as plain
+from mie.store.imports import miedb
+from mie.store.imports.reading import Incoming, Origin, read_origin
+from mie.store.shards import read_rejected
+from mie.store.write import write_dataset
+from mie.vocabulary import nearest_name
+
+FORMATS: Final[dict[str, Callable[[Path], Incoming]]] = {"folder": plain.read, "miedb": miedb.read}
+
+
+@dataclass(frozen=True, slots=True)
+class ImportResult:
+    """What `dataset.json` says, and what was not imported, with reasons (also in `rejected.parquet`)."""
+
+    info: dict[str, Any]
+    refusals: tuple[Refusal, ...]
+
+
+def import_dataset(
+    folder: Path,
+    target: Path,
+    format: str,
+    *,
+    name: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> ImportResult:
+    """Read `folder` in that format and write a dataset to `target`, a new folder.
+
+    A record that cannot be used is refused with its reason and the rest goes on. `progress` gets
+    (done, total). The name is the exported dataset's own, or made from the folder's, unless it is given.
+    """
+    folder, target = Path(folder), Path(target)
+    if format not in FORMATS:
+        near = nearest_name(format, FORMATS)
+        fix = f"did you mean {near!r}?" if near else None
+        raise ConfigError(f"unknown import format {format!r}", expected=", ".join(FORMATS), fix=fix)
+    if name is not None and _name_from(name) != name:
+        raise ConfigError(
+            f"{name!r} is no name for a dataset", expected="letters, digits, '.', '_' and '-'", found=name
+        )
+    origin = read_origin(folder, format) or Origin(folder.resolve().name)
+    incoming = FORMATS[format](folder)
+
+    def counted() -> Iterator[Sample | Refusal]:
+        for done, outcome in enumerate(incoming.outcomes, start=1):
+            yield outcome
+            if progress is not None:
+                progress(done, incoming.total)
+
+    info = write_dataset(
+        counted(),
+        target,
+        name=name or _name_from(origin.name),
+        description=origin.description,
+        recipe={"import": {"format": format, **incoming.notes, "of": origin.recipe}},
+        licenses={**incoming.licenses, **origin.licenses},
+        deidentified=origin.deidentified,
+    )
+    return ImportResult(info, tuple(read_rejected(target / "rejected.parquet")))
+
+
+def _name_from(text: str) -> str:
+    """A name that a recipe could have: it stands in code and links of the data card."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).lstrip("._-")[:96] or "imported"
+
+
+__all__ = ["FORMATS", "ImportResult", "import_dataset"]

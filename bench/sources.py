@@ -26,7 +26,9 @@ def write_sources(root: Path, count: int, size: int) -> dict:
         centre = [int(draw.integers(size // 4, 3 * size // 4)) for _ in "xy"]
         axes = [int(draw.integers(size // 12, size // 5)) for _ in "xy"]
         cv2.ellipse(mask, centre, axes, float(draw.integers(0, 180)), 0, 360, 255, -1)
-        cv2.imwrite(str(root / "images" / f"{n:06d}.png"), cv2.flip(picture[y : y + size, x : x + size], flip))
+        cv2.imwrite(
+            str(root / "images" / f"{n:06d}.png"), cv2.flip(picture[y : y + size, x : x + size], flip)
+        )
         cv2.imwrite(str(root / "masks" / f"{n:06d}.png"), mask)
     source = {
         "name": "bench",

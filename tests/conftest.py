@@ -48,7 +48,11 @@ def ellipse(number: int, height: int = 160, width: int = 160) -> np.ndarray:
 
 
 def make_case(number: int = 0, targets: int = 1, **changes: object) -> Case:
-    names = [Target("optic disc", "anatomy"), Target("hard exudates", "lesion", True), Target("cup", "anatomy")]
+    names = [
+        Target("optic disc", "anatomy"),
+        Target("hard exudates", "lesion", True),
+        Target("cup", "anatomy"),
+    ]
     masks = {t.name: ellipse(number * 7 + k) for k, t in enumerate(names[:targets])}
     body: dict = {
         "source": "test",
@@ -83,7 +87,11 @@ def folder_source(root: Path, **changes: object) -> dict:
         "modality": "fundus",
         "anatomy": "retina",
         "license": {"name": "CC0-1.0", "use": "open"},
-        "layout": {"kind": "folder", "images": "images/{patient}_{id}.png", "masks": "masks/{patient}_{id}_mask.png"},
+        "layout": {
+            "kind": "folder",
+            "images": "images/{patient}_{id}.png",
+            "masks": "masks/{patient}_{id}_mask.png",
+        },
         "targets": [{"name": "optic disc", "kind": "anatomy", "value": 255}],
         **changes,
     }

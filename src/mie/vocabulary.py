@@ -20,6 +20,9 @@ MODALITIES: Final[dict[str, str]] = {
     "surgical photo": "surgical photograph",
 }
 
+# What an import cannot know (modality, task, anatomy or target of somebody else's triplets).
+UNKNOWN: Final = "unknown"
+
 # Perspective -> its tasks. Names follow the paper's three perspectives.
 TASKS: Final[dict[str, tuple[str, ...]]] = {
     "perception": ("structure", "lesion", "holistic"),

@@ -19,11 +19,11 @@ from pydicom.uid import (
     JPEGLSLossless,
     RLELossless,
 )
-from tests.images.phantom import l_phantom
 
 from mie.errors import ImageError
 from mie.images.dicom import dicom_values, read_dicom
 from mie.images.limits import Limits
+from tests.images.phantom import l_phantom
 
 L = l_phantom()
 RGB = np.stack([L, 255 - L, L // 2], axis=-1)

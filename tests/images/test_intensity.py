@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from tests.images.phantom import l_phantom
 
 from mie.errors import ConfigError, ImageError
 from mie.images.intensity import apply_window, to_8bit
+from tests.images.phantom import l_phantom
 
 
 def by_hand(value, low, high):

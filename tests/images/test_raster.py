@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageFile
 from skimage import data as skimage_data
-from tests.images.phantom import l_phantom
 
 from mie.errors import ImageError
 from mie.images.limits import Limits
 from mie.images.raster import read_raster, read_raster_labels
+from tests.images.phantom import l_phantom
 
 L = l_phantom()
 RGB = np.stack([L, 255 - L, L // 2], axis=-1)

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from pydicom.data import get_testdata_file
-from tests.images.phantom import l_phantom
 
 from mie.errors import ImageError
 from mie.images.limits import Limits
 from mie.images.read import read_labels, read_picture
+from tests.images.phantom import l_phantom
 
 L = l_phantom()
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mie.errors import MieError
-from mie.sources import fetch, package_index
+from mie.sources import package_index
 from mie.sources.fetch import cache_folder, extract, fetch_distribution
 
 NOT_THERE = "/nowhere.whl"
@@ -271,7 +271,11 @@ def test_pip_settings_are_read_in_pips_order(monkeypatch: pytest.MonkeyPatch) ->
         "global.extra-index-url": "https://b/s\nhttps://c/s",
     }
     monkeypatch.setattr(package_index, "_pip_settings", lambda: settings)
-    assert [str(i) for i in package_index.indexes()] == ["https://a.example/simple", "https://b/s", "https://c/s"]
+    assert [str(i) for i in package_index.indexes()] == [
+        "https://a.example/simple",
+        "https://b/s",
+        "https://c/s",
+    ]
     monkeypatch.setenv("PIP_INDEX_URL", "https://d.example/simple/")
     assert str(package_index.indexes()[0]) == "https://d.example/simple"
     monkeypatch.setenv("PIP_NO_INDEX", "1")

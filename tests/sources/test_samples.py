@@ -12,7 +12,7 @@ import pytest
 import SimpleITK as sitk  # noqa: N813
 
 from mie.errors import MieError
-from mie.sources import fetch, samples
+from mie.sources import fetch, package_index, samples
 from mie.sources.catalog import DicomLayout, Entry, catalog
 from mie.sources.patterns import Listing
 from mie.sources.samples import SAMPLES, Archive, Installed, samples_root
@@ -27,7 +27,7 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An empty cache and no package index."""
     monkeypatch.setenv("MIE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setattr(fetch, "_pip_settings", dict)
+    monkeypatch.setattr(package_index, "_pip_settings", dict)
     return tmp_path / "cache"
 
 

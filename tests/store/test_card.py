@@ -270,7 +270,7 @@ def test_the_card_makes_the_folder_open_with_its_own_code(tmp_path: Path) -> Non
         with ShardWriter(folder / "data" / shard_name(split, 0, 1)) as writer:
             for sample in samples:
                 if sample.split == split:
-                    row = encoder.row(sample)
+                    row, _ = encoder.row(sample)
                     writer.write(row)
                     digests.append(row["sha256"])
     # What else lies in a dataset folder must not be taken for data.

@@ -19,7 +19,7 @@ from mie.store import write
 from mie.store.dataset import Dataset, dataset_digest
 from mie.store.exports import export
 from mie.store.imports import import_dataset
-from mie.store.schema import row_digest
+from mie.store.schema import sample_digest
 from mie.store.shards import read_rejected
 from mie.store.write import write_dataset
 
@@ -45,7 +45,7 @@ def test_the_same_dataset_comes_back(dataset: Dataset, tmp_path: Path, format: s
     back = Dataset(tmp_path / "back")
     assert result.refusals == ()
     assert back.digest == dataset.digest
-    assert back.digest == dataset_digest(row_digest({}, sample) for sample in back.samples())
+    assert back.digest == dataset_digest(sample_digest(sample) for sample in back.samples())
     for key in ("name", "description", "counts", "licenses", "deidentified"):
         assert back.info[key] == dataset.info[key]
     assert back.info["recipe"]["import"]["of"] == dataset.info["recipe"]
@@ -269,7 +269,7 @@ def test_shards_are_filled_and_named_by_split(triplets: list[Sample], tmp_path: 
     assert read_rejected(tmp_path / "set" / "rejected.parquet")[0] == refusal
     stored = [s.id for s in Dataset(tmp_path / "set").samples()]
     assert stored == [s.id for split in ("train", "val", "test") for s in triplets if s.split == split]
-    assert info["digest"] == dataset_digest(row_digest({}, s) for s in Dataset(tmp_path / "set").samples())
+    assert info["digest"] == dataset_digest(sample_digest(s) for s in Dataset(tmp_path / "set").samples())
 
 
 def test_a_failed_write_leaves_no_dataset_and_can_be_repeated(triplets: list[Sample], tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def write_dataset(folder: Path, samples: Sequence[Sample], damage: bool = False)
         with ShardWriter(folder / "data" / shard_name(split, 0, 1)) as writer:
             for sample in samples:
                 if sample.split == split:
-                    row = encoder.row(sample)
+                    row, _ = encoder.row(sample)
                     if damage:
                         row["input"] = {**row["input"], "bytes": row["input"]["bytes"][:33]}
                     writer.write(row)

@@ -16,6 +16,7 @@ from mie.building.plan import Plan, make_plan
 from mie.engines import run_tasks
 from mie.errors import MieError
 from mie.images.files import atomic_write, folder_lock
+from mie.store.claim import clear, refuse_foreign
 from mie.store.dataset import Dataset
 
 # Refusals that mean a file could not be used, as against a sample that was not worth keeping.
@@ -55,16 +56,16 @@ def build(
     overwrite: bool = False,
     progress: Callable[[Progress], None] = lambda _: None,
 ) -> BuildResult:
-    """Build the recipe's dataset in `folder`. Interrupted builds go on; finished ones are left as they are."""
+    """Build the recipe's dataset in `folder`. Interrupted builds go on; finished ones stay as they are."""
     folder = Path(folder)
     if limit is not None:
         config = config.limited(limit)
+    refuse_foreign(folder)  # before the lock, which would leave its file in somebody else's folder
     with folder_lock(folder):
         if overwrite:
-            _clear(folder)
+            clear(folder)
         if (folder / "dataset.json").exists():
             return _finished(config, folder)
-        _refuse_foreign(folder)
         plan = make_plan(config, lambda name: progress(Progress("scan", note=name)))
         if not plan.parts:
             raise MieError(
@@ -133,29 +134,3 @@ def _finished(config: RecipeConfig, folder: Path) -> BuildResult:
         )
     shutil.rmtree(folder / "parts", ignore_errors=True)  # killed between the last two steps
     return BuildResult(folder, dataset.info, already_there=True)
-
-
-def _refuse_foreign(folder: Path) -> None:
-    """Never write into a folder that holds something else."""
-    ours = {"data", "parts", "stats", "rejected.parquet", "README.md", "dataset.json", ".lock"}
-    strange = sorted(
-        p.name for p in folder.iterdir() if p.name not in ours and not p.name.endswith(".tmp")
-    )
-    if strange:
-        raise MieError(
-            "the output folder is not empty",
-            where=folder,
-            expected="a new folder, or one with an unfinished build",
-            found=", ".join(strange[:5]),
-            fix="choose another folder",
-        )
-
-
-def _clear(folder: Path) -> None:
-    _refuse_foreign(folder)
-    # The marker goes first: a folder without it is never taken for a finished dataset.
-    (folder / "dataset.json").unlink(missing_ok=True)
-    for name in ("README.md", "rejected.parquet"):
-        (folder / name).unlink(missing_ok=True)
-    for name in ("data", "parts", "stats"):
-        shutil.rmtree(folder / name, ignore_errors=True)

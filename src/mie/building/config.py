@@ -93,9 +93,7 @@ class RecipeConfig(_Strict):
 
     def limited(self, limit: int) -> RecipeConfig:
         """The same recipe over at most `limit` images or volumes of each data set."""
-        sources = [
-            s.model_copy(update={"limit": min(limit, s.limit or limit)}) for s in self.sources
-        ]
+        sources = [s.model_copy(update={"limit": min(limit, s.limit or limit)}) for s in self.sources]
         return self.model_copy(update={"sources": tuple(sources)})
 
     def public(self) -> dict[str, Any]:
@@ -177,7 +175,7 @@ class _UniqueKeys(yaml.SafeLoader):
 
 
 def _mapping(loader: _UniqueKeys, node: yaml.MappingNode) -> dict[Any, Any]:
-    keys = [loader.construct_object(key) for key, _ in node.value]  # type: ignore[no-untyped-call]
+    keys = [loader.construct_object(key) for key, _ in node.value]
     for key in keys:
         if keys.count(key) > 1:
             raise yaml.constructor.ConstructorError(None, None, f"key {key!r} given twice", node.start_mark)
@@ -188,7 +186,14 @@ _UniqueKeys.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _map
 
 
 def _known_keys() -> Iterator[str]:
-    models = [PerceptionConfig, SplitConfig, GateConfig, SourceConfig, RecipeConfig, Entry]
+    models: list[type[BaseModel]] = [
+        PerceptionConfig,
+        SplitConfig,
+        GateConfig,
+        SourceConfig,
+        RecipeConfig,
+        Entry,
+    ]
     models += [catalog.TargetEntry, catalog.Window, catalog.License, catalog.FolderLayout]
     models += [catalog.VolumeLayout, catalog.DicomLayout, catalog.PairedLayout, catalog.MedSegBenchLayout]
     for model in models:

@@ -1,12 +1,9 @@
-"""From parts to a dataset: compare across samples, name the shards, count, describe, and only then say done."""
+"""From parts to a dataset: compare across samples, name the shards, count, describe, then say done."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
-import platform
 import shutil
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,18 +12,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-import mie
 from mie.building.part import part_path
 from mie.building.plan import Plan
 from mie.gates.leaks import Traces, duplicates, image_leaks, patient_leaks
 from mie.images.files import atomic_path, atomic_write
 from mie.records import Refusal
 from mie.store.card import data_card
-from mie.store.dataset import dataset_digest, shard_name, write_info
+from mie.store.dataset import shard_name, write_info
 from mie.store.shards import ShardWriter, read_rejected, read_rows, write_rejected
+from mie.store.tally import Tally
 from mie.vocabulary import SPLITS
-
-_VERSIONS = ("numpy", "opencv-python-headless", "pillow", "pyarrow", "pydicom", "nibabel", "simpleitk", "isal")
 
 
 def finish(plan: Plan, folder: Path) -> dict[str, Any]:
@@ -115,30 +110,17 @@ def _link(path: Path, target: Path) -> None:
 def _info(
     plan: Plan, columns: dict[str, list[Any]], kept: list[int], refusals: list[Refusal]
 ) -> dict[str, Any]:
-    # Dataset order is by split, then as planned: the order in which the shards are read.
-    order = sorted(kept, key=lambda i: SPLITS.index(columns["split"][i]))
-
-    def count(name: str) -> dict[str, int]:
-        return dict(sorted(Counter(columns[name][i] for i in order).items()))
-
-    used = {columns["source"][i] for i in order}
+    tally = Tally()
+    for i in kept:
+        tally.keep({name: columns[name][i] for name in Tally.COLUMNS})
+    for refusal in refusals:
+        tally.refuse(refusal.gate)
+    used = {columns["source"][i] for i in kept}
     entries = [entry for entry, _ in plan.sources if entry.name in used]
-    return {
-        "name": plan.config.name,
-        "description": plan.config.description,
-        "digest": dataset_digest(columns["sha256"][i] for i in order),
-        "counts": {
-            "samples": len(order),
-            **{f"by_{name}": count(name) for name in ("split", "perspective", "task", "modality", "source")},
-            "patients_known": len({columns["patient_id"][i] for i in order} - {None}),
-        },
-        "rejected": dict(sorted(Counter(r.gate for r in refusals).items())),
-        "licenses": {e.name: e.license.model_dump() for e in entries},
-        "deidentified": all(e.deidentified for e in entries),
-        "recipe": plan.config.public(),
-        "versions": {
-            "mie": mie.__version__,
-            "python": platform.python_version(),
-            **{name: importlib.metadata.version(name) for name in _VERSIONS},
-        },
-    }
+    return tally.info(
+        name=plan.config.name,
+        description=plan.config.description,
+        recipe=plan.config.public(),
+        licenses={entry.name: entry.license.model_dump() for entry in entries},
+        deidentified=bool(entries) and all(entry.deidentified for entry in entries),
+    )

@@ -1,4 +1,4 @@
-"""The plan: every unit of every data set in a fixed order, cut into parts that do not depend on the workers."""
+"""The plan: every unit of every data set in a fixed order, cut into parts whatever the number of workers."""
 
 from __future__ import annotations
 

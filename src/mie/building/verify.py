@@ -21,7 +21,7 @@ from mie.records import Sample
 from mie.store.dataset import Dataset, dataset_digest
 from mie.store.schema import content_digest, pixel_digests, sample_from_row, text_fields
 from mie.store.shards import read_rejected, read_rows
-from mie.vocabulary import COLOURS, MODALITIES, SPLITS, TASKS
+from mie.vocabulary import COLOURS, MODALITIES, SPLITS, TASKS, UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +122,9 @@ def _check_shard(path: Path) -> _ShardReport:
 def check_sample(sample: Sample) -> list[tuple[str, str]]:
     """(check, reason) for everything wrong with one sample by itself."""
     wrong = []
-    if sample.perspective not in TASKS or sample.task not in TASKS[sample.perspective]:
+    if sample.perspective not in TASKS or sample.task not in (*TASKS[sample.perspective], UNKNOWN):
         wrong.append(("vocabulary", f"unknown perspective or task: {sample.perspective}/{sample.task}"))
-    if sample.modality not in MODALITIES:
+    if sample.modality not in (*MODALITIES, UNKNOWN):
         wrong.append(("vocabulary", f"unknown modality: {sample.modality}"))
     if not sample.prompt.strip():
         wrong.append(("prompt", "empty"))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import typer
 
 
-def doctor(json: bool = typer.Option(False, "--json", help="Print the findings as one JSON document.")) -> None:
+def doctor(
+    json: bool = typer.Option(False, "--json", help="Print the findings as one JSON document."),
+) -> None:
     """Say what is installed, which extras are missing, and which sample data is cached.
 
     Example: mie doctor
@@ -24,7 +26,10 @@ def doctor(json: bool = typer.Option(False, "--json", help="Print the findings a
         "mie": mie.__version__,
         "python": platform.python_version(),
         "cores": len(os.sched_getaffinity(0)),
-        **{n: importlib.metadata.version(n) for n in ("numpy", "opencv-python-headless", "pyarrow", "pydicom")},
+        **{
+            n: importlib.metadata.version(n)
+            for n in ("numpy", "opencv-python-headless", "pyarrow", "pydicom")
+        },
         **{
             f"extra {name}": "installed"
             if importlib.util.find_spec(module)

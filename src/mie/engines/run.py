@@ -1,4 +1,4 @@
-"""One function over many independent tasks. Results arrive as they finish; what they are never depends on it."""
+"""One function over many independent tasks. Results arrive in any order, and are always the same."""
 
 from __future__ import annotations
 
@@ -44,9 +44,7 @@ def run_tasks(
         yield from _run_on_pool(function, tasks, count)
 
 
-def _run_on_pool(
-    function: Callable[[Task], Result], tasks: Sequence[Task], workers: int
-) -> Iterator[Result]:
+def _run_on_pool(function: Callable[[Task], Result], tasks: Sequence[Task], workers: int) -> Iterator[Result]:
     # Spawned, not forked: OpenCV and Arrow keep threads that do not survive a fork.
     context = multiprocessing.get_context("spawn")
     todo = iter(tasks)

@@ -1,4 +1,4 @@
-"""What only shows across samples: duplicates, and patients or near-duplicate images on both sides of a split."""
+"""What only shows across samples: duplicates, and patients or images on both sides of a split."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Offence:
 
 
 def content_key(digests: Mapping[str, bytes | None]) -> bytes:
-    """What makes two samples the same: the input's pixels and the region, whatever colour it is painted in."""
+    """What makes two samples the same: the input's pixels and the region, in whatever colour."""
     return hashlib.sha256((digests["input"] or b"") + b"|" + (digests["mask"] or b"")).digest()
 
 
@@ -57,7 +57,9 @@ def duplicates(traces: Traces) -> list[Offence]:
         keep = max(group, key=lambda i: (_RANK[traces.splits[i]], -i))
         for i in group:
             if i != keep:
-                offences.append(Offence(i, keep, "duplicate", f"same image and region as {_who(traces, keep)}"))
+                offences.append(
+                    Offence(i, keep, "duplicate", f"same image and region as {_who(traces, keep)}")
+                )
     return offences
 
 

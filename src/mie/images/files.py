@@ -15,7 +15,7 @@ from mie.errors import MieError
 
 @contextlib.contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """A temporary neighbour of `path` to write to; on success it is synced and takes the name, else it goes."""
+    """A temporary neighbour of `path` to write to; it takes the name, synced, if all goes well."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         yield temporary

@@ -22,7 +22,7 @@ CORRELATION = 0.99
 def pixel_digest(pixels: NDArray[Any]) -> bytes:
     """SHA-256 over shape, type and values: equal for equal pixels, whatever file they came in."""
     digest = hashlib.sha256(f"{pixels.shape}{pixels.dtype}".encode())
-    digest.update(np.ascontiguousarray(pixels))
+    digest.update(np.ascontiguousarray(pixels).data)
     return digest.digest()
 
 

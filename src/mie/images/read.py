@@ -8,12 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-import pydicom
 from numpy.typing import NDArray
-from pydicom.errors import InvalidDicomError
 
 from mie.errors import ImageError
-from mie.images.dicom import open_dicom, read_dicom, stored_values
 from mie.images.limits import DEFAULT_LIMITS, Limits, check_bytes, decoding
 from mie.images.raster import label_values, raster_format, read_raster, read_raster_labels
 from mie.records import Picture
@@ -37,6 +34,8 @@ def read_picture(
     """
     with _opening(path):
         if _is_dicom(path, limits):
+            from mie.images.dicom import read_dicom  # a folder of PNG files never needs pydicom
+
             return read_dicom(path, limits=limits, frame=frame, low=low, high=high, percentiles=percentiles)
         return read_raster(
             path.read_bytes(),
@@ -57,6 +56,8 @@ def read_labels(path: Path, *, as_colour: bool = False, limits: Limits = DEFAULT
     with _opening(path):
         if not _is_dicom(path, limits):
             return read_raster_labels(path.read_bytes(), where=path, limits=limits, as_colour=as_colour)
+        from mie.images.dicom import open_dicom, stored_values
+
         dataset = open_dicom(path, limits=limits)
         if int(dataset.get("NumberOfFrames") or 1) != 1:
             raise ImageError(
@@ -97,6 +98,9 @@ def _is_dicom(path: Path, limits: Limits) -> bool:
 
 
 def _has_sop_class(path: Path) -> bool:
+    import pydicom
+    from pydicom.errors import InvalidDicomError
+
     with decoding("DICOM", where=path):
         try:
             dataset = pydicom.dcmread(

@@ -1,4 +1,4 @@
-"""Perception: the named region painted on the image, one sample per target and one for all targets together."""
+"""Perception: the named region painted on the image, one sample per target and one for all."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 from mie.images.hashes import checksum
 from mie.images.overlay import paint
 from mie.images.resize import fitted_size, nearest_bin, resize_image, resize_mask
-from mie.records import Case, Mask, Pixels, Sample, Target
 from mie.recipes.phrasings import PHRASINGS, ask_for_all, ask_for_one, describe
 from mie.recipes.seeds import generator, sample_seed, stable_hash
+from mie.records import Case, Mask, Pixels, Sample, Target
 from mie.vocabulary import BINS, COLOURS, OPACITY
 
 NAME = "perception"
@@ -47,7 +47,7 @@ class Perception:
             yield make.sample("holistic", self._classes(case, masks, build_seed))
 
     def _classes(self, case: Case, masks: dict[str, Mask], build_seed: int) -> list[tuple[Target, Mask]]:
-        """At most three classes (there are three colours), large to small, each without the smaller ones on it."""
+        """At most three classes (there are three colours), large to small, the smaller on top."""
         names = sorted(masks)
         if len(names) > len(COLOURS):
             draw = generator(stable_hash("classes", build_seed, case.source, case.case_id))

@@ -104,9 +104,7 @@ def ask_for_all(template: str, painted: Sequence[tuple[Target, str]], modality: 
 def describe(painted: Sequence[tuple[Target, str]], opacity: float) -> str:
     """The change in one sentence, for judges and readers."""
     parts = listed([f"the {target.name} in {colour}" for target, colour in painted])
-    return (
-        f"A translucent overlay ({opacity:.0%} opacity) marks {parts}; everything else in the image is unchanged."
-    )
+    return f"A translucent overlay ({opacity:.0%} opacity) marks {parts}; everything else is unchanged."
 
 
 def listed(words: Sequence[str]) -> str:

@@ -75,8 +75,8 @@ class TargetEntry(Strict):
         if self.colour is None:
             return ()
         if isinstance(self.colour[0], tuple):
-            return self.colour  # type: ignore[return-value]
-        return (self.colour,)  # type: ignore[return-value]
+            return self.colour
+        return (self.colour,)
 
 
 class Window(Strict):
@@ -182,7 +182,9 @@ class Entry(Strict):
     home: str | None = Field(None, description="where people get the data set")
     cohort: str | None = Field(None, description="data sets that share patients share a cohort")
     split: Literal["train", "val", "test"] | None = Field(None, description="the whole set's official split")
-    splits: Mapping[str, str] = Field(default_factory=dict, description="{split} as written -> train|val|test")
+    splits: Mapping[str, str] = Field(
+        default_factory=dict, description="{split} as written -> train|val|test"
+    )
     patient: str | None = Field(
         None, description="regular expression on the file's stem; group 1 is the patient"
     )
@@ -244,9 +246,14 @@ def override(entry: Entry, changes: Mapping[str, Any]) -> Entry:
     """The entry with some keys replaced; `layout` and `license` are merged key by key."""
     body = entry.model_dump(exclude_unset=True)
     for key, value in changes.items():
-        if key in ("layout", "license") and isinstance(value, Mapping) and value.get("kind") in (
-            None,
-            body.get(key, {}).get("kind"),
+        if (
+            key in ("layout", "license")
+            and isinstance(value, Mapping)
+            and value.get("kind")
+            in (
+                None,
+                body.get(key, {}).get("kind"),
+            )
         ):
             body[key] = {**body[key], **value}
         else:

@@ -137,7 +137,7 @@ class _Companion:
     def expected(self, places: dict[str, str]) -> str:
         text = self._pattern
         for place in self._shared:
-            text = re.sub(r"\{" + place + r"(:[^{}]*)?\}", lambda _: places[place], text)
+            text = re.sub(r"\{" + place + r"(:[^{}]*)?\}", places[place].replace("\\", ""), text)
         return text
 
 

@@ -95,7 +95,7 @@ def _refuse_unexpected(codes: Labels, expected: list[int], colours: bool) -> Non
         "mask has values that the data set's entry does not name",
         expected=", ".join(_name(e, colours) for e in expected),
         found=shown + more,
-        fix="name them as targets, list them under `ignore`, or set `snap: true` if they are compression noise",
+        fix="name them as targets, list them under `ignore`, or, for compression noise, set `snap: true`",
     )
 
 

@@ -33,24 +33,36 @@ class MedSegBenchSource:
         self.layout = entry.layout
         self._listing = patterns.Listing(root)
 
-    def _names(self, split: str) -> tuple[str, str]:
+    def _names(self, split: str, arrays: NpzArrays) -> tuple[str, str]:
+        """The arrays of a split. Some archives give a category its own images, others only its own labels."""
         suffix = f"_{self.layout.category}" if self.layout.category else ""
-        return f"{split}_images{suffix}", f"{split}_label{suffix}"
+        own = f"{split}_images{suffix}"
+        return own if own in arrays.names else f"{split}_images", f"{split}_label{suffix}"
+
+    def _archives(self) -> list[tuple[str, dict[str, str]]]:
+        """The archives that match; of one data set in several sizes, the largest."""
+        largest: dict[tuple[tuple[str, str], ...], tuple[int, str, dict[str, str]]] = {}
+        for path, places in self._listing.matches(self.layout.files):
+            rest = tuple(sorted((k, v) for k, v in places.items() if k != "size"))
+            size = int(places["size"]) if places.get("size", "").isdigit() else 0
+            if rest not in largest or size > largest[rest][0]:
+                largest[rest] = (size, path, places)
+        return [(path, places) for _, path, places in largest.values()]
 
     def scan(self) -> Iterator[Unit | Refusal]:
-        for path, places in self._listing.matches(self.layout.files):
+        for path, places in self._archives():
             try:
                 arrays = _open(self._listing.inside(path))
             except MieError as error:
                 yield Refusal(self.entry.name, path, "source", error.reason)
                 continue
-            splits = [s for s in _SPLITS if self._names(s)[0] in arrays.names]
+            splits = [s for s in _SPLITS if set(self._names(s, arrays)) <= set(arrays.names)]
             if not splits:
-                expected = ", ".join(self._names(s)[0] for s in _SPLITS)
+                expected = " and ".join(self._names("train", arrays))
                 reason = f"expected arrays {expected}; found {', '.join(arrays.names[:6]) or 'none'}"
                 yield Refusal(self.entry.name, path, "source", reason)
             for split in splits:
-                count = arrays.shape(self._names(split)[0])[0]
+                count = arrays.shape(self._names(split, arrays)[0])[0]
                 for start in range(0, count, _ROWS_PER_UNIT):
                     rows = (start, min(start + _ROWS_PER_UNIT, count))
                     key = f"{path}:{split}:{rows[0]}-{rows[1]}"
@@ -62,7 +74,7 @@ class MedSegBenchSource:
         start, stop = unit.rows or (0, 0)
         split = unit.split or "train"
         arrays = _open(self._listing.inside(path))
-        image_name, label_name = self._names(split)
+        image_name, label_name = self._names(split, arrays)
         images, labels = arrays.rows(image_name, start, stop), arrays.rows(label_name, start, stop)
         for at, (image, label) in enumerate(zip(images, labels, strict=True), start=start):
             case_id = f"{path}:{split}:{at}"
@@ -106,5 +118,3 @@ def _rgb(image: NDArray[Any], entry: Entry) -> tuple[NDArray[np.uint8], tuple[St
     pixels, step = to_8bit(image, **window)
     rgb = np.repeat(pixels[..., None], 3, axis=2) if pixels.ndim == 2 else np.ascontiguousarray(pixels)
     return rgb, (step,) if step else ()
-
-

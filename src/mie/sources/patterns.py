@@ -54,8 +54,8 @@ def _tokens(pattern: str) -> tuple[tuple[str, str], ...]:
 
 def check(pattern: str) -> str:
     """The pattern itself, if it is well formed and stays inside its root."""
-    parts = pattern.split("/")
-    if pattern.startswith("/") or ".." in parts or "\\" in pattern or re.match(r"[A-Za-z]:", pattern):
+    literal = "".join(text if kind == "" else "x" for kind, text in _tokens(pattern))
+    if literal.startswith("/") or ".." in literal.split("/") or "\\" in literal or literal[1:2] == ":":
         raise ConfigError(
             "a file pattern must stay inside the data set's folder",
             where=pattern,

@@ -70,7 +70,9 @@ class Dataset:
                 found.append((SPLITS.index(match[1]), int(match[2]), path))
         return [path for _, _, path in sorted(found)]
 
-    def rows(self, split: str | None = None, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
+    def rows(
+        self, split: str | None = None, columns: Sequence[str] | None = None
+    ) -> Iterator[dict[str, Any]]:
         """Raw rows; images as PNG bytes."""
         for path in self.shards(split):
             yield from read_rows(path, columns)

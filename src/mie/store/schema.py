@@ -130,6 +130,11 @@ def sample_from_row(row: Mapping[str, Any]) -> Sample:
     return Sample(**values)
 
 
+def sample_digest(sample: Sample) -> str:
+    """What `sha256` is for this sample."""
+    return content_digest(pixel_digests(sample), text_fields(sample))
+
+
 def pixel_digests(sample: Sample) -> dict[str, bytes | None]:
     """The digest of each image's pixels."""
     arrays = {name: getattr(sample, name) for name in IMAGE_COLUMNS}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,6 +10,8 @@ from typing import Any, Final
 from mie.errors import MieError
 from mie.images.files import atomic_write, folder_lock
 from mie.records import Refusal, Sample
+from mie.store.card import data_card
+from mie.store.claim import clear, refuse_foreign
 from mie.store.dataset import shard_name, write_info
 from mie.store.schema import RowEncoder
 from mie.store.shards import ShardWriter, write_rejected
@@ -19,11 +19,6 @@ from mie.store.tally import Tally
 from mie.vocabulary import SPLITS
 
 ROWS_PER_SHARD: Final = 256
-
-_FOLDERS: Final = ("parts", "data")
-_FILES: Final = ("rejected.parquet", "README.md")
-# What an interrupted write leaves behind: whole shards, and the temporary files of unfinished ones.
-_LEFTOVER: Final = re.compile(r"(train|val|test)-\d{5}(-of-\d{5})?\.parquet|\..*\.tmp")
 
 
 def write_dataset(
@@ -45,8 +40,8 @@ def write_dataset(
     _refuse_occupied(folder)  # before the lock, which would leave its file in a folder that is not ours
     with folder_lock(folder):
         _refuse_occupied(folder)
-        _clear(folder)
-        parts, data = (folder / name for name in _FOLDERS)
+        clear(folder)
+        parts, data = folder / "parts", folder / "data"
         parts.mkdir()
         data.mkdir()
         try:
@@ -62,9 +57,9 @@ def write_dataset(
                 licenses=licenses,
                 deidentified=deidentified,
             )
-            _describe(folder, info)
+            atomic_write(folder / "README.md", data_card(info))
         except BaseException:
-            _clear(folder)
+            clear(folder)
             raise
         write_info(folder, info)
         parts.rmdir()
@@ -96,7 +91,7 @@ def _write_parts(
                 shelves[split].close()  # ends the full shard; its shelf is empty and serves the next one
                 writers[split] = shelves[split].enter_context(ShardWriter(_part(parts, split, counts[split])))
                 counts[split] += 1
-            row = encoder.row(sample)
+            row, _ = encoder.row(sample)
             writers[split].write(row)
             tally.keep(row)
     return tally, refusals, counts
@@ -106,46 +101,14 @@ def _part(parts: Path, split: str, number: int) -> Path:
     return parts / f"{split}-{number:05d}.parquet"
 
 
-def _describe(folder: Path, info: dict[str, Any]) -> None:
-    from mie.store.card import data_card
-
-    atomic_write(folder / "README.md", data_card(info))
-
-
-def _clear(folder: Path) -> None:
-    """Remove what an interrupted write has left; `_refuse_occupied` has seen that it is nothing else."""
-    for name in _FILES:
-        (folder / name).unlink(missing_ok=True)
-    for name in _FOLDERS:
-        shutil.rmtree(folder / name, ignore_errors=True)
-
-
 def _refuse_occupied(folder: Path) -> None:
-    """Never write over a dataset, an unfinished build, or anything that we did not make."""
-    if not folder.exists():
-        return
-    if not folder.is_dir() or (folder / "dataset.json").exists():
-        found = "a dataset" if folder.is_dir() else "a file"
-        fix = "choose another folder"
+    """Never write over a finished dataset, nor over anything that we did not make."""
+    if (folder / "dataset.json").exists():
         raise MieError(
-            "the output folder is taken", where=folder, expected="a new folder", found=found, fix=fix
-        )
-    # A README of somebody else's stands in many folders; ours stands beside our shards.
-    files = _FILES if (folder / "data").is_dir() else ()
-    strange = [
-        p.name
-        for p in folder.iterdir()
-        if p.name not in (*_FOLDERS, *files, ".lock") and not _LEFTOVER.fullmatch(p.name)
-    ]
-    for name in _FOLDERS:
-        if (folder / name).is_dir():
-            inside = (p.name for p in (folder / name).iterdir())
-            strange += [f"{name}/{leaf}" for leaf in inside if not _LEFTOVER.fullmatch(leaf)]
-    if strange:
-        raise MieError(
-            "the output folder is not empty",
+            "the output folder is taken",
             where=folder,
             expected="a new folder",
-            found=", ".join(sorted(strange)[:5]),
+            found="a dataset",
             fix="choose another folder",
         )
+    refuse_foreign(folder)

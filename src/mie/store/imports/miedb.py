@@ -33,11 +33,10 @@ from mie.store.imports.reading import (
 )
 from mie.store.paths import inside
 from mie.store.schema import canonical
-from mie.vocabulary import COLOURS, SPLITS
+from mie.vocabulary import COLOURS, SPLITS, UNKNOWN
 
 SOURCE: Final = "miedb"
 VERSION: Final = 1
-UNKNOWN: Final = "unknown"
 
 
 @dataclass(frozen=True, slots=True)

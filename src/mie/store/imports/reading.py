@@ -15,7 +15,7 @@ from mie.images.read import read_labels, read_picture
 from mie.records import Picture, Pixels, Refusal, Sample
 from mie.store.exports.target import MARKER
 from mie.store.paths import inside
-from mie.store.schema import IMAGE_COLUMNS, SCHEMA, canonical, row_digest
+from mie.store.schema import IMAGE_COLUMNS, SCHEMA, canonical, sample_digest
 from mie.vocabulary import COLOURS, LICENSE_USES, PERSPECTIVES, SPLITS
 
 _TEXT_COLUMNS: Final = [name for name in SCHEMA.names if name not in (*IMAGE_COLUMNS, "params", "sha256")]
@@ -145,7 +145,7 @@ def sample_from(
         raise MieError("field 'params' is not usable", expected="an object", found=repr(params)[:80])
     sample = Sample(**values, params=params, input=input, target_image=target_image, mask=mask)
     known = body.get("sha256")
-    if not isinstance(known, str) or known == row_digest({}, sample):
+    if not isinstance(known, str) or known == sample_digest(sample):
         return sample
     return replace(sample, params={**params, "edited_from": known})
 

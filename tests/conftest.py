@@ -47,13 +47,13 @@ def ellipse(number: int, height: int = 160, width: int = 160) -> np.ndarray:
     return canvas.astype(bool)
 
 
-def make_case(number: int = 0, targets: int = 1, **changes: object) -> Case:
+def make_case(number: int = 0, n_targets: int = 1, **changes: object) -> Case:
     names = [
         Target("optic disc", "anatomy"),
         Target("hard exudates", "lesion", True),
         Target("cup", "anatomy"),
     ]
-    masks = {t.name: ellipse(number * 7 + k) for k, t in enumerate(names[:targets])}
+    masks = {t.name: ellipse(number * 7 + k) for k, t in enumerate(names[:n_targets])}
     body: dict = {
         "source": "test",
         "case_id": f"case-{number}",

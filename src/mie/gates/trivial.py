@@ -19,7 +19,7 @@ class TrivialGate:
 
     def __call__(self, sample: Sample) -> Refusal | None:
         if _one_colour(sample.input):
-            return _refuse(sample, "image", "the image has a single colour")
+            return _refuse(sample, "blank", "the image has a single colour")
         if sample.mask is None:
             return None
         total = sample.mask.size

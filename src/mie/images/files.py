@@ -58,21 +58,33 @@ def folder_lock(folder: Path) -> Iterator[None]:
     """Hold `folder` for this process. The kernel drops the lock when the process dies, however it dies."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / ".lock"
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    handle = _locked(path)
     try:
+        os.ftruncate(handle, 0)
+        os.write(handle, str(os.getpid()).encode())
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def _locked(path: Path) -> int:
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             holder = os.read(handle, 32).decode(errors="replace").strip() or "unknown"
+            os.close(handle)
             raise MieError(
                 "another process is writing to this folder",
-                where=folder,
+                where=path.parent,
                 found=f"process {holder} holds {path.name}",
                 fix="wait for it to end, or choose another output folder",
             ) from None
-        os.ftruncate(handle, 0)
-        os.write(handle, str(os.getpid()).encode())
-        yield
-        path.unlink(missing_ok=True)
-    finally:
-        os.close(handle)
+        try:
+            if os.path.samestat(os.fstat(handle), path.stat()):
+                return handle
+        except FileNotFoundError:
+            pass
+        os.close(handle)  # the last holder removed the file between our opening and our locking it

@@ -88,8 +88,7 @@ class FolderSource:
             if not role.startswith("mask"):
                 continue
             for path in paths:
-                for name, mask in self._masks(path, self._targets(role)).items():
-                    _same_size(size, mask.shape, path)
+                for name, mask in self._masks(path, self._targets(role), size).items():
                     masks[name] = masks[name] | mask if name in masks else mask
         yield Case(
             source=entry.name,
@@ -112,8 +111,9 @@ class FolderSource:
             return tuple(t for t in self.entry.targets if t.masks is None)
         return tuple(t for t in self.entry.targets if f"mask:{t.name}" == role)
 
-    def _masks(self, path: str, targets: tuple[TargetEntry, ...]) -> dict[str, Mask]:
+    def _masks(self, path: str, targets: tuple[TargetEntry, ...], size: tuple[int, ...]) -> dict[str, Mask]:
         labels = read_labels(self._listing.inside(path), as_colour=uses_colours(targets))
+        _same_size(size, labels.shape[:2], path)
         try:
             return masks_of(labels, targets, self.entry)
         except MieError as error:

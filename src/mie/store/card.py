@@ -58,7 +58,8 @@ MEANINGS: Final[dict[str, str]] = {
 
 GATES: Final[dict[str, str]] = {
     "source": "the file fits no pattern of its data set, or its partner is missing",
-    "image": "the file could not be turned into pixels that can be trusted, or shows a single colour",
+    "image": "the file could not be turned into pixels that can be trusted",
+    "blank": "the image shows a single colour",
     "empty": "no target is marked in the image",
     "area": "the region is empty, too small or nearly the whole image",
     "proof": "reading the painted region back from the target image does not give the mask",

@@ -102,13 +102,14 @@ def _part(parts: Path, split: str, number: int) -> Path:
 
 
 def _refuse_occupied(folder: Path) -> None:
-    """Never write over a finished dataset, nor over anything that we did not make."""
-    if (folder / "dataset.json").exists():
+    """Never write over a dataset, an unfinished build, or anything that we did not make."""
+    dataset, build = (folder / "dataset.json").exists(), (folder / "parts/plan").exists()
+    if dataset or build:
         raise MieError(
             "the output folder is taken",
             where=folder,
             expected="a new folder",
-            found="a dataset",
+            found="a dataset" if dataset else "an unfinished build",
             fix="choose another folder",
         )
     refuse_foreign(folder)

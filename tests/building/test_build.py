@@ -1,0 +1,345 @@
+"""Builds: whole, resumed, killed, and fed with bad files. Bytes are compared, not just counts."""
+
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import yaml
+
+from mie.building import build as building
+from mie.building.build import build
+from mie.building.config import parse_recipe
+from mie.building.verify import verify
+from mie.errors import ConfigError, MieError
+from mie.store.dataset import Dataset
+from mie.store.shards import read_rejected
+from tests.conftest import crop, folder_source, write_folder
+
+
+def config(root, **body):
+    return parse_recipe(
+        {"name": "discs", "seed": 3, "sources": [folder_source(root)], **body}, where="t", base=Path()
+    )
+
+
+def fingerprint(folder):
+    """Every file's name and bytes."""
+    files = sorted(p for p in folder.rglob("*") if p.is_file())
+    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    return write_folder(tmp_path_factory.mktemp("source"), 150, patients=30, size=96)
+
+
+@pytest.fixture(scope="module")
+def whole(source, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole") / "dataset"
+    build(config(source), folder, workers=1)
+    return folder
+
+
+def test_a_build_is_sound_and_complete(whole):
+    dataset = Dataset(whole)
+    result = verify(whole, workers=1)
+    assert result.problems == []
+    assert result.samples == len(dataset) > 120
+    assert len(dataset.shards("train")) > 1
+    by_split = {s: set(dataset.table(["patient_id"], s)["patient_id"]) for s in ("train", "test")}
+    assert by_split["train"]
+    assert by_split["test"]
+    assert not by_split["train"] & by_split["test"]
+    assert not (whole / "parts").exists()
+
+
+def test_workers_do_not_change_a_byte(source, whole, tmp_path):
+    build(config(source), tmp_path / "dataset", workers=3)
+    assert fingerprint(tmp_path / "dataset") == fingerprint(whole)
+
+
+def test_a_second_build_finds_the_first(source, whole):
+    before = fingerprint(whole)
+    assert build(config(source), whole).already_there
+    assert fingerprint(whole) == before
+
+
+def test_another_recipe_is_not_written_over_it(source, whole):
+    with pytest.raises(MieError, match="another dataset"):
+        build(config(source, seed=4), whole)
+
+
+def test_overwrite_replaces_it(source, whole, tmp_path):
+    build(config(source, seed=4), tmp_path / "d", workers=1, limit=20)
+    build(config(source), tmp_path / "d", workers=1, overwrite=True)
+    assert fingerprint(tmp_path / "d") == fingerprint(whole)
+
+
+def test_a_limit_is_part_of_the_dataset(source, tmp_path):
+    result = build(config(source), tmp_path / "d", workers=1, limit=10)
+    assert result.info["counts"]["samples"] + sum(result.info["rejected"].values()) == 10
+    with pytest.raises(MieError, match="another dataset"):
+        build(config(source), tmp_path / "d", workers=1)
+
+
+@pytest.mark.parametrize("strange", ["notes.txt", "data/my-results.csv", "README.md"])
+def test_a_folder_with_something_else_is_left_alone(source, tmp_path, strange):
+    path = tmp_path / strange
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("mine")
+    for overwrite in (False, True):
+        with pytest.raises(MieError, match="something else"):
+            build(config(source), tmp_path, overwrite=overwrite)
+    assert path.read_text() == "mine"
+    assert [p for p in tmp_path.rglob("*") if p.is_file()] == [path]
+
+
+def test_killed_again_and_again_it_ends_with_the_same_bytes(source, whole, tmp_path):
+    """SIGKILL to the whole process group at random moments, until one run gets through."""
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump({"name": "discs", "seed": 3, "sources": [folder_source(source)]}))
+    folder = tmp_path / "dataset"
+    command = [
+        sys.executable,
+        "-m",
+        "mie",
+        "build",
+        str(recipe),
+        "-o",
+        str(folder),
+        "--workers",
+        "2",
+        "--no-stats",
+    ]
+    draw = random.Random(1)
+    kills = 0
+    for attempt in range(40):
+        process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE)
+        try:
+            # Later attempts get more time, so the test ends on slow machines too.
+            process.wait(timeout=draw.uniform(0.8, 2.2) + 0.15 * attempt)
+        except subprocess.TimeoutExpired:
+            kills += 1
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            continue
+        assert process.returncode == 0, process.stderr.read().decode()
+        break
+    assert kills >= 2
+    assert fingerprint(folder) == fingerprint(whole)
+
+
+def test_killed_while_finishing_it_ends_with_the_same_bytes(source, whole, tmp_path, monkeypatch):
+    """Stop after every single step of the finish."""
+    from mie.building import finish
+
+    for name in ("_write_shards", "write_rejected", "data_card", "write_info"):
+        folder = tmp_path / name
+        with monkeypatch.context() as patch:
+            real = getattr(finish, name)
+
+            def stop(*args, real=real, name=name):
+                if name != "write_info":
+                    real(*args)
+                raise KeyboardInterrupt
+
+            patch.setattr(finish, name, stop)
+            with pytest.raises(KeyboardInterrupt):
+                build(config(source), folder, workers=1)
+        assert not (folder / "dataset.json").exists()
+        build(config(source), folder, workers=1)
+        assert fingerprint(folder) == fingerprint(whole)
+
+
+def test_resuming_does_not_redo_finished_parts(source, tmp_path, monkeypatch):
+    made = []
+    real = building.make_part
+
+    def stop_after_two(task):
+        if len(made) == 2:
+            raise KeyboardInterrupt
+        made.append(task.part.number)
+        return real(task)
+
+    monkeypatch.setattr(building, "make_part", stop_after_two)
+    with pytest.raises(KeyboardInterrupt):
+        build(config(source), tmp_path / "d", workers=1)
+    again = []
+    monkeypatch.setattr(building, "make_part", lambda task: (again.append(task.part.number), real(task))[1])
+    build(config(source), tmp_path / "d", workers=1)
+    assert made == [0, 1]
+    assert again == [2]
+
+
+def test_changed_sources_are_not_mixed_into_an_unfinished_build(source, tmp_path, monkeypatch):
+    root = write_folder(tmp_path / "source", 4, size=96)
+    monkeypatch.setattr(building, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        build(config(root), tmp_path / "d", workers=1)
+    cv2.imwrite(str(root / "images" / "p00_0000.png"), crop(99, 96, 96))
+    with pytest.raises(MieError, match="unfinished build of something else"):
+        build(config(root), tmp_path / "d", workers=1)
+
+
+def test_bad_files_are_recorded_and_the_rest_is_built(tmp_path):
+    root = write_folder(tmp_path / "source", 12)
+    images, masks = root / "images", root / "masks"
+    data = (images / "p00_0000.png").read_bytes()
+    (images / "p00_0000.png").write_bytes(data[: len(data) // 2])
+    (images / "p01_0001.png").write_bytes(b"")
+    (images / "p02_0002.png").write_text("I am no picture")
+    cv2.imwrite(str(masks / "p03_0003_mask.png"), np.zeros((7, 7), np.uint8))
+    cv2.imwrite(str(masks / "p04_0004_mask.png"), np.full((160, 160), 13, np.uint8))
+    cv2.imwrite(str(masks / "p05_0005_mask.png"), np.zeros((160, 160), np.uint8))
+    (masks / "p06_0006_mask.png").unlink()
+    cv2.imwrite(str(images / "p07_0007.png"), np.full((160, 160, 3), 9, np.uint8))
+    result = build(config(root), tmp_path / "d", workers=1)
+    refused = {
+        r.where.split(" ")[0]: (r.gate, r.reason) for r in read_rejected(tmp_path / "d/rejected.parquet")
+    }
+    expected = {
+        "images/p00_0000.png": ("image", "truncated"),
+        "images/p01_0001.png": ("image", "empty"),
+        "images/p02_0002.png": ("image", "not a picture"),
+        "images/p03_0003.png": ("image", "differ in size"),
+        "images/p04_0004.png": ("image", "13 on 25600 px"),
+        "images/p05_0005.png": ("empty", "no target"),
+        "images/p06_0006.png": ("source", "p06_0006_mask.png"),
+        "images/p07_0007.png": ("blank", "single colour"),
+    }
+    assert set(refused) == set(expected)
+    for where, (gate, word) in expected.items():
+        assert refused[where][0] == gate, where
+        assert word in refused[where][1], refused[where]
+    assert result.info["counts"]["samples"] == 4
+    assert result.bad_files == 6
+    assert verify(tmp_path / "d", workers=1).ok
+
+
+def test_sixteen_bit_images_keep_a_record_of_their_window(tmp_path):
+    root = write_folder(tmp_path / "source", 2)
+    for path in sorted((root / "images").iterdir()):
+        grey = cv2.imread(str(path), cv2.IMREAD_GRAYSCALE).astype(np.uint16)
+        cv2.imwrite(str(path), grey * 12 + 300)
+    build(config(root, split={"test": 1.0}), tmp_path / "d", workers=1)
+    for sample in Dataset(tmp_path / "d").samples():
+        (step,) = sample.params["image_steps"]
+        assert step["step"] == "window"
+        assert step["low"] >= 300
+        assert (sample.input.min(), sample.input.max()) == (0, 255)
+
+
+def test_duplicates_and_near_duplicates_across_splits_leave_training(tmp_path):
+    """The same picture once as PNG in training and once as JPEG under another patient in test."""
+    root = tmp_path / "source"
+    sets = {}
+    for split in ("train", "test"):
+        sets[split] = write_folder(root / split, 6, size=256)
+    for n in range(6):
+        path = sets["test"] / "images" / f"p{n:02d}_{n:04d}.png"
+        image = crop(n if n < 2 else 40 + n, 256, 256)
+        ok, data = cv2.imencode(".jpg", image[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, 80])
+        assert ok
+        path.write_bytes(data)
+    item = folder_source(root)
+    item["layout"] = {
+        "kind": "folder",
+        "images": "{split}/images/{id}.png",
+        "masks": "{split}/masks/{id}_mask.png",
+    }
+    recipe = parse_recipe({"name": "x", "sources": [item]}, where="t", base=Path())
+    build(recipe, tmp_path / "d", workers=1)
+    leaks = [r for r in read_rejected(tmp_path / "d/rejected.parquet") if r.gate == "leak"]
+    assert sorted(r.where for r in leaks) == ["train/images/p00_0000.png", "train/images/p01_0001.png"]
+    assert verify(tmp_path / "d", workers=1).ok
+
+
+def test_two_builds_into_one_folder(source, tmp_path):
+    script = (
+        "import sys, time, pathlib\n"
+        "from mie.images.files import folder_lock\n"
+        "with folder_lock(pathlib.Path(sys.argv[1])):\n"
+        "    print('held', flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path / "d")], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(MieError, match="another process"):
+            build(config(source), tmp_path / "d", workers=1)
+    finally:
+        holder.kill()
+        holder.wait()
+
+
+def test_a_full_disk_stops_cleanly_and_the_build_goes_on_later(source, whole, tmp_path):
+    """The kernel refuses writes past a limit that lets small files through but no shard."""
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump({"name": "discs", "seed": 3, "sources": [folder_source(source)]}))
+    folder = tmp_path / "dataset"
+    script = (
+        "import resource, signal, sys\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))\n"
+        "sys.argv = ['mie', 'build', sys.argv[1], '-o', sys.argv[2], '--workers', '1', '--no-stats']\n"
+        "from mie.cli import main\n"
+        "main()\n"
+    )
+    full = subprocess.run(
+        [sys.executable, "-c", script, str(recipe), str(folder)], capture_output=True, text=True
+    )
+    assert full.returncode == 1
+    assert "the disk is full" in full.stderr
+    assert "run the same command again" in full.stderr
+    assert not list(folder.rglob("*.tmp"))
+    build(config(source), folder, workers=2)
+    assert fingerprint(folder) == fingerprint(whole)
+
+
+def test_an_empty_or_missing_source_says_so(tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(MieError, match="no image was found"):
+        build(config(tmp_path / "empty"), tmp_path / "d")
+    with pytest.raises(MieError, match="no such folder"):
+        build(config(tmp_path / "nowhere"), tmp_path / "d")
+
+
+def test_an_unknown_engine_is_a_config_error(source, tmp_path):
+    with pytest.raises(ConfigError, match="'local'"):
+        build(config(source), tmp_path / "d", engine="locl")
+
+
+def test_hugging_face_opens_it(whole, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    datasets = pytest.importorskip("datasets")
+    opened = datasets.load_dataset(str(whole), cache_dir=str(tmp_path))
+    info = json.loads((whole / "dataset.json").read_text())
+    assert {k: len(v) for k, v in opened.items()} == info["counts"]["by_split"]
+    row = opened["test"][0]
+    first = next(Dataset(whole).samples("test"))
+    assert row["prompt"] == first.prompt
+    assert np.array_equal(np.asarray(row["target_image"]), first.target_image)
+    assert row["mask"].mode == "L"
+
+
+def test_ray_gives_the_same_bytes(source, whole, tmp_path):
+    pytest.importorskip("ray", reason="the ray extra is not installed")
+    build(config(source), tmp_path / "d", engine="ray", workers=2)
+    assert fingerprint(tmp_path / "d") == fingerprint(whole)
+
+
+def test_time_is_not_part_of_a_dataset(source, whole, tmp_path):
+    time.sleep(1.1)
+    build(config(source), tmp_path / "d", workers=2)
+    assert fingerprint(tmp_path / "d") == fingerprint(whole)

@@ -1,0 +1,83 @@
+import numpy as np
+import pytest
+
+from mie.errors import ImageError
+from mie.sources.catalog import Entry
+from mie.sources.markings import masks_of
+
+
+def entry(targets, **changes):
+    return Entry(
+        name="x",
+        title="x",
+        modality="CT",
+        anatomy="abdomen",
+        license={"name": "CC0-1.0", "use": "open"},
+        layout={"kind": "folder", "images": "{id}.png", "masks": "m/{id}.png"},
+        targets=targets,
+        **changes,
+    )
+
+
+LIVER = {"name": "liver", "kind": "anatomy"}
+TUMOUR = {"name": "tumour", "kind": "lesion"}
+
+
+def masks(labels, targets, **changes):
+    made = entry(targets, **changes)
+    return {k: v.tolist() for k, v in masks_of(np.asarray(labels, np.uint8), made.targets, made).items()}
+
+
+def test_values():
+    found = masks([[0, 1, 2]], [{**LIVER, "value": [1, 2]}, {**TUMOUR, "value": 2}])
+    assert found == {"liver": [[False, True, True]], "tumour": [[False, False, True]]}
+
+
+def test_absent_targets_are_left_out():
+    assert masks([[0, 1]], [{**LIVER, "value": 1}, {**TUMOUR, "value": 2}]) == {"liver": [[False, True]]}
+
+
+def test_unexpected_values_are_counted():
+    with pytest.raises(ImageError) as caught:
+        masks([[0, 1, 7, 7]], [{**LIVER, "value": 1}])
+    assert caught.value.found == "7 on 2 px"
+    assert caught.value.expected == "0, 1"
+
+
+def test_ignored_values_are_background():
+    assert masks([[0, 1, 7]], [{**LIVER, "value": 1}], ignore=[7]) == {"liver": [[False, True, False]]}
+
+
+def test_snap_takes_jpeg_noise_to_the_nearest_value():
+    found = masks([[3, 250, 120, 140]], [{**LIVER, "value": 255}, {**TUMOUR, "value": 128}], snap=True)
+    assert found == {"liver": [[False, True, False, False]], "tumour": [[False, False, True, True]]}
+
+
+def test_colours_and_their_snap():
+    labels = [[[0, 0, 0], [255, 0, 0], [0, 0, 255]]]
+    targets = [{**LIVER, "colour": [255, 0, 0]}, {**TUMOUR, "colour": [[0, 0, 255], [0, 255, 0]]}]
+    assert masks(labels, targets) == {"liver": [[False, True, False]], "tumour": [[False, False, True]]}
+    noisy = [[[9, 4, 0], [240, 12, 7], [3, 20, 231]]]
+    assert masks(noisy, targets, snap=True) == masks(labels, targets)
+    with pytest.raises(ImageError, match="does not name") as caught:
+        masks(noisy, targets)
+    assert "(240, 12, 7) on 1 px" in (caught.value.found or "")
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        ({"nonzero": True}, [False, True, True]),
+        ({"above": 1}, [False, False, True]),
+        ({"below": 1}, [True, False, False]),
+    ],
+)
+def test_rules(rule, expected):
+    assert masks([[0, 1, 9]], [{**LIVER, **rule}]) == {"liver": [expected]}
+
+
+def test_a_target_needs_one_marking():
+    with pytest.raises(ValueError, match="exactly one of"):
+        entry([LIVER])
+    with pytest.raises(ValueError, match="exactly one of"):
+        entry([{**LIVER, "value": 1, "nonzero": True}])

@@ -1,0 +1,193 @@
+"""Volumes in one orientation, and the slices of them as radiologists look at them.
+
+Every volume comes out as RAS+: axis 0 grows towards the patient's Right, axis 1 Anterior, axis 2 Superior
+(nibabel's convention). DICOM and ITK think in LPS+; the readers turn that round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any, Final
+
+import cv2
+import nibabel as nib
+import numpy as np
+from numpy.typing import NDArray
+
+from mie.errors import ImageError
+from mie.images.volume_files import read_stored
+from mie.records import Step
+from mie.vocabulary import PLANES
+
+# 512 x 512 x 2048. The largest whole-body CT series are below it.
+MAX_VOXELS: Final = 2**29
+# The axis that runs through a plane's slices.
+AXIS: Final = {"axial": 2, "coronal": 1, "sagittal": 0}
+
+_VOXEL_MM: Final = (1e-6, 1e4)
+_SHEARED: Final = 0.01  # the volume of a voxel with edges of length 1; 1 is a cube
+_OBLIQUE_DEGREES: Final = 0.01  # below is rounding in the header
+_SAME_PLACE: Final = 0.01  # of a voxel
+_SQUARE: Final = 1.02
+_MAX_STRETCH: Final = 100.0
+
+
+@dataclass(frozen=True)
+class Volume:
+    """`data` is (X, Y, Z), RAS+; `affine` takes (i, j, k, 1) to RAS+ millimetres of the voxel's centre."""
+
+    data: NDArray[Any]
+    spacing: tuple[float, float, float]
+    affine: NDArray[np.float64]
+    steps: tuple[Step, ...] = ()
+    frame_of_reference: str | None = None  # DICOM's UID, where the file has one
+
+
+def read_volume(path: Path, *, labels: bool = False, max_voxels: int = MAX_VOXELS) -> Volume:
+    """A NIfTI, NRRD or MetaImage volume in RAS+ orientation.
+
+    With `labels`, values must be whole numbers and come as integers. An oblique volume is not resampled: its
+    axes are taken as the nearest patient axes and the angle is recorded.
+    """
+    stored = read_stored(Path(path), max_voxels)
+    data = _whole_numbers(stored.data, path) if labels else stored.data
+    return canonical(data, stored.affine, steps=stored.steps, where=path)
+
+
+def canonical(
+    data: NDArray[Any],
+    affine: NDArray[np.float64],
+    *,
+    steps: Sequence[Step] = (),
+    where: object = None,
+    frame_of_reference: str | None = None,
+) -> Volume:
+    """Permute and flip the axes to the nearest RAS+ ones; `affine` is the RAS+ affine of `data` as given."""
+    _check_affine(affine, where)
+    if data.dtype.kind == "f":
+        wrong = data.size - int(np.isfinite(data).sum())
+        if wrong:
+            raise ImageError(
+                "volume holds values that are no numbers",
+                where=where,
+                expected="finite values",
+                found=f"{wrong} of {data.size} voxels are NaN or infinite",
+            )
+    found = "".join(nib.aff2axcodes(affine))
+    steps = list(steps)
+    if not any(step["step"] == "orientation" for step in steps):
+        steps.append({"step": "orientation", "found": found, "to": "RAS"})
+    degrees = _obliquity(affine)
+    if degrees > _OBLIQUE_DEGREES:
+        steps.append({"step": "oblique", "degrees": round(degrees, 2)})
+    turn = nib.io_orientation(affine)
+    affine = affine @ nib.orientations.inv_ornt_aff(turn, data.shape)
+    x, y, z = (float(mm) for mm in np.linalg.norm(affine[:3, :3], axis=0))
+    return Volume(nib.apply_orientation(data, turn), (x, y, z), affine, tuple(steps), frame_of_reference)
+
+
+def _check_affine(affine: NDArray[np.float64], where: object) -> None:
+    sizes = np.linalg.norm(affine[:3, :3], axis=0)
+    small, large = _VOXEL_MM
+    if (
+        not np.isfinite(affine).all()
+        or not ((sizes >= small) & (sizes <= large)).all()
+        or abs(np.linalg.det(affine[:3, :3] / sizes)) < _SHEARED
+    ):
+        raise ImageError(
+            "the volume's axes do not span space",
+            where=where,
+            expected=f"three directions and voxels of {small:g} to {large:g} mm",
+            found=affine[:3].tolist(),
+        )
+
+
+def _obliquity(affine: NDArray[np.float64]) -> float:
+    """The largest angle in degrees between a voxel axis and the patient axis nearest to it."""
+    axes = affine[:3, :3] / np.linalg.norm(affine[:3, :3], axis=0)
+    # By the sine: the arc cosine of a number near 1 turns 32-bit rounding into hundredths of a degree.
+    off_axis = np.sqrt(np.maximum(0, (axes**2).sum(axis=0) - (axes**2).max(axis=0)))
+    return float(np.degrees(np.arcsin(np.minimum(1, off_axis))).max())
+
+
+def _whole_numbers(data: NDArray[Any], path: object) -> NDArray[Any]:
+    if data.dtype.kind in "iu":
+        return data
+    limits = np.iinfo(np.int32)
+    # NaN fails every comparison, so it counts as broken here too.
+    whole = (data == np.rint(data)) & (data >= limits.min) & (data <= limits.max)
+    if not whole.all():
+        raise ImageError(
+            "label map holds values that are no labels",
+            where=path,
+            expected="whole numbers",
+            found=f"{int((~whole).sum())} voxels such as {data[~whole][0]:g}",
+        )
+    return data.astype(np.int32)
+
+
+def slice_of(data: NDArray[Any], plane: str, index: int) -> NDArray[Any]:
+    """One slice of RAS+ data as a 2-D view, the way it hangs on a light box (radiological convention).
+
+    axial: rows run anterior to posterior, columns from the patient's right to left, so that the patient's
+    right is on the image's left. coronal: rows superior to inferior, columns right to left. sagittal: rows
+    superior to inferior, columns anterior to posterior.
+    """
+    if plane == "axial":
+        return data[::-1, ::-1, index].T
+    if plane == "coronal":
+        return data[::-1, index, ::-1].T
+    if plane == "sagittal":
+        return data[index, ::-1, ::-1].T
+    raise ValueError(f"plane must be one of {PLANES}, got {plane!r}")
+
+
+def slice_spacing(spacing: tuple[float, float, float], plane: str) -> tuple[float, float]:
+    """(row, column) millimetres of a slice from `slice_of`."""
+    x, y, z = spacing
+    return {"axial": (y, x), "coronal": (z, x), "sagittal": (z, y)}[plane]
+
+
+def is_square(spacing: tuple[float, float]) -> bool:
+    return max(spacing) <= _SQUARE * min(spacing)
+
+
+def square_pixels(image: NDArray[Any], spacing: tuple[float, float], *, is_mask: bool) -> NDArray[Any]:
+    """`image` (H, W[, C]) uint8, or a bool mask, stretched so that a pixel is as wide as it is high.
+
+    The smaller spacing is kept, so nothing is thrown away; within 2% of square the array comes back as it is.
+    """
+    if is_square(spacing):
+        return image
+    if max(spacing) > _MAX_STRETCH * min(spacing):
+        raise ImageError(
+            "pixels are too far from square", expected=f"at most {_MAX_STRETCH:g} to 1", found=f"{spacing} mm"
+        )
+    rows, columns = (round(n * mm / min(spacing)) for n, mm in zip(image.shape[:2], spacing, strict=True))
+    # NEAREST_EXACT samples at pixel centres, as LINEAR does; plain NEAREST would shift masks by half a pixel.
+    way = cv2.INTER_NEAREST_EXACT if is_mask else cv2.INTER_LINEAR
+    pixels = np.ascontiguousarray(image, dtype=np.uint8)
+    return cv2.resize(pixels, (columns, rows), interpolation=way).astype(image.dtype, copy=False)
+
+
+def same_geometry(a: Volume, b: Volume) -> str | None:
+    """None where the two grids lie on each other, else the reason in words.
+
+    The corners may differ by a hundredth of a voxel: headers are written in 32-bit floats or a few digits.
+    """
+    if a.data.shape != b.data.shape:
+        return f"shapes differ: {_times(a.data.shape)} and {_times(b.data.shape)} voxels"
+    corners = np.array([(*c, 1) for c in product(*((0, n - 1) for n in a.data.shape))], np.float64).T
+    apart = np.linalg.norm(((a.affine - b.affine) @ corners)[:3], axis=0).max()
+    if apart <= _SAME_PLACE * min(a.spacing):
+        return None
+    if not np.allclose(a.spacing, b.spacing, rtol=1e-3):
+        return f"spacings differ: {_times(a.spacing)} and {_times(b.spacing)} mm"
+    return f"positions differ by up to {apart:.3g} mm (voxels of {_times(a.spacing)} mm)"
+
+
+def _times(numbers: Sequence[float]) -> str:
+    return " x ".join(f"{n:.4g}" if isinstance(n, float) else str(n) for n in numbers)

@@ -1,0 +1,113 @@
+"""Label volumes to regions: which voxels of a mask file belong to which target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mie.errors import ConfigError, MieError
+from mie.images.volume import Volume, read_volume, same_geometry
+from mie.records import Mask, Unit
+from mie.sources._slices import Region
+from mie.sources._volume_units import targets_of
+from mie.sources.catalog import Entry, TargetEntry
+
+
+def marked_regions(
+    entry: Entry, unit: Unit, read: Callable[[str, tuple[TargetEntry, ...]], Mapping[str, Region]]
+) -> dict[str, Region] | None:
+    """What all mask files of a unit mark, through `read(path, targets)`; None when it has no mask files.
+
+    A target that is marked in several files is all of them together.
+    """
+    if set(unit.files) == {"image"}:
+        return None
+    regions: dict[str, Region] = {}
+    for role, paths in unit.files.items():
+        targets = targets_of(entry, role)
+        for path in paths if targets else ():
+            for name, region in read(path, targets).items():
+                regions[name] = regions[name] | region if name in regions else region
+    # In the entry's order, whatever the order of the files.
+    return {target.name: regions[target.name] for target in entry.targets if target.name in regions}
+
+
+def label_regions(
+    path: Path, image: Volume, targets: Sequence[TargetEntry], entry: Entry
+) -> dict[str, Region]:
+    """The regions that one mask file marks for `targets`, those that mark nothing left out.
+
+    The file must lie on the image's grid, and hold no value that is neither 0, nor a target's, nor ignored.
+    """
+    for target in targets:
+        if target.colour is not None:
+            raise ConfigError(
+                "a volume has no colours",
+                where=f"{entry.name}: target {target.name!r}",
+                expected="value, nonzero, above or below",
+                found="colour",
+            )
+    # With a threshold every value means something, also the fractions of a soft mask.
+    soft = any(t.above is not None or t.below is not None for t in targets)
+    labels = read_volume(path, labels=not soft)
+    apart = same_geometry(image, labels)
+    if apart is not None:
+        raise MieError(
+            "mask and image do not lie on each other",
+            where=path,
+            expected="the image's shape, spacing and position",
+            found=apart,
+            fix="resample the mask to the image",
+        )
+    if not soft:
+        _check_values(labels.data, targets, entry, path)
+    found = {target.name: Region.of(marked(labels.data, target)) for target in targets}
+    return {name: region for name, region in found.items() if region is not None}
+
+
+def marked(labels: NDArray[Any], target: TargetEntry) -> Mask:
+    if target.above is not None:
+        return np.asarray(labels > target.above)
+    if target.below is not None:
+        return np.asarray(labels < target.below)
+    if target.nonzero:
+        return np.asarray(labels != 0)
+    mask = labels == target.values[0]
+    for value in target.values[1:]:
+        mask |= labels == value
+    return np.asarray(mask)
+
+
+def _check_values(labels: NDArray[Any], targets: Sequence[TargetEntry], entry: Entry, path: Path) -> None:
+    if any(target.nonzero for target in targets):
+        return
+    known = {0, *(value for target in targets for value in target.values)}
+    ignored = {value for value in entry.ignore if isinstance(value, int)}
+    strange = {v: n for v, n in value_counts(labels).items() if v not in known | ignored}
+    if strange:
+        names = ", ".join(f"{v} ({t.name})" for t in targets for v in t.values)
+        most = sorted(strange.items(), key=lambda item: (-item[1], item[0]))
+        raise MieError(
+            "mask holds values that are no target",
+            where=path,
+            expected=f"0, {names}" + (f"; ignored: {sorted(ignored)}" if ignored else ""),
+            found=", ".join(f"{value} ({count} voxels)" for value, count in most[:10])
+            + (f" and {len(most) - 10} more values" if len(most) > 10 else ""),
+            fix="add them to the data set's targets, or to `ignore`",
+        )
+
+
+def value_counts(labels: NDArray[Any]) -> dict[int, int]:
+    """How many voxels each value has; `labels` are integers."""
+    if labels.min() < 0 or labels.max() > 65535:
+        values, counts = np.unique(labels, return_counts=True)
+        return dict(zip(values.tolist(), counts.tolist(), strict=True))
+    # Counting is far quicker than sorting; slice by slice, because bincount works on a 64-bit copy.
+    totals = np.zeros(int(labels.max()) + 1, np.int64)
+    for index in range(labels.shape[2]):
+        totals += np.bincount(labels[:, :, index].ravel(), minlength=totals.size)
+    return {int(value): int(totals[value]) for value in np.flatnonzero(totals)}

@@ -285,7 +285,7 @@ def test_unexpected_label_values(tmp_path: Path) -> None:
     strange[0, 1, 0] = 9
     with pytest.raises(MieError) as error:
         load_one(tmp_path, strange)
-    assert error.value.found == "7 (3 voxels), 9 (1 voxels)"
+    assert error.value.found == "7 on 3 px, 9 on 1 px"
     assert error.value.expected == "0, 1 (liver), 2 (liver tumours)"
     assert load_one(tmp_path, strange, ignore=(7, 9))
     wide = strange.astype(np.int32)

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from mie.errors import ConfigError, MieError
 from mie.images.volume import Volume, read_volume, same_geometry
-from mie.records import Mask, Unit
+from mie.records import Unit
 from mie.sources._slices import Region
-from mie.sources._volume_units import targets_of
 from mie.sources.catalog import Entry, TargetEntry
+from mie.sources.markings import marked, unexpected
 
 
 def marked_regions(
@@ -28,7 +28,7 @@ def marked_regions(
         return None
     regions: dict[str, Region] = {}
     for role, paths in unit.files.items():
-        targets = targets_of(entry, role)
+        targets = entry.targets_of(role)
         for path in paths if targets else ():
             for name, region in read(path, targets).items():
                 regions[name] = regions[name] | region if name in regions else region
@@ -69,19 +69,6 @@ def label_regions(
     return {name: region for name, region in found.items() if region is not None}
 
 
-def marked(labels: NDArray[Any], target: TargetEntry) -> Mask:
-    if target.above is not None:
-        return np.asarray(labels > target.above)
-    if target.below is not None:
-        return np.asarray(labels < target.below)
-    if target.nonzero:
-        return np.asarray(labels != 0)
-    mask = labels == target.values[0]
-    for value in target.values[1:]:
-        mask |= labels == value
-    return np.asarray(mask)
-
-
 def _check_values(labels: NDArray[Any], targets: Sequence[TargetEntry], entry: Entry, path: Path) -> None:
     if any(target.nonzero for target in targets):
         return
@@ -89,16 +76,9 @@ def _check_values(labels: NDArray[Any], targets: Sequence[TargetEntry], entry: E
     ignored = {value for value in entry.ignore if isinstance(value, int)}
     strange = {v: n for v, n in value_counts(labels).items() if v not in known | ignored}
     if strange:
-        names = ", ".join(f"{v} ({t.name})" for t in targets for v in t.values)
-        most = sorted(strange.items(), key=lambda item: (-item[1], item[0]))
-        raise MieError(
-            "mask holds values that are no target",
-            where=path,
-            expected=f"0, {names}" + (f"; ignored: {sorted(ignored)}" if ignored else ""),
-            found=", ".join(f"{value} ({count} voxels)" for value, count in most[:10])
-            + (f" and {len(most) - 10} more values" if len(most) > 10 else ""),
-            fix="add them to the data set's targets, or to `ignore`",
-        )
+        error = unexpected({str(v): n for v, n in strange.items()}, [str(v) for v in sorted(known | ignored)])
+        error.where = str(path)
+        raise error
 
 
 def value_counts(labels: NDArray[Any]) -> dict[int, int]:

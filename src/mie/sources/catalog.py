@@ -218,6 +218,10 @@ class Entry(Strict):
     def patient_cohort(self) -> str:
         return self.cohort or self.name
 
+    def targets_of(self, role: str) -> tuple[TargetEntry, ...]:
+        """The targets that files of a role mark: "masks" for those without files of their own."""
+        return tuple(t for t in self.targets if role == ("masks" if t.masks is None else f"mask:{t.name}"))
+
 
 @lru_cache(maxsize=1)
 def catalog() -> dict[str, Entry]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
@@ -13,6 +11,7 @@ from mie.records import Case, Mask, Refusal, Unit
 from mie.sources import patterns
 from mie.sources.catalog import Entry, FolderLayout, PairedLayout, TargetEntry
 from mie.sources.markings import masks_of, uses_colours
+from mie.sources.subjects import patient_of, split_of
 
 _IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".tif", ".tiff", ".webp", ".bmp", ".gif", ".dcm"}
 
@@ -42,7 +41,7 @@ class FolderSource:
     def scan(self) -> Iterator[Unit | Refusal]:
         images = self._listing.matches(self.layout.images)
         companions = {
-            role: _Companion(self._listing, pattern, self.layout.images)
+            role: patterns.Companions(self._listing, pattern, patterns.places(self.layout.images))
             for role, pattern in self._companions().items()
         }
         taken = {path for path, _ in images}
@@ -60,8 +59,12 @@ class FolderSource:
                 reason = f"no file matches {', '.join(missing) or 'any mask pattern'}"
                 yield Refusal(self.entry.name, path, "source", reason)
                 continue
+            split, no_split = split_of(self.entry, found)
+            if no_split is not None:
+                yield Refusal(self.entry.name, path, "source", no_split)
+                continue
             files = {role: paths for role, paths in files.items() if paths}
-            yield Unit(path, files, patient_of(self.entry, path, found), split_of(self.entry, found))
+            yield Unit(path, files, patient_of(self.entry, path, found), split)
         yield from self._unmatched(taken)
 
     def _unmatched(self, taken: set[str]) -> Iterator[Refusal]:
@@ -88,7 +91,7 @@ class FolderSource:
             if not role.startswith("mask"):
                 continue
             for path in paths:
-                for name, mask in self._masks(path, self._targets(role), size).items():
+                for name, mask in self._masks(path, self.entry.targets_of(role), size).items():
                     masks[name] = masks[name] | mask if name in masks else mask
         yield Case(
             source=entry.name,
@@ -106,11 +109,6 @@ class FolderSource:
             steps=picture.steps,
         )
 
-    def _targets(self, role: str) -> tuple[TargetEntry, ...]:
-        if role == "masks":
-            return tuple(t for t in self.entry.targets if t.masks is None)
-        return tuple(t for t in self.entry.targets if f"mask:{t.name}" == role)
-
     def _masks(self, path: str, targets: tuple[TargetEntry, ...], size: tuple[int, ...]) -> dict[str, Mask]:
         labels = read_labels(self._listing.inside(path), as_colour=uses_colours(targets))
         _same_size(size, labels.shape[:2], path)
@@ -119,51 +117,6 @@ class FolderSource:
         except MieError as error:
             error.where = path
             raise
-
-
-class _Companion:
-    """Finds the files of one pattern that belong to an image, without searching the folder for each image."""
-
-    def __init__(self, listing: patterns.Listing, pattern: str, image_pattern: str) -> None:
-        self._pattern = pattern
-        self._shared = [p for p in patterns.places(pattern) if p in patterns.places(image_pattern)]
-        self._files: dict[tuple[str, ...], list[str]] = defaultdict(list)
-        for path, found in listing.matches(pattern):
-            self._files[tuple(found[p] for p in self._shared)].append(path)
-
-    def of(self, places: dict[str, str]) -> tuple[str, ...]:
-        return tuple(self._files.get(tuple(places[p] for p in self._shared), ()))
-
-    def expected(self, places: dict[str, str]) -> str:
-        text = self._pattern
-        for place in self._shared:
-            text = re.sub(r"\{" + place + r"(:[^{}]*)?\}", places[place].replace("\\", ""), text)
-        return text
-
-
-def patient_of(entry: Entry, path: str, places: dict[str, str]) -> str | None:
-    """`cohort/patient`, so that one patient in two data sets of a cohort has one name; None where unknown."""
-    patient = places.get("patient")
-    if patient is None and entry.patient is not None:
-        match = re.search(entry.patient, PurePosixPath(path).name)
-        patient = match[1] if match else None
-    return None if patient is None else f"{entry.patient_cohort}/{patient}"
-
-
-def split_of(entry: Entry, places: dict[str, str]) -> str | None:
-    """The data set's own split: written in the path, or fixed for the whole set."""
-    written = places.get("split")
-    if written is None:
-        return entry.split
-    split = entry.splits.get(written, written)
-    if split not in ("train", "val", "test"):
-        raise MieError(
-            "unknown split in a path",
-            where=entry.name,
-            expected="train, val or test, or an entry under `splits`",
-            found=written,
-        )
-    return split
 
 
 def _same_size(image: tuple[int, ...], other: tuple[int, ...], where: str) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +32,7 @@ def masks_of(labels: Labels, targets: tuple[TargetEntry, ...], entry: Entry) -> 
         ignored = tuple(c for c in entry.ignore if isinstance(c, int))
         colours = False
     if any(t.nonzero or t.above is not None or t.below is not None for t in targets):
-        masks = {t.name: _by_rule(codes, t) for t in targets}
+        masks = {t.name: marked(codes, t) for t in targets}
     else:
         expected = sorted({0, *ignored, *(c for cs in known.values() for c in cs)})
         codes = _snapped(codes, expected, colours) if entry.snap else codes
@@ -47,14 +48,15 @@ def _union(masks: list[Mask]) -> Mask:
     return masks[0] if len(masks) == 1 else np.logical_or.reduce(masks)
 
 
-def _by_rule(values: Labels, target: TargetEntry) -> Mask:
+def marked(values: Labels, target: TargetEntry) -> Mask:
+    """Where `values` mark the target (one that is not marked by colour)."""
     if target.nonzero:
         return np.asarray(values != 0)
     if target.above is not None:
         return np.asarray(values > target.above)
     if target.below is not None:
         return np.asarray(values < target.below)
-    return np.isin(values, target.values)
+    return _union([np.asarray(values == value) for value in target.values])
 
 
 def _packed(colours: Labels) -> Labels:
@@ -85,16 +87,20 @@ def _snapped(codes: Labels, expected: list[int], colours: bool) -> Labels:
     return np.asarray(targets[apart.argmin(axis=1)][back].reshape(codes.shape))
 
 
-def _refuse_unexpected(codes: Labels, expected: list[int], colours: bool) -> None:
-    strange = ~np.isin(codes, expected)
-    values, counts = np.unique(codes[strange], return_counts=True)
-    order = np.argsort(-counts)[:5]
-    shown = ", ".join(f"{_name(values[i], colours)} on {counts[i]} px" for i in order)
-    more = f" and {len(values) - len(order)} more" if len(values) > len(order) else ""
-    raise ImageError(
+def _refuse_unexpected(codes: Labels, expected: list[int], colours: bool) -> NoReturn:
+    values, counts = np.unique(codes[~np.isin(codes, expected)], return_counts=True)
+    strange = {_name(v, colours): int(n) for v, n in zip(values, counts, strict=True)}
+    raise unexpected(strange, [_name(e, colours) for e in expected])
+
+
+def unexpected(strange: Mapping[str, int], expected: Sequence[str]) -> ImageError:
+    """The error for mask values that nobody has named, most frequent first."""
+    most = sorted(strange.items(), key=lambda item: -item[1])
+    shown = ", ".join(f"{name} on {count} px" for name, count in most[:5])
+    return ImageError(
         "mask has values that the data set's entry does not name",
-        expected=", ".join(_name(e, colours) for e in expected),
-        found=shown + more,
+        expected=", ".join(expected),
+        found=shown + (f" and {len(most) - 5} more" if len(most) > 5 else ""),
         fix="name them as targets, list them under `ignore`, or, for compression noise, set `snap: true`",
     )
 

@@ -16,8 +16,8 @@ from mie.images.npz import NpzArrays
 from mie.records import Case, Refusal, Step, Unit
 from mie.sources import patterns
 from mie.sources.catalog import Entry, MedSegBenchLayout
-from mie.sources.folder import patient_of
 from mie.sources.markings import masks_of
+from mie.sources.subjects import patient_of
 
 _SPLITS = ("train", "val", "test")
 _ROWS_PER_UNIT = 64

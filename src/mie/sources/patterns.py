@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
@@ -149,3 +150,37 @@ class Listing:
                 fix="copy the file into the folder instead of linking to it",
             )
         return path
+
+
+class Companions:
+    """The files of one pattern, found by what the image's pattern captured, without a search per image."""
+
+    def __init__(self, listing: Listing, pattern: str, image_places: Iterable[str]) -> None:
+        self.pattern = pattern
+        self._shared = [place for place in places(pattern) if place in set(image_places)]
+        self._exact = len(self._shared) == len(places(pattern)) and "*" not in pattern
+        self._by_places: dict[tuple[str, ...], list[str]] = defaultdict(list)
+        self.paths = []
+        for path, found in listing.matches(pattern):
+            self.paths.append(path)
+            self._by_places[tuple(found[place] for place in self._shared)].append(path)
+        self._known = set(self.paths)
+
+    def of(self, captured: Mapping[str, str]) -> tuple[str, ...]:
+        if self._exact:
+            path = self.expected(captured)
+            return (path,) if path in self._known else ()
+        paths = self._by_places.get(tuple(captured[place] for place in self._shared), [])
+        if not paths:
+            # Left alone, "{id}_{part}" cuts "a_b_liver" at the first "_"; told that id is "a_b", it does not.
+            expression = compiled(self.pattern, tuple((place, captured[place]) for place in self._shared))
+            paths = [path for path in self.paths if expression.fullmatch(path)]
+        return tuple(paths)
+
+    def expected(self, captured: Mapping[str, str]) -> str:
+        """The path that is looked for, as far as the image's name says it."""
+        parts = []
+        for kind, text in _tokens(self.pattern):
+            star_or_place = "*" if kind == "*" else captured.get(kind, f"{{{kind}}}")
+            parts.append(text if kind == "" else star_or_place)
+        return "".join(parts)

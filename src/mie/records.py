@@ -113,3 +113,19 @@ class Refusal:
     reason: str
     target: str | None = None
     numbers: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One attempt of an editor at one sample: a line of `edits.jsonl`."""
+
+    sample_id: str
+    attempt: int
+    seed: int
+    state: str  # "done" or "failed"
+    seconds: float
+    path: str | None = None  # relative to the run's folder
+    sha256: str | None = None
+    size: tuple[int, int] | None = None  # (height, width)
+    reason: str | None = None
+    meta: Mapping[str, Any] = field(default_factory=dict)

@@ -286,13 +286,13 @@ def test_unexpected_label_values(tmp_path: Path) -> None:
     with pytest.raises(MieError) as error:
         load_one(tmp_path, strange)
     assert error.value.found == "7 on 3 px, 9 on 1 px"
-    assert error.value.expected == "0, 1 (liver), 2 (liver tumours)"
+    assert error.value.expected == "0, 1, 2"
     assert load_one(tmp_path, strange, ignore=(7, 9))
     wide = strange.astype(np.int32)
     wide[0, 2, 0] = -4
     with pytest.raises(MieError) as error:
         load_one(tmp_path, wide, ignore=(7, 9))
-    assert error.value.found == "-4 (1 voxels)"
+    assert error.value.found == "-4 on 1 px"
 
 
 def test_fractions_are_no_labels_but_may_be_thresholded(tmp_path: Path) -> None:

@@ -69,6 +69,7 @@ def test_more_than_three_classes_are_drawn_by_seed():
     ]
     assert all(len(s.params["classes"]) == 3 for s in drawn)
     assert len({c["target"] for s in drawn for c in s.params["classes"]}) == 6
+    assert not any(word in s.prompt for s in drawn for word in ("whole", "full", "every", "map"))
 
 
 def test_everything_follows_from_case_and_seed():

@@ -11,7 +11,7 @@ import numpy as np
 from mie.images.hashes import checksum
 from mie.images.overlay import paint
 from mie.images.resize import fitted_size, nearest_bin, resize_image, resize_mask
-from mie.recipes.phrasings import PHRASINGS, ask_for_all, ask_for_one, describe
+from mie.recipes.phrasings import PHRASINGS, SEVERAL, ask_for_all, ask_for_one, describe
 from mie.recipes.seeds import generator, sample_seed, stable_hash
 from mie.records import Case, Mask, Pixels, Sample, Target
 from mie.vocabulary import BINS, COLOURS, OPACITY
@@ -74,6 +74,7 @@ class _Maker:
 
     def sample(self, task: str, classes: Sequence[tuple[Target, Mask]]) -> Sample:
         case = self.case
+        some_left_out = task == "holistic" and len(classes) < len(case.masks)
         names = [target.name for target, _ in classes]
         regions = [checksum(case.masks[name]) for name in names]
         content = (case.source, case.case_id, task, names, self.origin, regions)
@@ -81,7 +82,7 @@ class _Maker:
         seed = sample_seed(self.build_seed, sample_id)
         draw = generator(seed)
         colours = [str(c) for c in draw.permutation(list(COLOURS))[: len(classes)]]
-        template = str(draw.choice(PHRASINGS[task]))
+        template = str(draw.choice(SEVERAL if some_left_out else PHRASINGS[task]))
         painted = [(target, colour) for (target, _), colour in zip(classes, colours, strict=True)]
         target_image = self.image
         mask = np.zeros(self.image.shape[:2], np.uint8)

@@ -55,24 +55,31 @@ LESION: Final = (
     "The {target} should stand out in {colour}.",
 )
 
-HOLISTIC: Final = (
+# True of any number of classes, also when an image holds more than the three that can be painted.
+SEVERAL: Final = (
     "Paint {painted}.",
     "Highlight {painted}.",
     "Please mark {painted}.",
     "On this {picture}, show {painted}.",
     "Segment {names} and display {painted}.",
-    "Give every structure its own colour: {painted}.",
-    "Label the whole {picture}: {key}.",
-    "Colour-code this {picture} as follows: {key}.",
     "Overlay {painted}, and leave the rest of the image unchanged.",
-    "Show a full segmentation with {painted}.",
     "Mark {names} with translucent overlays, one colour each: {key}.",
-    "Draw the segmentation map over the {picture}: {key}.",
+    "Colour-code {names} on this {picture}: {key}.",
     "Delineate {painted} in one picture.",
     "I need {names} told apart: paint {painted}.",
     "Separate {names} by colour: {key}.",
     "Tint {painted}; keep the background as it is.",
-    "Assign one colour to each region: {key}.",
+    "Fill {painted} with translucent colour.",
+    "Shade {painted} so that the image stays visible underneath.",
+    "Outline and fill {painted} for the teaching file.",
+)
+# Only true when every class of the image is painted.
+HOLISTIC: Final = (
+    *SEVERAL,
+    "Give every structure its own colour: {painted}.",
+    "Label the whole {picture}: {key}.",
+    "Show a full segmentation with {painted}.",
+    "Draw the segmentation map over the {picture}: {key}.",
 )
 
 PHRASINGS: Final[dict[str, tuple[str, ...]]] = {

@@ -80,7 +80,7 @@ def _targets(stats: Stats, path: Path) -> None:
     figure, axes = _bars_figure(len(rows), 0.26)
     _stacked(axes, rows, [m for m in stats.by_modality if m in shown], _MODALITY_COLOURS)
     left_out = len(stats.by_target) - len(rows)
-    axes.set_xlabel(f"samples ({left_out} rarer targets not shown)" if left_out else "samples")
+    axes.set_xlabel(f"samples ({left_out} rarer not shown)" if left_out else "samples")
     _save(figure, path, empty=not rows)
 
 

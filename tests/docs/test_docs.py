@@ -1,0 +1,208 @@
+"""The documentation does what it says: its examples run, its links lead somewhere, nothing is left out."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import yaml
+from pydantic import BaseModel
+from typer.main import get_command
+
+import mie
+from mie.building import config
+from mie.building.build import build
+from mie.cli import app
+from mie.errors import MieError
+from mie.sources import catalog
+from mie.sources.fetch import cache_folder
+from mie.sources.samples import samples_root
+from mie.store.card import GATES
+from mie.store.schema import SCHEMA
+
+ROOT = Path(__file__).parents[2]
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [ROOT / "README.md", *DOCS]
+MARKDOWN = [*PAGES, *(ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"))]
+VERBS = sorted(get_command(app).commands)  # type: ignore[attr-defined]
+
+_FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+class Block(NamedTuple):
+    info: str  # what stands behind the opening fence
+    text: str
+
+
+def blocks(page: Path) -> list[Block]:
+    return [Block(info.strip(), text) for info, text in _FENCE.findall(page.read_text(encoding="utf-8"))]
+
+
+def runnable(page: Path) -> list[Block]:
+    return [block for block in blocks(page) if block.info in ("bash", "python")]
+
+
+def prose(page: Path) -> str:
+    return _FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.fixture(scope="session")
+def samples() -> Path:
+    """The cache that holds the sample images, the user's own so that they are fetched once."""
+    try:
+        samples_root()
+    except MieError as error:
+        if not error.what.startswith("cannot get"):
+            raise  # a wrong checksum or a broken archive is a failure
+        pytest.skip(f"sample images are neither cached nor reachable: {error.what}; {error.found}")
+    return cache_folder().resolve()
+
+
+@pytest.fixture(scope="session")
+def quickstart(samples: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tour's dataset, which most pages begin with."""
+    folder = tmp_path_factory.mktemp("tour") / "quickstart"
+    build(config.read_recipe(ROOT / "examples/quickstart.yaml"), folder, workers=1)
+    return folder
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if runnable(p)], ids=name_of)
+def test_the_examples_run(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Each page in a folder of its own, block by block, in order."""
+    text = "".join(block.text for block in runnable(page))
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    if re.search("sample_|quickstart|mie demo", text):
+        request.getfixturevalue("samples")
+    if "out/quickstart" in text and "-o out/quickstart\n" not in text:
+        shutil.copytree(request.getfixturevalue("quickstart"), tmp_path / "out/quickstart")
+    # The interpreter's own folder comes first, so that `mie` is the one under test.
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(Path(mie.__file__).parents[1]),
+        "MIE_CACHE": str(cache_folder().resolve()),
+        "HF_HOME": str(tmp_path / "huggingface"),
+    }
+    for number, block in enumerate(runnable(page)):
+        if block.info == "bash":
+            command = ["bash", "-c", f"set -euo pipefail\n{block.text}"]
+        else:  # from a file, as a user would: worker processes import it again
+            script = tmp_path / f"example{number}.py"
+            script.write_text(block.text, encoding="utf-8")
+            command = [sys.executable, str(script)]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, f"{name_of(page)}:\n{block.text}\n{done.stdout}\n{done.stderr}"
+
+
+def test_the_tour_shows_the_recipe_it_builds() -> None:
+    shown = [yaml.safe_load(b.text) for b in blocks(ROOT / "README.md") if b.info == "yaml"]
+    assert shown == [yaml.safe_load((ROOT / "examples/quickstart.yaml").read_text(encoding="utf-8"))]
+
+
+def test_recipes_and_entries_on_the_pages_are_sound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MIE_DATA", "/data")
+    recipes = [yaml.safe_load(b.text) for b in blocks(ROOT / "docs/recipes.md") if b.info == "yaml"]
+    for body in recipes:
+        config.parse_recipe(body, where="docs/recipes.md", base=ROOT)
+    entries = [yaml.safe_load(b.text) for b in blocks(ROOT / "docs/catalogue.md") if b.info == "yaml"]
+    for name, body in (item for group in entries for item in group.items()):
+        catalog.Entry(name=name, **body)
+    assert len(recipes) >= 3
+    assert entries
+
+
+def test_the_recipe_with_every_key_shows_the_defaults() -> None:
+    short, full = (yaml.safe_load(b.text) for b in blocks(ROOT / "docs/recipes.md")[:2])
+    parsed = [config.parse_recipe(body, where="", base=ROOT).public() for body in (short, full)]
+    assert parsed[0] == parsed[1]
+    assert set(full) == set(config.RecipeConfig.model_fields)
+
+
+@pytest.mark.parametrize("page", MARKDOWN, ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in _LINK.findall(prose(page)):
+        if re.match(r"https?://", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.is_file(), f"{name_of(page)}: {link}"
+        if anchor:
+            assert anchor in anchors(target), f"{name_of(page)}: {link}"
+
+
+def anchors(page: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\s-]", "", title).strip().lower().replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", DOCS, ids=name_of)
+def test_fences_are_one_word(page: Path) -> None:
+    """Python-Markdown takes "bash no-run" for text; in docs/ a block that must not run is `console`."""
+    for block in blocks(page):
+        assert re.fullmatch(r"[a-z]+", block.info), block
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_its_page_and_its_line(verb: str) -> None:
+    page = ROOT / "docs" / f"{verb}.md"
+    assert page.read_text(encoding="utf-8").startswith(f"# mie {verb}\n")
+    assert f"[`mie {verb}`](docs/{verb}.md)" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_option_is_explained(verb: str) -> None:
+    text = (ROOT / "docs" / f"{verb}.md").read_text(encoding="utf-8")
+    command = get_command(app).commands[verb]  # type: ignore[attr-defined]
+    for part in getattr(command, "commands", {"": command}).values():
+        for option in (p for p in part.params if p.param_type_name == "option" and p.name != "help"):
+            names = {*option.opts, *option.secondary_opts}
+            assert any(f"`{name}`" in text for name in names), f"mie {verb}: {option.opts}"
+
+
+def test_every_key_is_explained() -> None:
+    pages = (ROOT / "docs/recipes.md", ROOT / "docs/catalogue.md")
+    explained = "".join(page.read_text(encoding="utf-8") for page in pages)
+    models: list[type[BaseModel]] = [config.RecipeConfig, config.PerceptionConfig, config.SplitConfig]
+    models += [config.GateConfig, config.SourceConfig, catalog.Entry, catalog.TargetEntry, catalog.License]
+    models += [catalog.Window, catalog.FolderLayout, catalog.PairedLayout, catalog.VolumeLayout]
+    models += [catalog.DicomLayout, catalog.MedSegBenchLayout]
+    keys = {key for model in models for key in model.model_fields}
+    keys -= {"entry"}  # not a key of the file: what the other keys of a source add up to
+    assert [key for key in sorted(keys) if not re.search(rf"`{key}[`:]", explained)] == []
+
+
+def test_every_column_and_every_gate_is_explained() -> None:
+    columns = (ROOT / "docs/datasets.md").read_text(encoding="utf-8")
+    assert [name for name in SCHEMA.names if f"| `{name}` |" not in columns] == []
+    gates = (ROOT / "docs/build.md").read_text(encoding="utf-8")
+    assert [name for name in GATES if f"| `{name}` |" not in gates] == []
+
+
+def test_numbers_in_the_catalogue_page() -> None:
+    entries = catalog.catalog()
+    family = [name for name in entries if name.startswith("medsegbench_")]
+    samples = [name for name, entry in entries.items() if entry.samples]
+    page = (ROOT / "docs/catalogue.md").read_text(encoding="utf-8")
+    public = len(entries) - len(family) - len(samples)
+    assert f"{len(entries)} entries: {public} public data sets" in page
+    assert f"({len(family)} entries) and {len(samples)} samples" in page
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    # Not --quiet: it hides warnings from --strict too.
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stderr
+    assert (tmp_path / "build/index.html").is_file()

@@ -41,7 +41,7 @@ bench: $(VENV)/.installed
 	$(BIN)/python bench/memory.py
 
 docs: $(VENV)/.installed
-	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf $(VENV) $(OUT) site .coverage* .pytest_cache .mypy_cache .ruff_cache

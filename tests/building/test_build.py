@@ -263,6 +263,24 @@ def test_duplicates_and_near_duplicates_across_splits_leave_training(tmp_path):
     assert verify(tmp_path / "d", workers=1).ok
 
 
+def test_nothing_kept_is_no_sound_dataset(tmp_path):
+    root = write_folder(tmp_path / "source", 2)
+    for path in (root / "masks").iterdir():
+        cv2.imwrite(str(path), np.zeros((160, 160), np.uint8))
+    result = build(config(root), tmp_path / "d", workers=1)
+    assert result.info["counts"]["samples"] == 0
+    assert [p.check for p in verify(tmp_path / "d", workers=1).problems] == ["counts"]
+
+
+def test_refusals_name_no_place_on_this_machine(tmp_path):
+    root = write_folder(tmp_path / "source", 3)
+    (root / "images" / "p00_0000.png").write_bytes(b"")
+    build(config(root.resolve()), tmp_path / "d", workers=1)
+    (refusal,) = read_rejected(tmp_path / "d/rejected.parquet")
+    assert refusal.where == "images/p00_0000.png"
+    assert str(tmp_path) not in refusal.reason
+
+
 def test_two_builds_into_one_folder(source, tmp_path):
     script = (
         "import sys, time, pathlib\n"
@@ -331,6 +349,19 @@ def test_hugging_face_opens_it(whole, tmp_path, monkeypatch):
     assert row["prompt"] == first.prompt
     assert np.array_equal(np.asarray(row["target_image"]), first.target_image)
     assert row["mask"].mode == "L"
+
+
+def test_hugging_face_opens_a_rebuilt_dataset_and_not_its_cached_forerunner(source, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    datasets = pytest.importorskip("datasets")
+    prompts = []
+    for seed in (1, 2):
+        build(config(source, seed=seed), tmp_path / "d", workers=1, limit=12, overwrite=True)
+        opened = datasets.load_dataset(str(tmp_path / "d"), cache_dir=str(tmp_path / "cache"))
+        prompts.append({row["id"]: row["prompt"] for split in opened.values() for row in split})
+        expected = Dataset(tmp_path / "d").table(["id", "prompt"])
+        assert prompts[-1] == dict(zip(expected["id"], expected["prompt"], strict=True))
+    assert prompts[0] != prompts[1]
 
 
 def test_ray_gives_the_same_bytes(source, whole, tmp_path):

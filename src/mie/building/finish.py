@@ -30,7 +30,7 @@ def finish(plan: Plan, folder: Path) -> dict[str, Any]:
     index = pa.concat_tables([pq.read_table(part_path(parts, p.number, "index")) for p in plan.parts])
     columns = {name: index.column(name).to_pylist() for name in index.column_names if name != "thumb"}
     traces = _traces(index, columns)
-    dropped = _offenders(traces)
+    dropped = _offenders(traces, columns["target"])
     shutil.rmtree(folder / "data", ignore_errors=True)
     _write_shards(plan, parts, folder / "data", columns, {columns["id"][i] for i in dropped})
     kept = [i for i in range(len(traces.ids)) if i not in dropped]
@@ -61,13 +61,18 @@ def _traces(index: pa.Table, columns: dict[str, list[Any]]) -> Traces:
     )
 
 
-def _offenders(traces: Traces) -> dict[int, Refusal]:
+def _offenders(traces: Traces, targets: list[str]) -> dict[int, Refusal]:
     """Samples that must go, by index, each with the first reason that was found."""
     found: dict[int, Refusal] = {}
     for offence in (*duplicates(traces), *patient_leaks(traces), *image_leaks(traces)):
         i = offence.index
         refusal = Refusal(
-            traces.sources[i], traces.case_ids[i], offence.gate, offence.reason, numbers={"id": traces.ids[i]}
+            traces.sources[i],
+            traces.case_ids[i],
+            offence.gate,
+            offence.reason,
+            targets[i],
+            {"id": traces.ids[i]},
         )
         found.setdefault(i, refusal)
     return found

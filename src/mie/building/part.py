@@ -121,14 +121,19 @@ def _cases(task: PartTask) -> Iterator[Case | Refusal]:
         try:
             yield from _source(entry.model_dump_json(), root).load(planned.unit)
         except MieError as error:
-            where = f"{planned.unit.key} ({error.where})" if error.where else planned.unit.key
-            yield Refusal(entry.name, where, "image", error.reason)
+            yield Refusal(entry.name, _where(planned.unit.key, error, root), "image", error.reason)
         except MemoryError:
             raise
         except Exception as error:  # one strange file among thousands is recorded, never fatal
             if isinstance(error, OSError) and error.errno in _FATAL:
                 raise
             yield Refusal(entry.name, planned.unit.key, "error", f"{type(error).__name__}: {error}")
+
+
+def _where(key: str, error: MieError, root: Path) -> str:
+    """The unit, and the file inside it that failed; never a place on this machine's disk."""
+    inside = (error.where or key).removeprefix(f"{root}/")
+    return key if inside == key else f"{key} ({inside})"
 
 
 @lru_cache(maxsize=64)

@@ -180,6 +180,8 @@ def _check_totals(dataset: Dataset, rows: list[dict[str, Any]]) -> list[Problem]
         problems.append(
             Problem("digest", "dataset.json", f"says {dataset.digest[:12]}, the samples give {digest[:12]}")
         )
+    if not rows:
+        problems.append(Problem("counts", "dataset", "holds no sample; rejected.parquet says why"))
     counts = dataset.info["counts"]
     if counts["samples"] != len(rows):
         problems.append(Problem("counts", "dataset.json", f"says {counts['samples']}, found {len(rows)}"))

@@ -70,13 +70,16 @@ def table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -
 
     # Piped output must not be cut to a guessed width.
     width = None if sys.stdout.isatty() else 160
-    shown = Table(title=title, title_justify="left", title_style="bold")
+    shown = Table()
     for at, name in enumerate(header):
         numeric = bool(rows) and all(isinstance(row[at], int | float) for row in rows)
         shown.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         shown.add_row(*(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row))
-    Console(width=width).print(shown)
+    # Names may hold square brackets: nothing in a table is markup.
+    console = Console(width=width, markup=False, highlight=False)
+    console.print(title, style="bold")
+    console.print(shown)
 
 
 def print_json(document: Any) -> None:

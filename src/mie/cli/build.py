@@ -58,4 +58,7 @@ def build(
         typer.echo(
             f"{result.bad_files} files could not be used; rejected.parquet says which and why", err=True
         )
+    if not info["counts"]["samples"]:
+        typer.echo("no sample was kept; rejected.parquet says why", err=True)
+    if result.bad_files or not info["counts"]["samples"]:
         raise typer.Exit(3)

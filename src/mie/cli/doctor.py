@@ -14,18 +14,18 @@ def doctor(
     """
     import importlib.metadata
     import importlib.util
-    import os
     import platform
 
     import mie
     from mie.cli._show import print_json, table
+    from mie.engines import cores
     from mie.sources.fetch import cache_folder
 
     extras = {"models": "torch", "judges": "openai", "review": "fastapi", "ray": "ray"}
     found = {
         "mie": mie.__version__,
         "python": platform.python_version(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": cores(),
         **{
             n: importlib.metadata.version(n)
             for n in ("numpy", "opencv-python-headless", "pyarrow", "pydicom")

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from mie.engines.run import ENGINES, run_tasks
+from mie.engines.run import ENGINES, cores, run_tasks
 
-__all__ = ["ENGINES", "run_tasks"]
+__all__ = ["ENGINES", "cores", "run_tasks"]

@@ -33,7 +33,7 @@ def run_tasks(
             expected=", ".join(ENGINES),
             fix=f"did you mean {near!r}?" if near else None,
         )
-    count = workers or len(os.sched_getaffinity(0))
+    count = workers or cores()
     if engine == "ray":
         from mie.engines.ray import run_on_ray
 
@@ -42,6 +42,13 @@ def run_tasks(
         yield from map(function, tasks)
     else:
         yield from _run_on_pool(function, tasks, count)
+
+
+def cores() -> int:
+    """The cores this process may use; a container often has fewer than the machine."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _run_on_pool(function: Callable[[Task], Result], tasks: Sequence[Task], workers: int) -> Iterator[Result]:

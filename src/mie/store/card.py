@@ -132,6 +132,9 @@ def _front_matter(info: Mapping[str, Any]) -> dict[str, Any]:
         "task_categories": ["image-to-image"],
         "tags": [tag.lower().replace(" ", "-") for tag in tags],
         "size_categories": [next((name for n, name in _SIZES if counts["samples"] < n), "100M<n<1B")],
+        # `datasets` caches by this front matter alone: without the digest, a rebuilt dataset would open as
+        # the old one.
+        "dataset_info": {"config_name": "default", "description": f"digest {info['digest']}"},
     }
     # Named one by one, so that `rejected.parquet` is not taken for data.
     files = [{"split": split, "path": f"data/{split}-*.parquet"} for split in _splits(info)]

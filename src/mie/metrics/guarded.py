@@ -10,8 +10,8 @@ The chroma residual, the part of the shift across c, is at most half the part al
 26.6 degrees of c. A change along the grey axis of a grey pixel lies 35.3 degrees or more away from every
 colour (white to black comes nearest), so no brightening, darkening or inversion of a grey image counts.
 A true overlay has residual 0 at any opacity; compression, soft edges and a slightly wrong hue leave it far
-below the limit, which is 60 or more grey levels on grey images. The limit shrinks where the image already
-has nearly the colour itself; there brightening a saturated red pixel cannot be told from painting it red.
+below the limit, 60 or more levels for an opacity of 0.6 on grey images. The limit shrinks where the image
+already has nearly the colour; there brightening a saturated red pixel cannot be told from painting it red.
 
 In integers the second condition is 5 (d.c)^2 >= 4 |d|^2 |c|^2.
 """

@@ -39,6 +39,7 @@ bench: $(VENV)/.installed
 	$(BIN)/python bench/store.py
 	$(BIN)/python bench/build.py
 	$(BIN)/python bench/memory.py
+	$(BIN)/python bench/metrics.py
 
 docs: $(VENV)/.installed
 	$(BIN)/mkdocs build --strict

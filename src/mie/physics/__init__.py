@@ -1,0 +1,1 @@
+"""How images go wrong, simulated in the domain where it happens: sinogram, k-space, envelope, skin surface."""

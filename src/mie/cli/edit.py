@@ -1,0 +1,67 @@
+"""`mie edit`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+
+def edit(
+    image: Path = typer.Argument(..., help="A picture or DICOM file.", show_default=False),
+    instruction: str = typer.Argument(..., help="What to change.", show_default=False),
+    editor: str = typer.Option(
+        ..., "-e", "--editor", help="An editor, as for `mie run`.", show_default=False
+    ),
+    output: Path = typer.Option(..., "-o", "--output", help="The PNG file to write.", show_default=False),
+    seed: int = typer.Option(0, min=0, max=2**31 - 1, help="The editor's seed."),
+    overwrite: bool = typer.Option(False, help="Replace the output if it is there."),
+    json: bool = typer.Option(False, "--json", help="Print the result as one JSON document."),
+) -> None:
+    """Edit one image.
+
+    Example: mie edit scan.png "Mark the optic disc in red." -e http:http://127.0.0.1:8000/edit -o out.png
+    """
+    import time
+
+    from mie.cli._show import print_json
+    from mie.editors import EditError, Request, open_editor, parse_spec
+    from mie.errors import ConfigError
+    from mie.images.files import atomic_write
+    from mie.images.png import encode_png
+    from mie.images.read import read_picture
+    from mie.running.drive import edit_all
+    from mie.running.outputs import checked
+    from mie.store.runs import plain
+
+    if output.suffix.lower() != ".png":
+        raise ConfigError("the output is written as PNG", expected="a name that ends in .png", found=output)
+    if output.exists() and not overwrite:
+        raise ConfigError("the output is there already", where=output, fix="give --overwrite to replace it")
+    if not output.parent.is_dir():
+        raise ConfigError("no such folder", where=output.parent)
+    spec = parse_spec(editor)
+    with open_editor(spec) as opened:
+        picture = read_picture(image)
+        height, width = picture.pixels.shape[:2]
+        started = time.perf_counter()
+        (outcome,) = edit_all(opened, [Request(picture.pixels, instruction, seed)])
+        seconds = round(time.perf_counter() - started, 4)
+    if isinstance(outcome, EditError):
+        raise outcome
+    edited = checked(outcome, (height, width))
+    atomic_write(output, encode_png(edited.image))
+    size = list(edited.image.shape[:2])
+    if json:
+        document = {
+            "output": str(output),
+            "editor": str(spec.masked()),
+            "seed": seed,
+            "size": size,
+            "seconds": seconds,
+            "steps": list(picture.steps),
+            "meta": edited.meta,
+        }
+        print_json(plain(document))
+    else:
+        typer.echo(f"{output}: {size[1]}x{size[0]}, {seconds:.2f} s")

@@ -1,0 +1,91 @@
+"""`mie run`."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+import typer
+
+_SHOWN = 5
+
+
+def run(
+    dataset: Path = typer.Argument(..., help="A dataset folder.", show_default=False),
+    editor: str = typer.Option(
+        ...,
+        "-e",
+        "--editor",
+        help="identity, oracle, folder:DIR, command:CMD or http:URL, with options: name:argument,key=value.",
+        show_default=False,
+    ),
+    output: Path = typer.Option(..., "-o", "--output", help="The run's folder.", show_default=False),
+    attempts: int = typer.Option(1, min=1, help="Edits per sample, each with its own seed."),
+    split: str | None = typer.Option(None, help="train, val or test; all of them by default."),
+    limit: int | None = typer.Option(None, min=1, help="At most this many samples."),
+    retry_failed: bool = typer.Option(False, "--retry-failed", help="Try the edits that failed again."),
+    workers: int | None = typer.Option(
+        None, min=1, help="Edits at the same time; the editor's own by default."
+    ),
+    batch: int | None = typer.Option(None, min=1, help="Edits in one batch; the editor's own by default."),
+    json: bool = typer.Option(False, "--json", help="Print run.json as one JSON document."),
+) -> None:
+    """Run an editor over a dataset.
+
+    Interrupted at any point, even by kill -9, the same command goes on where it stopped. An edit that fails
+    is recorded with its reason and the run goes on; the exit code is then 3, and --retry-failed tries those
+    edits again.
+
+    Example: mie run out/quickstart --editor identity -o out/identity
+
+    Example: mie run out/quickstart -e 'command:python my.py {input} {instruction} {output}' -o out/mine
+
+    Example: mie run out/quickstart -e http:http://127.0.0.1:8000/edit,timeout=60 -o out/served --attempts 3
+    """
+    from mie.cli._show import print_json, progress_bar, table
+    from mie.running import Progress, run_editor
+
+    # A scheduler's polite stop ends like Ctrl-C: finished edits are written down, children are ended.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    with progress_bar("editing") as bar:
+
+        def show(at: Progress) -> None:
+            parts = [f"{at.rate:.1f} edits/s", f"{at.failed} failed" if at.failed else ""]
+            parts.append(f"{at.before} were there" if at.before else "")
+            bar(at.done, at.total, ", ".join(part for part in parts if part))
+
+        result = run_editor(
+            dataset,
+            editor,
+            output,
+            attempts=attempts,
+            split=split,
+            limit=limit,
+            retry_failed=retry_failed,
+            workers=workers,
+            batch_size=batch,
+            progress=show,
+        )
+    info = result.info
+    counts, timings = info["counts"], info["timings"]
+    if json:
+        print_json({"folder": str(output), **info})
+    else:
+        typer.echo(
+            f"{output} is complete: {counts['done']} edits of {counts['samples']} samples by "
+            f"{info['editor']['spec']}, {timings['seconds']:.1f} s, {timings['edits_per_second']:.1f} edits/s"
+        )
+    if counts["failed"]:
+        if not json:
+            reasons: dict[str, int] = {}
+            for edit in result.edits().values():
+                if edit.state == "failed":
+                    reasons[str(edit.reason)] = reasons.get(str(edit.reason), 0) + 1
+            common = sorted(reasons.items(), key=lambda item: -item[1])[:_SHOWN]
+            table("failed", ("reason", "n"), [(reason[:300], n) for reason, n in common])
+        typer.echo(
+            f"{counts['failed']} edits failed; edits.jsonl says why, --retry-failed tries them again",
+            err=True,
+        )
+        raise typer.Exit(3)

@@ -1,0 +1,140 @@
+r"""Which editor, and how: `name[:argument][,key=value]...`
+
+The argument is taken as it stands, up to the first comma that is followed by `key=`. So a URL or a command
+with commas, colons, quotes and equal signs needs nothing special:
+
+    http:http://127.0.0.1:8000/edit?mode=a,b,timeout=30     argument http://127.0.0.1:8000/edit?mode=a,b
+    command:python my.py --size=3,4 {input} {output}        the whole rest is the argument
+
+An argument that itself holds `,key=`, and a value that holds a comma, stand in quotes: within '...' all is
+literal, within "..." a quote or backslash is written \" or \\. Quotes count only when they enclose the whole
+argument or value; others are part of it. An option the editor does not have is an error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from mie.errors import ConfigError
+
+_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
+_OPTION: Final = re.compile(r",\s*([A-Za-z_][A-Za-z0-9_]*)=")
+_QUOTED: Final = re.compile(r"'([^']*)'|\"((?:[^\"\\]|\\.)*)\"", re.DOTALL)
+_SECRET_WORD: Final = r"(?:api|auth|access)?(?:key|token|secret|password|passwd|signature|sig|credentials?)"  # noqa: S105
+# The password of a URL; `...key=value` in a query, a flag or an environment; `--...key value`.
+_SECRETS: Final = (
+    re.compile(r"(://)[^/@\s]+(?=@)"),
+    re.compile(rf"((?<![A-Za-z])(?:[\w.-]*[_.-])?{_SECRET_WORD}=)[^&#\s,'\"]+", re.IGNORECASE),
+    re.compile(rf"(\s--?(?:[\w-]*[_-])?{_SECRET_WORD}\s+)[^\s'\"-][^\s'\"]*", re.IGNORECASE),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A parsed spec string; `str(spec)` is one that parses to it again."""
+
+    name: str
+    argument: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        argument = "" if self.argument is None else f":{_as_argument(self.argument)}"
+        return f"{self.name}{argument}" + "".join(f",{k}={_as_value(v)}" for k, v in self.options.items())
+
+    def masked(self) -> Spec:
+        """The same with `***` where a password or key stands, fit to be stored and shown."""
+        options = {key: mask_secrets(value) for key, value in self.options.items()}
+        return Spec(self.name, None if self.argument is None else mask_secrets(self.argument), options)
+
+    def without(self, options: Collection[str]) -> Spec:
+        return Spec(self.name, self.argument, {k: v for k, v in self.options.items() if k not in options})
+
+
+def parse_spec(text: str) -> Spec:
+    """`ConfigError` for anything that is not a spec.
+
+    >>> parse_spec("http:http://127.0.0.1:8000/edit,timeout=30")
+    Spec(name='http', argument='http://127.0.0.1:8000/edit', options={'timeout': '30'})
+    """
+    found = _NAME.match(text)
+    if found is None:
+        raise _unreadable(text, text)
+    rest, argument = text[found.end() :], None
+    if rest.startswith(":"):
+        argument, rest = _argument(rest[1:])
+    options: dict[str, str] = {}
+    while rest:
+        option = _OPTION.match(rest)
+        if option is None:
+            raise _unreadable(text, rest)
+        if option[1] in options:
+            raise ConfigError(f"option {option[1]!r} stands twice", where=_shown(text))
+        options[option[1]], rest = _value(rest[option.end() :])
+    return Spec(found[0], argument, options)
+
+
+def mask_secrets(text: str) -> str:
+    """The text with `***` in place of what looks like a password, key or token.
+
+    >>> mask_secrets("https://me:pw@host/edit?model=a&api_key=123")
+    'https://***@host/edit?model=a&api_key=***'
+    """
+    for pattern in _SECRETS:
+        text = pattern.sub(r"\1***", text)
+    return text
+
+
+def _argument(text: str) -> tuple[str, str]:
+    enclosed = _enclosed(text)
+    if enclosed is not None:
+        return enclosed
+    option = _OPTION.search(text)
+    end = len(text) if option is None else option.start()
+    return text[:end], text[end:]
+
+
+def _value(text: str) -> tuple[str, str]:
+    enclosed = _enclosed(text)
+    if enclosed is not None:
+        return enclosed
+    value, comma, rest = text.partition(",")
+    return value, comma + rest
+
+
+def _enclosed(text: str) -> tuple[str, str] | None:
+    """What stands in quotes at the start of the text, if the quotes enclose the whole, and what follows."""
+    found = _QUOTED.match(text)
+    if found is None or not (found.end() == len(text) or _OPTION.match(text, found.end())):
+        return None
+    inner = found[1] if found[1] is not None else re.sub(r"\\([\"\\])", r"\1", found[2])
+    return inner, text[found.end() :]
+
+
+def _as_argument(text: str) -> str:
+    return _in_quotes(text) if text[:1] in ("'", '"') or _OPTION.search(text) else text
+
+
+def _as_value(text: str) -> str:
+    return _in_quotes(text) if text[:1] in ("'", '"') or "," in text else text
+
+
+def _in_quotes(text: str) -> str:
+    escaped = re.sub(r"([\"\\])", r"\\\1", text)
+    return f'"{escaped}"'
+
+
+def _shown(text: str) -> str:
+    return mask_secrets(text)[:200]
+
+
+def _unreadable(text: str, rest: str) -> ConfigError:
+    return ConfigError(
+        "cannot read this editor",
+        where=_shown(text),
+        expected="name, or name:argument,key=value,...",
+        found=repr(_shown(rest)),
+        fix="put a value that holds a comma in quotes: key='a,b'",
+    )

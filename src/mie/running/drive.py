@@ -1,0 +1,184 @@
+"""Requests through an editor to outputs on disk: reading, editing, encoding and syncing at the same time.
+
+The calling thread decodes inputs ahead of the editor and writes the journal; `workers` threads edit; a few
+more encode and sync. What is in flight is bounded, so memory does not grow with the dataset.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import queue
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from mie.editors.base import Edited, EditError, Editor, Request, as_edit_error
+from mie.images.png import encode_png
+from mie.records import Edit
+from mie.running.journal import Journal
+from mie.running.outputs import checked, sync_folder, write_output
+from mie.running.requests import Unreadable, edit_seed
+from mie.store.runs import output_name
+
+# Lines are written in groups, because a sync costs as much as a hundred lines. A finished edit waits at
+# most this long for its line; a kill in that time means that it is made again.
+_GROUP: Final = 64
+_SECONDS: Final = 0.5
+_SAVERS: Final = 4  # threads that encode and sync: more than cores, because syncing is waiting
+_REASON: Final = 2000  # characters
+
+
+class Drive:
+    """One pass of an editor over requests. `on_edit` hears of every edit once it is in the journal."""
+
+    def __init__(
+        self,
+        editor: Editor,
+        folder: Path,
+        journal: Journal,
+        on_edit: Callable[[Edit], None],
+        *,
+        workers: int,
+        batch_size: int,
+    ) -> None:
+        self._editor = editor
+        self._folder = folder
+        self._journal = journal
+        self._on_edit = on_edit
+        self._workers = workers
+        self._batch_size = batch_size
+        self._results: queue.SimpleQueue[Edit | BaseException] = queue.SimpleQueue()
+        self._in_flight = 0
+        self._group: list[Edit] = []
+        self._written = time.monotonic()
+
+    def run(self, requests: Iterable[Request | Unreadable]) -> None:
+        """Make every edit. Interrupted, it still writes down those that are finished."""
+        window = (self._workers + 1) * self._batch_size + 2 * _SAVERS
+        with ThreadPoolExecutor(_SAVERS) as saving, ThreadPoolExecutor(self._workers) as editing:
+            try:
+                for batch in self._batches(requests):
+                    while self._in_flight and self._in_flight + len(batch) > window:
+                        self._take()
+                    self._in_flight += len(batch)
+                    editing.submit(self._edit, batch, saving)
+                while self._in_flight:
+                    self._take()
+                self._write()
+            except BaseException as error:
+                editing.shutdown(wait=False, cancel_futures=True)
+                if isinstance(error, KeyboardInterrupt | SystemExit):
+                    self._write_finished()
+                self._editor.close()  # from here on edits fail because we stop, which is nobody's failure
+                raise
+
+    def _batches(self, requests: Iterable[Request | Unreadable]) -> Iterator[list[Request]]:
+        batch: list[Request] = []
+        for request in requests:
+            if isinstance(request, Unreadable):
+                self._in_flight += 1
+                self._results.put(self._failed(request.sample_id, request.attempt, request.reason, 0.0))
+                continue
+            batch.append(request)
+            if len(batch) == self._batch_size:
+                yield batch
+                batch = []
+        if batch:
+            yield batch
+
+    def _edit(self, batch: Sequence[Request], saving: ThreadPoolExecutor) -> None:
+        try:
+            started = time.perf_counter()
+            outcomes = edit_all(self._editor, batch)
+            seconds = (time.perf_counter() - started) / len(batch)
+            for request, outcome in zip(batch, outcomes, strict=True):
+                saving.submit(self._save, request, outcome, seconds)
+        except BaseException as error:
+            self._results.put(error)
+
+    def _save(self, request: Request, outcome: Edited | EditError, seconds: float) -> None:
+        try:
+            self._results.put(self._saved(request, outcome, seconds))
+        except BaseException as error:  # a full disk ends the run, not the edit
+            self._results.put(error)
+
+    def _saved(self, request: Request, outcome: Edited | EditError, seconds: float) -> Edit:
+        assert request.sample is not None  # noqa: S101
+        name, k = request.sample.id, request.attempt
+        height, width = request.image.shape[:2]
+        try:
+            if isinstance(outcome, EditError):
+                raise outcome
+            edited = checked(outcome, (height, width))
+        except EditError as error:
+            return self._failed(name, k, error.reason, seconds)
+        png = encode_png(edited.image)
+        path = output_name(name, k)
+        write_output(self._folder / path, png)
+        return Edit(
+            sample_id=name,
+            attempt=k,
+            seed=request.seed,
+            state="done",
+            seconds=round(seconds, 4),
+            path=path,
+            sha256=hashlib.sha256(png).hexdigest(),
+            size=(edited.image.shape[0], edited.image.shape[1]),
+            meta=edited.meta,
+        )
+
+    def _failed(self, sample_id: str, attempt: int, reason: str, seconds: float) -> Edit:
+        # A kill may have left an output without a line; beside a failure it would be taken for the edit.
+        (self._folder / output_name(sample_id, attempt)).unlink(missing_ok=True)
+        seed = edit_seed(sample_id, attempt)
+        return Edit(sample_id, attempt, seed, "failed", round(seconds, 4), reason=reason[:_REASON])
+
+    def _take(self) -> None:
+        """Wait for one edit, or until the group is due."""
+        due = self._written + _SECONDS - time.monotonic()
+        try:
+            result = self._results.get(timeout=max(0.0, due) if self._group else None)
+        except queue.Empty:
+            self._write()
+            return
+        if isinstance(result, BaseException):
+            raise result
+        self._in_flight -= 1
+        self._group.append(result)
+        if len(self._group) >= _GROUP or time.monotonic() - self._written >= _SECONDS:
+            self._write()
+
+    def _write(self) -> None:
+        """Outputs are synced one by one already; their names are now, and after that come the lines."""
+        # Taken out first: interrupted halfway, an edit is made again rather than written down twice.
+        group, self._group = self._group, []
+        if group:
+            sync_folder(self._folder / "outputs")
+            self._journal.append(group)
+            for edit in group:
+                self._on_edit(edit)
+        self._written = time.monotonic()
+
+    def _write_finished(self) -> None:
+        while not self._results.empty():
+            result = self._results.get()
+            if isinstance(result, Edit):
+                self._group.append(result)
+        self._write()
+
+
+def edit_all(editor: Editor, batch: Sequence[Request]) -> list[Edited | EditError]:
+    """One outcome per request. A batch that fails as a whole is tried again one by one."""
+    try:
+        outcomes = list(editor.edit_batch(batch))
+        if len(outcomes) != len(batch) or not all(isinstance(o, Edited | EditError) for o in outcomes):
+            raise EditError(
+                "the editor did not give one outcome per request", expected=len(batch), found=len(outcomes)
+            )
+    except Exception as error:  # an editor is anybody's code
+        if len(batch) == 1:
+            return [as_edit_error(error)]
+        return [outcome for request in batch for outcome in edit_all(editor, [request])]
+    return outcomes

@@ -1,0 +1,190 @@
+"""`mie run`: make every edit of a dataset, or go on with a run that was interrupted.
+
+`edits.jsonl` is the truth. An edit with a line is never made again, unless its output has vanished, or it
+failed and `retry_failed` is said. An output without a line is made again and replaced: after any number of
+kills the outputs are those of a run that nobody interrupted, as far as the editor is deterministic.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from mie.editors import Editor, Spec, open_editor, parse_spec
+from mie.errors import ConfigError, MieError
+from mie.images.files import folder_lock
+from mie.records import Edit
+from mie.running.drive import Drive
+from mie.running.facts import environment, versions
+from mie.running.journal import Journal
+from mie.running.plan import Plan, RunConfig
+from mie.running.requests import reading, requests
+from mie.store.dataset import Dataset
+from mie.store.runs import Run, chosen_ids, read_edits, write_run_info
+
+_CHECKPOINT: Final = 10.0  # seconds between two updates of `run.json`
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """`done` of `total` edits that were left to do, `failed` of them in vain, in `seconds`."""
+
+    done: int
+    total: int
+    failed: int
+    before: int  # edits that were there already
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Edits per second."""
+        return self.done / self.seconds if self.seconds else 0.0
+
+
+def run_editor(
+    dataset_folder: Path | str,
+    editor: str,
+    run_folder: Path | str,
+    *,
+    attempts: int = 1,
+    split: str | None = None,
+    limit: int | None = None,
+    retry_failed: bool = False,
+    workers: int | None = None,
+    batch_size: int | None = None,
+    progress: Callable[[Progress], None] = lambda _: None,
+) -> Run:
+    """Run the editor of a spec string over a dataset, `attempts` times per sample.
+
+    `split` and `limit` choose samples: all of them by default. `workers` threads call the editor at once,
+    with `batch_size` requests each; both default to what the editor declares.
+    """
+    config = RunConfig(attempts, split, limit)
+    spec = parse_spec(editor)
+    folder = Path(run_folder)
+    with open_editor(spec) as opened:
+        workers = _workers(opened, spec, workers)
+        batch_size = batch_size or opened.batch_size
+        plan = Plan(Dataset(dataset_folder), opened, spec, config, folder)
+        plan.refuse_other()  # before the lock, which would leave its file in a folder that is not ours
+        try:
+            with folder_lock(folder):
+                plan.refuse_other()
+                return _sitting(plan, workers, batch_size, retry_failed, progress)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise
+            raise MieError(
+                "the disk is full",
+                where=folder,
+                found=os.strerror(error.errno),
+                fix="free some space and run the same command again: it goes on where it stopped",
+            ) from error
+
+
+def _workers(editor: Editor, spec: Spec, asked: int | None) -> int:
+    if asked is not None and asked > 1 and not editor.thread_safe:
+        raise ConfigError(f"editor {spec.name!r} makes one edit at a time", expected="workers 1", found=asked)
+    return asked or editor.workers or len(os.sched_getaffinity(0))
+
+
+def _sitting(
+    plan: Plan, workers: int, batch_size: int, retry_failed: bool, progress: Callable[[Progress], None]
+) -> Run:
+    """Everything that is left to do, in the folder that we hold."""
+    with reading(plan.dataset):
+        ids = chosen_ids(plan.dataset, split=plan.config.split, limit=plan.config.limit)
+    edits = read_edits(plan.folder / "edits.jsonl")
+    wanted = [(sample_id, k) for sample_id in ids for k in range(plan.config.attempts)]
+    left = [key for key in wanted if _is_left(edits.get(key), plan.folder, retry_failed)]
+    past = Run.open(plan.folder).info if (plan.folder / "run.json").exists() else None
+    if not left and past is not None and past["status"] == "complete":
+        return Run(plan.folder, past)
+    for key in left:
+        edits.pop(key, None)
+    log = _Log(
+        plan, len(ids), edits.values(), len(left), progress, past["timings"]["seconds"] if past else 0.0
+    )
+    log.write("running")
+    outputs = plan.folder / "outputs"
+    outputs.mkdir(exist_ok=True)
+    for leftover in outputs.glob(".*.tmp"):
+        leftover.unlink()
+    todo: dict[str, list[int]] = {}
+    for sample_id, k in left:
+        todo.setdefault(sample_id, []).append(k)
+    journal = Journal(plan.folder / "edits.jsonl")
+    try:
+        drive = Drive(plan.editor, plan.folder, journal, log.edit, workers=workers, batch_size=batch_size)
+        drive.run(requests(plan.dataset, plan.config.split, todo, needs_target=plan.editor.needs_target))
+    finally:
+        journal.close()
+    log.write("complete")
+    return Run.open(plan.folder)
+
+
+def _is_left(edit: Edit | None, folder: Path, retry_failed: bool) -> bool:
+    if edit is None:
+        return True
+    if edit.state == "failed":
+        return retry_failed
+    return edit.path is None or not (folder / edit.path).is_file()
+
+
+class _Log:
+    """Counts edits as they are written down; tells the user, and now and then `run.json`."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        samples: int,
+        earlier: Iterable[Edit],
+        total: int,
+        progress: Callable[[Progress], None],
+        past_seconds: float,
+    ) -> None:
+        self._plan = plan
+        self._samples = samples
+        self._counts = Counter(edit.state for edit in earlier)
+        self._before = self._counts.copy()
+        self._total = total
+        self._progress = progress
+        self._past_seconds = past_seconds
+        self._started = self._written = time.monotonic()
+
+    def edit(self, edit: Edit) -> None:
+        self._counts[edit.state] += 1
+        now = self._counts - self._before
+        seconds = time.monotonic() - self._started
+        self._progress(Progress(now.total(), self._total, now["failed"], self._before.total(), seconds))
+        if time.monotonic() - self._written >= _CHECKPOINT:
+            self.write("running")
+
+    def write(self, status: str) -> None:
+        seconds = self._past_seconds + time.monotonic() - self._started
+        edits = self._counts.total()
+        write_run_info(
+            self._plan.folder,
+            {
+                "status": status,
+                **self._plan.document(),
+                "counts": {
+                    "samples": self._samples,
+                    "edits": edits,
+                    **{state: self._counts[state] for state in ("done", "failed")},
+                },
+                "timings": {
+                    "seconds": round(seconds, 3),
+                    "edits_per_second": round(edits / seconds, 3) if seconds else 0.0,
+                },
+                "versions": versions(),
+                "environment": environment(),
+            },
+        )
+        self._written = time.monotonic()

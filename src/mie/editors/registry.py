@@ -20,6 +20,7 @@ GROUP: Final = "mie.editors"
 _OURS: Final = {
     "identity": "mie.editors.identity:Identity",
     "oracle": "mie.editors.oracle:Oracle",
+    "otsu": "mie.editors.otsu:Otsu",
     "folder": "mie.editors.folder:Folder",
     "command": "mie.editors.command:Command",
     "http": "mie.editors.http:Http",

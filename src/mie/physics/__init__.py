@@ -1,1 +1,1 @@
-"""How images go wrong, simulated in the domain where it happens: sinogram, k-space, envelope, skin surface."""
+"""How images go wrong, simulated where it happens: in sinogram, k-space, envelope and on the skin."""

@@ -1,0 +1,25 @@
+"""`mie report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+
+def report(
+    runs: list[Path] = typer.Argument(..., help="Scored run folders.", show_default=False),
+    output: Path = typer.Option(..., "-o", "--output", help="The folder of the report.", show_default=False),
+    variant: str = typer.Option("paper", help="Which scores: paper or as_released."),
+    force: bool = typer.Option(False, "--force", help="Show runs on different datasets side by side."),
+) -> None:
+    """Write a page with leaderboard, charts and galleries that opens from disk.
+
+    Example: mie report out/run-a out/run-b -o out/report
+    """
+    from mie.cli._show import progress_bar
+    from mie.report.page import write_report
+
+    with progress_bar("pictures") as bar:
+        page = write_report(runs, output, variant=variant, force=force, progress=bar)
+    typer.echo(f"report: {page}")

@@ -1,0 +1,108 @@
+"""Percentile bootstrap intervals of means, resampling whole patients.
+
+A replicate draws C clusters with replacement from the C there are. Its mean needs only the sum and the size
+of each cluster, so all replicates are one matrix product: (how often each cluster was drawn) x (sums, sizes).
+The draws depend on the seed and on C alone: metrics over equally many clusters share them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+REPLICATES: Final = 2000
+LEVEL: Final = 0.95
+_CELLS: Final = 2_000_000  # of the matrix of draws that are in memory at once
+
+Floats: TypeAlias = NDArray[np.float64]
+Interval: TypeAlias = tuple[float, float]
+
+
+def bootstrap_mean(
+    values: ArrayLike, clusters: ArrayLike | None = None, *, n: int = REPLICATES, seed: int = 0
+) -> Interval:
+    """The 95% interval of the mean of `values`, `(N,)`.
+
+    `clusters`, `(N,)` of anything that can be compared, says which values belong together (one patient);
+    without it every value stands alone. Fewer than two clusters say nothing about their spread: (nan, nan).
+    Infinite values make the replicates that draw them infinite.
+
+    >>> low, high = bootstrap_mean([0, 0, 1, 1])
+    >>> low <= 0.5 <= high
+    True
+    """
+    return bootstrap_means([(values, clusters)], n=n, seed=seed)[0]
+
+
+def bootstrap_means(
+    columns: Sequence[tuple[ArrayLike, ArrayLike | None]], *, n: int = REPLICATES, seed: int = 0
+) -> list[Interval]:
+    """`bootstrap_mean` of many (values, clusters) at once, drawing only once for each number of clusters."""
+    tallies = [_tally(np.asarray(values, np.float64), clusters) for values, clusters in columns]
+    out: list[Interval] = [(np.nan, np.nan)] * len(tallies)
+    by_count: dict[int, list[int]] = {}
+    for at, tally in enumerate(tallies):
+        by_count.setdefault(tally.shape[0], []).append(at)
+    for count, places in by_count.items():
+        if count >= 2:
+            low, high = _intervals(np.stack([tallies[at] for at in places], axis=1), n, seed)
+            for at, bounds in zip(places, zip(low.tolist(), high.tolist(), strict=True), strict=True):
+                out[at] = bounds
+    return out
+
+
+def _tally(values: Floats, clusters: ArrayLike | None) -> Floats:
+    """(C, 4): sum of the finite values, how many values, how many are +inf, how many -inf."""
+    if clusters is None:
+        code, count = np.arange(len(values)), len(values)
+    else:
+        names, code = np.unique(np.asarray(clusters), return_inverse=True)
+        count = len(names)
+    finite = np.isfinite(values)
+    weights: tuple[NDArray[Any], ...] = (
+        np.where(finite, values, 0.0),
+        np.ones(len(values)),
+        values == np.inf,
+        values == -np.inf,
+    )
+    return np.stack([np.bincount(code, weights=w, minlength=count) for w in weights], axis=1)
+
+
+def _intervals(tallies: Floats, n: int, seed: int) -> tuple[Floats, Floats]:
+    """Bounds `(J,)` for J columns of tallies `(C, J, 4)`."""
+    count, columns = tallies.shape[:2]
+    flat = tallies.reshape(count, -1)
+    draw = np.random.default_rng(seed)
+    means = np.empty((n, columns))
+    step = max(1, _CELLS // count)
+    for start in range(0, n, step):
+        rows = min(step, n - start)
+        drawn = draw.integers(0, count, (rows, count)) + count * np.arange(rows)[:, None]
+        times = np.bincount(drawn.ravel(), minlength=rows * count).reshape(rows, count)
+        sums = (times.astype(np.float64) @ flat).reshape(rows, columns, 4)
+        means[start : start + rows] = _mean(sums)
+    means.sort(axis=0)
+    tail = (1 - LEVEL) / 2
+    return _quantile(means, tail), _quantile(means, 1 - tail)
+
+
+def _mean(sums: Floats) -> Floats:
+    mean: Floats = sums[..., 0] / sums[..., 1]
+    up, down = sums[..., 2] > 0, sums[..., 3] > 0
+    mean[up] = np.inf
+    mean[down] = -np.inf
+    mean[up & down] = np.nan
+    return mean
+
+
+def _quantile(ordered: Floats, share: float) -> Floats:
+    """Linear between the two nearest, as `numpy.quantile`, which would answer nan between inf and inf."""
+    at = share * (len(ordered) - 1)
+    low, high = ordered[int(np.floor(at))], ordered[int(np.ceil(at))]
+    out: Floats = low.copy()
+    differ = low != high
+    out[differ] += (high[differ] - low[differ]) * (at - np.floor(at))
+    return out

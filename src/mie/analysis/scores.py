@@ -1,0 +1,168 @@
+"""A file of scores (`scores/<protocol>.<variant>.jsonl`) as arrays, and the one number a sample gets from it.
+
+The variants differ in what an attempt without an output does. `paper`: pass@1 is attempt 0, and a sample
+without it is unscored. `as_released`: pass@1 is the first attempt that exists, and a sample with no output at
+all counts 0. In both, pass@k is the best of the attempts that exist.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mie.errors import ConfigError, MieError
+from mie.vocabulary import nearest_name
+
+GROUP_KEYS: Final = ("perspective", "task", "modality", "anatomy", "target", "source")
+NO_OUTPUT: Final = "*"  # the key of `unscored` that stands for every metric of the attempt
+_NOTHING: Final[Mapping[str, Any]] = {"metrics": {}, "unscored": {}}
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """One metric at one k: `(N,)` values, nan where there is none."""
+
+    values: NDArray[np.float64]
+    applies: NDArray[np.bool_]
+    missing: NDArray[np.bool_]  # no attempt has an output, and the variant counts that as 0
+
+    @property
+    def scored(self) -> NDArray[np.bool_]:
+        return self.applies & ~np.isnan(self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreTable:
+    """N samples with K attempts each."""
+
+    header: Mapping[str, Any]
+    ids: list[str]
+    groups: Mapping[str, NDArray[Any]]  # key -> (N,) names
+    clusters: NDArray[np.int64]  # (N,): equal for samples of one patient, else of one case
+    applies: Mapping[str, NDArray[np.bool_]]  # metric -> (N,)
+    values: Mapping[str, NDArray[np.float64]]  # metric -> (N, K), nan where not scored
+    absent: NDArray[np.bool_]  # (N, K): no output to look at
+    drift: NDArray[np.int8]  # (N, K): -1 not measured, 0 in place, 1 moved
+    not_covered: Mapping[str, int]  # perspective -> samples that no metric applies to
+
+    @property
+    def attempts(self) -> int:
+        return self.absent.shape[1]
+
+    @property
+    def keys(self) -> list[tuple[str, int]]:
+        """(metric, k) for pass@1 and pass@K of every metric."""
+        return [(name, k) for name in self.values for k in dict.fromkeys((1, self.attempts))]
+
+    def select(self, name: str, k: int) -> Selected:
+        """One value for each sample: pass@1, or pass@K for k = the number of attempts."""
+        if (name, k) not in self.keys:
+            known = [f"{metric}@{j}" for metric, j in self.keys]
+            near = nearest_name(f"{name}@{k}", known)
+            raise ConfigError(
+                f"no metric {name}@{k} in these scores",
+                expected=", ".join(known) or "none: nothing was scored",
+                fix=f"did you mean {near!r}?" if near else None,
+            )
+        values, applies = self.values[name], self.applies[name]
+        as_released = self.header["variant"] == "as_released"
+        if k > 1:
+            best = np.where(np.isnan(values), -np.inf, values).max(axis=1)
+            out = np.where(np.isnan(values).all(axis=1), np.nan, best)
+        elif as_released:
+            out = values[np.arange(len(values)), (~self.absent).argmax(axis=1)]
+        else:
+            out = values[:, 0].copy()
+        missing = applies & self.absent.all(axis=1) & as_released
+        out[missing] = 0.0
+        return Selected(out, applies, missing)
+
+
+def split_key(key: str) -> tuple[str, int]:
+    """Name and k of a metric's key.
+
+    >>> split_key("dice@3")
+    ('dice', 3)
+    """
+    name, at, k = key.partition("@")
+    if at and not k.isdecimal():
+        raise ConfigError("not a metric", expected="a name such as dice@1", found=key)
+    return name, int(k) if at else 1
+
+
+def read_score_table(path: Path) -> ScoreTable:
+    """The whole file, a line at a time: what stays in memory is numbers and names."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            return _table(json.loads(file.readline()), map(json.loads, file))
+    except FileNotFoundError:
+        raise MieError("no scores here", where=path, fix="run `mie score` first") from None
+    except (ValueError, KeyError) as error:
+        raise MieError(
+            "not a file of scores",
+            where=path,
+            found=f"{type(error).__name__}: {error}",
+            fix="run `mie score` again",
+        ) from None
+
+
+def _table(header: Mapping[str, Any], lines: Iterable[Mapping[str, Any]]) -> ScoreTable:
+    attempts, names = int(header["attempts"]), list(header["metrics"])
+    column = {name: at for at, name in enumerate(names)}
+    ids: list[str] = []
+    clusters: list[tuple[str, str, str]] = []
+    groups: dict[str, list[str]] = {key: [] for key in GROUP_KEYS}
+    cells = array("d")  # metrics x attempts of the first sample, of the second, ...
+    applies, absent, drift = array("b"), array("b"), array("b")
+    not_covered: Counter[str] = Counter()
+    for line in lines:
+        ids.append(line["id"])
+        clusters.append(_cluster(line))
+        for key in GROUP_KEYS:
+            groups[key].append(sys.intern(line["group"][key]))
+        if not line["applies"]:
+            not_covered[line["group"]["perspective"]] += 1
+        applies.extend(name in line["applies"] for name in names)
+        by_k = {attempt["k"]: attempt for attempt in line["attempts"]}
+        for k in range(attempts):
+            attempt = by_k.get(k, _NOTHING)
+            absent.append(NO_OUTPUT in attempt["unscored"])
+            drift.append(attempt["drift"]["flag"] if attempt.get("drift") else -1)
+            row = [math.nan] * len(names)
+            for name, value in attempt["metrics"].items():
+                row[column[name]] = float(value)
+            cells.extend(row)
+    values = np.array(cells).reshape(len(ids), attempts, len(names))
+    applied = np.array(applies, np.bool_).reshape(len(ids), len(names))
+    used = [name for name in names if applied[:, column[name]].any()]
+    codes = {name: code for code, name in enumerate(dict.fromkeys(clusters))}
+    return ScoreTable(
+        header=header,
+        ids=ids,
+        groups={key: np.array(found, object) for key, found in groups.items()},
+        clusters=np.array([codes[name] for name in clusters], np.int64),
+        applies={name: applied[:, column[name]] for name in used},
+        values={name: values[:, :, column[name]] for name in used},
+        absent=np.array(absent, np.bool_).reshape(len(ids), attempts),
+        drift=np.array(drift, np.int8).reshape(len(ids), attempts),
+        not_covered=dict(not_covered),
+    )
+
+
+def _cluster(line: Mapping[str, Any]) -> tuple[str, str, str]:
+    """The patient where known, else the image: several samples are made of one. Per data set: each may
+    have a patient 1.
+    """
+    if line["patient"] is not None:
+        return line["group"]["source"], "patient", line["patient"]
+    return line["group"]["source"], "case", line["case"]

@@ -1,0 +1,61 @@
+"""The numbers of the MieDB-100k paper, for the reference rows of a leaderboard.
+
+They come from the released script: compare them with the variant `as_released` alone. B-PSNR above all is
+another quantity there (a do-nothing model has about 20 dB, against infinity in the paper's own definition).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+VARIANT: Final = "as_released"
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """One row of the main table: DICE, P-ACC, SSIM in 0..1, PSNR in dB, rubric in 0..100, a mean rank."""
+
+    model: str
+    dice: float
+    p_acc: float
+    b_psnr: float
+    b_ssim: float
+    rubric: float
+    rank: float
+    psnr: float
+    ssim: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ablation:
+    """OmniGen2 trained on some of the perspectives."""
+
+    trained_on: tuple[str, ...]
+    dice: float
+    p_acc: float
+    rubric: float
+    psnr: float
+    ssim: float
+
+
+MIEDB: Final = (
+    Published("SDXL-turbo", 0.002, 0.000, 16.6, 0.467, 8.4, 7.7, 15.9, 0.397),
+    Published("Bagel", 0.263, 0.069, 13.9, 0.620, 34.4, 6.2, 12.7, 0.442),
+    Published("OmniGen2", 0.248, 0.065, 11.9, 0.541, 29.1, 7.1, 8.3, 0.280),
+    Published("Step1X-Edit", 0.332, 0.126, 15.5, 0.727, 35.6, 4.5, 16.6, 0.539),
+    Published("Qwen-Image-Edit", 0.387, 0.153, 15.4, 0.722, 32.2, 5.5, 18.9, 0.606),
+    Published("FLUX.1-Kontext-dev", 0.341, 0.126, 15.4, 0.701, 37.8, 6.2, 17.9, 0.543),
+    Published("OmniGen2-MIE", 0.831, 0.737, 28.1, 0.917, 65.9, 1.4, 22.6, 0.685),
+    Published("GPT-Image-1", 0.467, 0.221, 16.3, 0.510, 42.8, 4.8, 14.4, 0.451),
+    Published("Nano Banana Pro", 0.426, 0.202, 12.8, 0.413, 63.4, 2.0, 20.0, 0.610),
+    Published("Imagen4", 0.142, 0.000, 8.9, 0.210, 19.7, 7.4, 7.9, 0.174),
+)
+
+MIEDB_ABLATION: Final = (
+    Ablation((), 0.248, 0.065, 29.1, 8.3, 0.280),
+    Ablation(("perception",), 0.833, 0.740, 37.8, 19.7, 0.631),
+    Ablation(("modification",), 0.001, 0.000, 57.5, 19.8, 0.631),
+    Ablation(("transformation",), 0.034, 0.000, 15.0, 23.7, 0.702),
+    Ablation(("perception", "modification", "transformation"), 0.831, 0.737, 65.9, 22.6, 0.685),
+)

@@ -1,0 +1,69 @@
+"""Which number a sample gets: pass@1 and pass@k, by both variants' rules."""
+
+import json
+
+import numpy as np
+import pytest
+
+from mie.analysis import read_score_table
+from mie.errors import ConfigError, MieError
+from tests.analysis.files import write_scores
+
+SAMPLES = {
+    "all": [0.2, 0.9, 0.5],
+    "late": [None, 0.4, 0.6],
+    "none": [None, None, None],
+    "odd": ["too small", 0.3, None],
+}
+nan = np.nan
+
+
+def test_paper(tmp_path):
+    table = read_score_table(write_scores(tmp_path / "s", SAMPLES))
+    np.testing.assert_array_equal(table.select("dice", 1).values, [0.2, nan, nan, nan])
+    np.testing.assert_array_equal(table.select("dice", 3).values, [0.9, 0.6, nan, 0.3])
+    assert not table.select("dice", 1).missing.any()
+
+
+def test_as_released(tmp_path):
+    table = read_score_table(write_scores(tmp_path / "s", SAMPLES, variant="as_released"))
+    first = table.select("dice", 1)
+    np.testing.assert_array_equal(first.values, [0.2, 0.4, 0.0, nan])
+    np.testing.assert_array_equal(first.missing, [False, False, True, False])
+    np.testing.assert_array_equal(first.scored, [True, True, True, False])
+    np.testing.assert_array_equal(table.select("dice", 3).values, [0.9, 0.6, 0.0, 0.3])
+
+
+def test_infinity_is_a_number(tmp_path):
+    table = read_score_table(write_scores(tmp_path / "s", {"a": ["inf", 3.0], "b": [1.0, None]}))
+    np.testing.assert_array_equal(table.select("dice", 2).values, [np.inf, 1.0])
+
+
+def test_patients_are_told_apart_by_data_set_and_images_stand_in_where_unknown(tmp_path):
+    path = write_scores(
+        tmp_path / "s", {n: [1.0] for n in "abcdef"}, patients=["1", "1", "2", None, None, "1"]
+    )
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines[4]["case"] = lines[5]["case"] = "one image"
+    lines[6]["group"] = {**lines[6]["group"], "source": "another"}
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    clusters = read_score_table(path).clusters
+    assert clusters[0] == clusters[1]
+    assert clusters[3] == clusters[4]
+    assert len(set(clusters.tolist())) == 4
+
+
+def test_only_metrics_that_apply_somewhere(tmp_path):
+    table = read_score_table(write_scores(tmp_path / "s", SAMPLES))
+    assert table.keys == [("dice", 1), ("dice", 3)]
+    with pytest.raises(ConfigError, match="dice@2") as caught:
+        table.select("dice", 2)
+    assert "dice@" in caught.value.fix
+
+
+def test_what_is_no_file_of_scores(tmp_path):
+    with pytest.raises(MieError, match="no scores"):
+        read_score_table(tmp_path / "nothing")
+    (tmp_path / "half").write_text('{"protocol": "miedb"')
+    with pytest.raises(MieError, match="not a file of scores"):
+        read_score_table(tmp_path / "half")

@@ -1,0 +1,52 @@
+"""`mie score`: the table, the one JSON document, the exit codes."""
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from mie.cli.score import score
+from tests.protocols.runs import modification, structure, transformation, write_run, write_samples
+
+app = typer.Typer()
+app.command()(score)
+SAMPLES = [
+    structure("aa", 0),
+    structure("bb", 1, modality="OCT"),
+    transformation("cc", 2),
+    modification("dd", 3),
+]
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    return write_samples(SAMPLES, tmp_path / "dataset")
+
+
+def invoke(*words):
+    return CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+
+
+def test_json_is_one_document_and_what_the_run_keeps(dataset, tmp_path):
+    run = write_run(tmp_path / "run", dataset, {s.id: [s.target_image] * 2 for s in SAMPLES})
+    done = invoke(run, "--protocol", "miedb", "--json")
+    assert done.exit_code == 0
+    document = json.loads(done.stdout)
+    assert document == json.loads((run / "summary/miedb.paper.json").read_text())
+    assert list(document)[:5] == ["protocol", "variant", "run", "n_samples", "groups"]
+    assert document["groups"][0]["metrics"]["dice@2"]["mean"] == 1.0
+
+
+def test_table_with_coverage_and_intervals(dataset, tmp_path):
+    run = write_run(tmp_path / "run", dataset, {"aa": [SAMPLES[0].target_image]})
+    done = invoke(run)
+    assert done.exit_code == 3
+    assert "1/2" in done.stdout
+    assert "0/1" in done.stdout
+    assert "by modality" in done.stdout
+    assert "not covered: 1 modification" in done.stdout
+    assert "no score" in done.stderr
+    released = invoke(run, "--variant", "as_released")
+    assert released.exit_code == 3
+    assert "counted as 0" in released.stdout

@@ -40,6 +40,7 @@ bench: $(VENV)/.installed
 	$(BIN)/python bench/build.py
 	$(BIN)/python bench/memory.py
 	$(BIN)/python bench/metrics.py
+	$(BIN)/python bench/score.py
 
 docs: $(VENV)/.installed
 	$(BIN)/mkdocs build --strict

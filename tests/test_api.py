@@ -8,7 +8,7 @@ import mie
 
 @pytest.mark.parametrize("name", [n for n in mie.__all__ if n != "__version__"])
 def test_public_names_load(name):
-    assert getattr(mie, name).__name__ == name
+    assert callable(getattr(mie, name))
 
 
 def test_unknown_names_are_attribute_errors():

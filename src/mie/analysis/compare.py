@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,6 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 from mie.analysis.bootstrap import REPLICATES, bootstrap_means
 from mie.analysis.scores import ScoreTable, read_score_table, split_key
 from mie.errors import ConfigError
+
+_TIE: Final = 1e-6  # values closer than this are equal
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +91,9 @@ class _Pair:
         self.left_out = applies - int(both.sum())
         self.values_a, self.values_b = chosen_a.values[in_a[both]], chosen_b.values[in_b[both]]
         self.clusters = table_a.clusters[in_a[both]]
-        # Two infinities (exact matches) are a tie, not inf - inf.
-        same = self.values_a == self.values_b
+        # Two infinities (exact matches) are a tie, not inf - inf. So are two DICE of "nothing in common",
+        # which the smoothing term leaves around 1e-9 apart.
+        same = np.isclose(self.values_a, self.values_b, rtol=0, atol=_TIE)
         self.differences = np.zeros(len(same))
         self.differences[~same] = self.values_a[~same] - self.values_b[~same]
 

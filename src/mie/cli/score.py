@@ -51,7 +51,7 @@ def _show(document: dict[str, Any]) -> None:
         groups = [item for item in document["groups"] if list(item["group"]) == [key]]
         names = [name for name in document["groups"][0]["metrics"] if name.endswith("@1")]
         if len(groups) > 1:
-            rows = [[g["group"][key], *(_cell(g["metrics"].get(n)) for n in names)] for g in groups]
+            rows = [[g["group"][key], *(_cell(n, g["metrics"].get(n)) for n in names)] for g in groups]
             table(f"by {key}: mean (scored)", (key, *names), rows)
     for perspective, count in document["not_covered"].items():
         typer.echo(f"not covered: {count} {perspective} samples; their rubric needs a judge")
@@ -64,19 +64,21 @@ def _show(document: dict[str, Any]) -> None:
 
 
 def _row(name: str, entry: dict[str, Any]) -> tuple[str, str, str, str, str]:
-    low, high = (_number(bound) for bound in entry["ci95"])
+    low, high = (_number(name, bound) for bound in entry["ci95"])
     notes = {"capped": "exact matches, capped", "missing": "missing outputs, counted as 0"}
     note = "; ".join(f"{entry[key]} {text}" for key, text in notes.items() if entry.get(key))
-    return name, _number(entry["mean"]), f"[{low}, {high}]", _coverage(entry), note
+    return name, _number(name, entry["mean"]), f"[{low}, {high}]", _coverage(entry), note
 
 
-def _cell(entry: dict[str, Any] | None) -> str:
-    return "" if entry is None else f"{_number(entry['mean'])} ({_coverage(entry)})"
+def _cell(name: str, entry: dict[str, Any] | None) -> str:
+    return "" if entry is None else f"{_number(name, entry['mean'])} ({_coverage(entry)})"
 
 
 def _coverage(entry: dict[str, Any]) -> str:
     return f"{entry['n']}/{entry['n'] + entry['unscored']}"
 
 
-def _number(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:.4g}"
+def _number(name: str, value: float | str | None) -> str:
+    if value is None or isinstance(value, str):
+        return str(value)
+    return f"{value:.2f}" if "psnr" in name else f"{value:.4f}"

@@ -1,4 +1,4 @@
-"""A classical overlay: Otsu's threshold, the smaller side painted in the colour that the instruction names."""
+"""A classical overlay: Otsu's threshold, its smaller side painted in the colour the instruction names."""
 
 from __future__ import annotations
 

@@ -57,6 +57,18 @@ def find_protocol(name: str) -> ScoreRun:
     return loaded
 
 
+def score(
+    run_folder: Path | str,
+    protocol: str = "miedb",
+    *,
+    variant: str = "paper",
+    workers: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Any]:
+    """Score a run by a protocol's name; the document is the one that `mie score --json` prints."""
+    return find_protocol(protocol)(run_folder, variant=variant, workers=workers, progress=progress)
+
+
 def check_variant(variant: str) -> None:
     """`ConfigError` for a variant that no protocol has."""
     if variant not in VARIANTS:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from mie.analysis.compare import compare_runs
 from mie.report.markup import Markup, join, tag
 from mie.report.measures import MAIN, Measure, measure
 from mie.report.scored import PROTOCOL, ScoredRun
@@ -14,10 +15,6 @@ from mie.report.scored import PROTOCOL, ScoredRun
 def comparisons(runs: Sequence[ScoredRun]) -> list[tuple[Measure, list[Any]]]:
     """Per measure of the published table every pair of runs; nothing for runs on different datasets."""
     if len(runs) < 2 or len({run.digest for run in runs}) > 1:
-        return []
-    try:
-        from mie.analysis.compare import compare_runs
-    except ModuleNotFoundError:
         return []
     variant = runs[0].summary["variant"]
     files = {run.name: run.folder / "scores" / f"{PROTOCOL}.{variant}.jsonl" for run in runs}

@@ -191,3 +191,8 @@ def plain(value: Any) -> Any:
         return value
     # Half of a surrogate pair (a file name in another encoding) has no place in UTF-8.
     return str(value).encode(errors="replace").decode()
+
+
+def read_run(folder: Path | str) -> Run:
+    """The run in `folder`."""
+    return Run.open(folder)

@@ -88,4 +88,6 @@ def _coverage(entry: dict[str, Any]) -> str:
 
 
 def _number(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:.4g}"
+    if isinstance(value, str):
+        return value
+    return f"{value:.4f}" if abs(value) < 10 else f"{value:.2f}"

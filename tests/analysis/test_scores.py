@@ -39,18 +39,16 @@ def test_infinity_is_a_number(tmp_path):
     np.testing.assert_array_equal(table.select("dice", 2).values, [np.inf, 1.0])
 
 
-def test_patients_are_told_apart_by_data_set_and_images_stand_in_where_unknown(tmp_path):
-    path = write_scores(
-        tmp_path / "s", {n: [1.0] for n in "abcdef"}, patients=["1", "1", "2", None, None, "1"]
-    )
+def test_samples_belong_together_by_patient_and_by_image_where_that_is_unknown(tmp_path):
+    patients = ["a/1", "a/1", "b/1", None, None, None]
+    path = write_scores(tmp_path / "s", {n: [1.0] for n in "abcdef"}, patients=patients)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    lines[4]["case"] = lines[5]["case"] = "one image"
-    lines[6]["group"] = {**lines[6]["group"], "source": "another"}
+    for line in lines[4:]:
+        line["case"] = "images/1.png"
+    for line in (lines[2], lines[6]):  # a cohort may be in two data sets; two data sets may have an image 1
+        line["group"] = {**line["group"], "source": "another"}
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    clusters = read_score_table(path).clusters
-    assert clusters[0] == clusters[1]
-    assert clusters[3] == clusters[4]
-    assert len(set(clusters.tolist())) == 4
+    assert read_score_table(path).clusters.tolist() == [0, 0, 1, 2, 2, 3]
 
 
 def test_only_metrics_that_apply_somewhere(tmp_path):

@@ -50,3 +50,14 @@ def test_table_with_coverage_and_intervals(dataset, tmp_path):
     released = invoke(run, "--variant", "as_released")
     assert released.exit_code == 3
     assert "counted as 0" in released.stdout
+
+
+def test_long_tables_show_the_largest_groups(tmp_path):
+    samples = [structure(f"{n:04x}", n, 12, 12, target=f"target {n % 25}") for n in range(30)]
+    run = write_run(
+        tmp_path / "run", write_samples(samples, tmp_path / "dataset"), {"0000": [samples[0].input]}
+    )
+    shown = invoke(run).stdout
+    assert "the 20 largest of 25" in shown
+    assert "target 4 " in shown
+    assert "target 9 " not in shown

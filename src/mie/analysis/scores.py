@@ -120,7 +120,7 @@ def _table(header: Mapping[str, Any], lines: Iterable[Mapping[str, Any]]) -> Sco
     attempts, names = int(header["attempts"]), list(header["metrics"])
     column = {name: at for at, name in enumerate(names)}
     ids: list[str] = []
-    clusters: list[tuple[str, str, str]] = []
+    clusters: list[tuple[str, ...]] = []
     groups: dict[str, list[str]] = {key: [] for key in GROUP_KEYS}
     cells = array("d")  # metrics x attempts of the first sample, of the second, ...
     applies, absent, drift = array("b"), array("b"), array("b")
@@ -159,10 +159,10 @@ def _table(header: Mapping[str, Any], lines: Iterable[Mapping[str, Any]]) -> Sco
     )
 
 
-def _cluster(line: Mapping[str, Any]) -> tuple[str, str, str]:
-    """The patient where known, else the image: several samples are made of one. Per data set: each may
-    have a patient 1.
+def _cluster(line: Mapping[str, Any]) -> tuple[str, ...]:
+    """The patient where known (one name across the data sets of a cohort), else the image: several samples
+    are made of one.
     """
     if line["patient"] is not None:
-        return line["group"]["source"], "patient", line["patient"]
-    return line["group"]["source"], "case", line["case"]
+        return "patient", line["patient"]
+    return "case", line["group"]["source"], line["case"]

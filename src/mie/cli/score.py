@@ -7,6 +7,8 @@ from typing import Any
 
 import typer
 
+_SHOWN = 20
+
 
 def score(
     run: Path = typer.Argument(..., help="A run's folder.", show_default=False),
@@ -51,8 +53,11 @@ def _show(document: dict[str, Any]) -> None:
         groups = [item for item in document["groups"] if list(item["group"]) == [key]]
         names = [name for name in document["groups"][0]["metrics"] if name.endswith("@1")]
         if len(groups) > 1:
-            rows = [[g["group"][key], *(_cell(n, g["metrics"].get(n)) for n in names)] for g in groups]
+            shown = sorted(sorted(groups, key=_size, reverse=True)[:_SHOWN], key=groups.index)
+            rows = [[g["group"][key], *(_cell(n, g["metrics"].get(n)) for n in names)] for g in shown]
             table(f"by {key}: mean (scored)", (key, *names), rows)
+        if len(groups) > _SHOWN:
+            typer.echo(f"the {_SHOWN} largest of {len(groups)}; --json lists all")
     for perspective, count in document["not_covered"].items():
         typer.echo(f"not covered: {count} {perspective} samples; their rubric needs a judge")
     drift = document["drift"]
@@ -61,6 +66,10 @@ def _show(document: dict[str, Any]) -> None:
             f"drift: {drift['flagged']} of {drift['measured']} outputs are shifted, zoomed or cropped "
             "against their input, which ruins every pixel metric"
         )
+
+
+def _size(group: dict[str, Any]) -> int:
+    return max((entry["n"] + entry["unscored"] for entry in group["metrics"].values()), default=0)
 
 
 def _row(name: str, entry: dict[str, Any]) -> tuple[str, str, str, str, str]:

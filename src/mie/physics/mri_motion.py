@@ -1,0 +1,126 @@
+"""Rigid motion of the patient during an MR scan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import fft
+
+from mie.physics import kspace
+from mie.physics._severity import Ranges, as_params, check_choice, check_fields, check_ranges, draw_ranges
+
+
+@dataclass(frozen=True, slots=True)
+class Motion:
+    """The patient moves `moves` times during the scan; each line of k-space sees the pose of its moment.
+
+    Lines are acquired in shots of `echoes` lines spread evenly over k-space: line `i` belongs to shot
+    `i mod ceil(lines / echoes)`. One echo is the linear order of a spin or gradient echo: few moves blur and
+    ring. More echoes are a turbo spin echo: neighbouring lines come from different moments, which gives the
+    regular ghosts along the phase direction.
+
+    Poses are measured from the one at the centre of k-space, which decides where the head is seen, so the
+    result lies on the clean image. Shifts and turns (about the centre) are phase ramps, hence exact for what
+    k-space holds, and wrap at the border as on a scanner.
+    """
+
+    translation: float  # largest shift, per cent of the shorter side (1 % of 240 mm is 2.4 mm); 0 .. 8
+    rotation: float  # largest turn, degrees; 0 .. 10
+    moves: int = 4  # 1 .. 32
+    echoes: int = 1  # lines in one shot; 1 .. 32
+    phase_axis: int = 0  # image axis of the phase direction: 0 ghosts run up and down, 1 left and right
+
+    RANGES: ClassVar[Ranges] = {
+        "translation": (0.0, 8.0), "rotation": (0.0, 10.0), "moves": (1, 32), "echoes": (1, 32)
+    }  # fmt: skip
+    DRAWN: ClassVar[Ranges] = {"translation": (1.0, 3.0), "rotation": (1.0, 4.0), "moves": (4, 12)}
+
+    def __post_init__(self) -> None:
+        check_ranges(self, self.RANGES)
+        check_choice(self, "phase_axis", (0, 1))
+
+    @classmethod
+    def draw(cls, rng: np.random.Generator, **fixed: Any) -> Self:
+        """Severity from DRAWN; every second scan is a turbo spin echo of 4 to 16 echoes."""
+        check_fields(cls, fixed)
+        echoes = int(rng.choice([4, 8, 16])) if rng.random() < 0.5 else 1
+        numbers: dict[str, Any] = {**draw_ranges(rng, cls.DRAWN), "echoes": echoes}
+        numbers["phase_axis"] = int(rng.integers(2))
+        return cls(**numbers | fixed)
+
+    def apply(self, image: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
+        """`(H, W)` float32 magnitude -> the same with motion; same units, zero motion gives it back."""
+        magnitude = kspace.check_magnitude(image)
+        if self.phase_axis == 1:
+            magnitude = np.ascontiguousarray(magnitude.T)
+        shape = kspace.good_shape(magnitude.shape)
+        still = kspace.pad_to(magnitude, shape) * kspace.smooth_phase(shape, rng)
+        segment, poses = self.poses(shape[0], min(magnitude.shape), rng)
+        moved = np.abs(reconstruct(still, segment, poses))
+        out = kspace.crop_to(moved, magnitude.shape)
+        return np.ascontiguousarray(out.T if self.phase_axis == 1 else out)
+
+    def poses(
+        self, lines: int, side: int, rng: np.random.Generator
+    ) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+        """For each line (centred order) its segment, and for each segment (down, across, degrees)."""
+        shots = -(-lines // self.echoes)
+        moves = min(self.moves, shots - 1)
+        when = np.sort(rng.choice(np.arange(1, shots), moves, replace=False)) if moves else np.zeros(0)
+        segment = np.searchsorted(when, np.arange(lines) % shots, side="right")
+        # A patient slides away in a random walk rather than jumping about.
+        walk = np.cumsum(rng.standard_normal((moves + 1, 3)), axis=0)
+        walk -= walk[segment[lines // 2]]
+        shift = np.hypot(walk[:, 0], walk[:, 1]).max()
+        turn = np.abs(walk[:, 2]).max()
+        tiny = np.finfo(np.float64).tiny
+        walk[:, :2] *= self.translation / 100 * side / max(shift, tiny)
+        walk[:, 2] *= self.rotation / max(turn, tiny)
+        return segment, walk
+
+    def params(self) -> dict[str, Any]:
+        return as_params(self)
+
+
+def reconstruct(
+    still: NDArray[np.complex64], segment: NDArray[np.intp], poses: NDArray[np.float64]
+) -> NDArray[np.complex64]:
+    """The complex image whose line `i` of k-space was acquired in pose `poses[segment[i]]`.
+
+    A turn by phi is three shears, down by `tan(phi / 2)`, across by `-sin(phi)` and down again; each is a
+    phase ramp after a transform along one axis. The first transform is the same for all poses, the last one
+    is already the way to k-space, and of it only the segment's lines are needed. k-space stays in the FFT's
+    own order: shifting it to the centre and back would only cost time.
+    """
+    height, width = still.shape
+    y, x = np.arange(height) - (height - 1) / 2, np.arange(width) - (width - 1) / 2
+    ky, kx = fft.fftfreq(height), fft.fftfreq(width)
+    columns = fft.fft(still, axis=0)
+    in_fft_order = fft.ifftshift(segment)
+    acquired = np.empty_like(still)
+    for number, (dy, dx, degrees) in enumerate(poses):
+        rows = np.flatnonzero(in_fft_order == number)
+        if degrees == 0:
+            lines = columns[rows]
+        else:
+            phi = -np.deg2rad(degrees)  # rows count downwards
+            shear = _ramp(ky, np.tan(phi / 2) * x)
+            turned = fft.fft(fft.ifft(columns * shear, axis=0, overwrite_x=True), axis=1, overwrite_x=True)
+            turned *= _ramp(-np.sin(phi) * y, kx)
+            turned = fft.ifft(turned, axis=1, overwrite_x=True)
+            lines = fft.fft(turned, axis=0, overwrite_x=True)[rows] * shear[rows]
+        lines = fft.fft(lines, axis=1, overwrite_x=True)
+        acquired[rows] = lines * (_ramp(ky[rows], np.array([dy])) * _ramp(np.array([dx]), kx))
+    return fft.ifft2(acquired, overwrite_x=True)
+
+
+def _ramp(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.complex64]:
+    """`exp(-2 pi i a b)` for all pairs, `(len(a), len(b))`."""
+    phase = np.outer((-2 * np.pi * a).astype(np.float32), b.astype(np.float32))
+    out = np.empty(phase.shape, np.complex64)
+    np.cos(phase, out=out.real)
+    np.sin(phase, out=out.imag)
+    return out

@@ -1,0 +1,104 @@
+"""Low-dose CT: fewer photons reach the detector, and the reconstruction kernel shapes their noise."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mie.errors import ConfigError
+from mie.physics.ct_attenuation import check_slice, hu_to_attenuation, linear_attenuation
+from mie.physics.ct_geometry import KERNELS, Sinogram, Slice, embed, enough_views, even_angles, fbp, project
+
+PHOTONS: Final = (3e4, 3e5)
+ELECTRONIC: Final = (0.0, 30.0)
+SOFT: Final = ("hann",)
+SHARP: Final = ("shepp-logan", "ramp")
+
+# Attenuation (1/mm) of -900 HU: fainter pixels are air and need not fit into the field of view.
+AIR: Final = 0.1 * linear_attenuation("water")
+# A ray that lost every photon still reads this much: the logarithm of nothing would be infinite.
+LEAST_COUNT: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LowDose:
+    """A scan with `photons` per ray, 3e4 (very noisy) to 3e5 (a little grainy), in Hounsfield units.
+
+    A ray is what one detector bin, as wide as a pixel, gets in one of `enough_views` views when no patient
+    is there. `electronic` is the standard deviation of the read-out, in photons, 0 to 30. `kernel` is one of
+    SOFT ("hann": coarse, mild grain) or SHARP ("shepp-logan", "ramp": fine, strong grain).
+
+    The result is `clean + FBP(noisy sinogram) - FBP(clean sinogram)`. Filtered back-projection is linear, so
+    this is the clean slice plus the reconstruction of the noise alone. It is the honest model: the slice is
+    itself a reconstruction, and projecting it and back would blur it a second time, which no scanner does.
+    Noise that the slice already has stays: it is part of the target.
+    """
+
+    photons: float
+    kernel: str = "hann"
+    electronic: float = 10.0
+
+    def __post_init__(self) -> None:
+        within("photons", self.photons, PHOTONS)
+        within("electronic", self.electronic, ELECTRONIC)
+        known_kernel(self.kernel)
+
+    @classmethod
+    def draw(cls, rng: np.random.Generator, **fixed: Any) -> Self:
+        """Photons log-uniform over their range, one of the three kernels; `fixed` fields are kept."""
+        drawn = {
+            "photons": log_uniform(rng, PHOTONS),
+            "kernel": KERNELS[rng.integers(len(KERNELS))],
+            "electronic": float(rng.uniform(5, 15)),
+        }
+        return cls(**drawn | fixed)
+
+    def apply(self, image: Slice, rng: np.random.Generator, *, spacing: tuple[float, float]) -> Slice:
+        """The slice `(H, W) float32` in HU with noise; `spacing` is (row, column) in mm, square pixels."""
+        side = check_slice(image, spacing)
+        body, place = embed(hu_to_attenuation(image), AIR)
+        angles = even_angles(enough_views(len(body)))
+        lines = project(body, angles) * np.float32(side)
+        noise = measure(np.exp(-lines), self.photons, self.electronic, rng) - lines
+        return image + to_hu(fbp(noise, angles, self.kernel), side)[place]
+
+    def params(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def measure(
+    transmitted: NDArray[Any], photons: float, electronic: float, rng: np.random.Generator
+) -> Sinogram:
+    """Line integrals from counted photons: Poisson, plus the read-out's Gaussian noise, at least LEAST_COUNT.
+
+    `transmitted` is the share 0..1 of the photons that each ray should let through.
+    """
+    counts = rng.poisson(transmitted * photons).astype(np.float32)
+    if electronic:
+        counts += np.float32(electronic) * rng.standard_normal(counts.shape, np.float32)
+    return np.log(np.float32(photons) / np.maximum(counts, np.float32(LEAST_COUNT)))
+
+
+def to_hu(difference: Slice, side: float) -> Slice:
+    """A difference of attenuation per pixel of `side` mm as a difference in HU."""
+    return difference * np.float32(1000 / (side * linear_attenuation("water")))
+
+
+def within(name: str, value: float, bounds: tuple[float, float]) -> None:
+    low, high = bounds
+    if not low <= value <= high:  # NaN fails too
+        raise ConfigError(f"{name} is out of range", expected=f"{low:g} .. {high:g}", found=value)
+
+
+def known_kernel(kernel: str) -> None:
+    if kernel not in KERNELS:
+        raise ConfigError("unknown reconstruction kernel", expected=" or ".join(KERNELS), found=kernel)
+
+
+def log_uniform(rng: np.random.Generator, bounds: tuple[float, float]) -> float:
+    low, high = bounds
+    return float(math.exp(rng.uniform(math.log(low), math.log(high))))

@@ -42,6 +42,7 @@ bench: $(VENV)/.installed
 	$(BIN)/python bench/metrics.py
 	$(BIN)/python bench/score.py
 	$(BIN)/python bench/physics_mri.py
+	$(BIN)/python bench/physics_ct.py
 
 docs: $(VENV)/.installed
 	$(BIN)/mkdocs build --strict

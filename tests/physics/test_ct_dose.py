@@ -98,7 +98,8 @@ def test_draws_lie_in_the_range_and_keep_what_is_fixed():
     assert PHOTONS[0] <= min(photons) < 3.5e4
     assert 2.6e5 < max(photons) <= PHOTONS[1]
     assert json.loads(json.dumps(drawn[0].params())) == drawn[0].params()
-    assert LowDose(**drawn[0].params()) == drawn[0]
+    fields = {k: v for k, v in drawn[0].params().items() if k != "effect"}
+    assert LowDose(**fields) == drawn[0]
     assert {LowDose.draw(np.random.default_rng(s)).kernel for s in range(30)} == {
         "ramp",
         "shepp-logan",
@@ -109,16 +110,16 @@ def test_draws_lie_in_the_range_and_keep_what_is_fixed():
 @pytest.mark.parametrize(
     ("fields", "range_"),
     [
-        ({"photons": 1e3}, "30000 .. 300000"),
-        ({"photons": float("nan")}, "30000 .. 300000"),
-        ({"photons": 1e5, "electronic": -1}, "0 .. 30"),
-        ({"photons": 1e5, "kernel": "bone"}, "ramp or shepp-logan or hann"),
+        ({"photons": 1e3}, "30000.0 to 300000.0"),
+        ({"photons": float("nan")}, "30000.0 to 300000.0"),
+        ({"photons": 1e5, "electronic": -1}, "0.0 to 30.0"),
+        ({"photons": 1e5, "kernel": "bone"}, "ramp, shepp-logan, hann"),
     ],
 )
 def test_severity_out_of_range_is_refused(fields, range_):
     with pytest.raises(ConfigError) as refused:
         LowDose(**fields)
-    assert refused.value.expected.replace("e+05", "00000") == range_
+    assert refused.value.expected == range_
     assert refused.value.found is not None
 
 

@@ -160,7 +160,9 @@ def test_draws_fit_together():
     drawn = [MetalArtifact.draw(np.random.default_rng(seed)) for seed in range(80)]
     assert {(e.kind, e.material) for e in drawn} == {(k, m) for k, ms in MATERIALS.items() for m in ms}
     assert all(PHOTONS[0] <= e.photons <= PHOTONS[1] for e in drawn)
-    assert MetalArtifact(**json.loads(json.dumps(drawn[0].params()))) == drawn[0]
+    fields = json.loads(json.dumps(drawn[0].params()))
+    assert fields.pop("effect") == "MetalArtifact"
+    assert MetalArtifact(**fields) == drawn[0]
     assert MetalArtifact.draw(np.random.default_rng(0), kind="clips", material="iron").material == "iron"
     assert MetalArtifact.draw(np.random.default_rng(0), kind="fillings").material == "amalgam"
 

@@ -68,7 +68,9 @@ def test_draws_lie_in_the_range():
     views = {effect.views for effect in drawn}
     assert min(views) == VIEWS[0]
     assert 110 < max(views) <= VIEWS[1]
-    assert SparseView(**json.loads(json.dumps(drawn[0].params()))) == drawn[0]
+    fields = json.loads(json.dumps(drawn[0].params()))
+    assert fields.pop("effect") == "SparseView"
+    assert SparseView(**fields) == drawn[0]
     assert SparseView.draw(np.random.default_rng(0), views=33).views == 33
 
 
@@ -76,7 +78,7 @@ def test_wrong_use_is_refused():
     for views in (0, 23, 121):
         with pytest.raises(ConfigError) as refused:
             SparseView(views)
-        assert refused.value.expected == "24 .. 120"
+        assert refused.value.expected == "a whole number, 24 to 120"
     with pytest.raises(ConfigError, match="kernel"):
         SparseView(30, "soft")
     with pytest.raises(ImageError, match="grey"):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mie.errors import ConfigError
+from mie.physics._severity import as_params, check_choice, check_ranges
 from mie.physics.ct_attenuation import check_slice, hu_to_attenuation, linear_attenuation
 from mie.physics.ct_geometry import KERNELS, Sinogram, Slice, embed, enough_views, even_angles, fbp, project
 
@@ -43,9 +43,8 @@ class LowDose:
     electronic: float = 10.0
 
     def __post_init__(self) -> None:
-        within("photons", self.photons, PHOTONS)
-        within("electronic", self.electronic, ELECTRONIC)
-        known_kernel(self.kernel)
+        check_ranges(self, {"photons": PHOTONS, "electronic": ELECTRONIC})
+        check_choice(self, "kernel", KERNELS)
 
     @classmethod
     def draw(cls, rng: np.random.Generator, **fixed: Any) -> Self:
@@ -67,7 +66,7 @@ class LowDose:
         return image + to_hu(fbp(noise, angles, self.kernel), side)[place]
 
     def params(self) -> dict[str, Any]:
-        return asdict(self)
+        return as_params(self)
 
 
 def measure(
@@ -86,17 +85,6 @@ def measure(
 def to_hu(difference: Slice, side: float) -> Slice:
     """A difference of attenuation per pixel of `side` mm as a difference in HU."""
     return difference * np.float32(1000 / (side * linear_attenuation("water")))
-
-
-def within(name: str, value: float, bounds: tuple[float, float]) -> None:
-    low, high = bounds
-    if not low <= value <= high:  # NaN fails too
-        raise ConfigError(f"{name} is out of range", expected=f"{low:g} .. {high:g}", found=value)
-
-
-def known_kernel(kernel: str) -> None:
-    if kernel not in KERNELS:
-        raise ConfigError("unknown reconstruction kernel", expected=" or ".join(KERNELS), found=kernel)
 
 
 def log_uniform(rng: np.random.Generator, bounds: tuple[float, float]) -> float:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final, Self
 
 import numpy as np
 
 from mie.errors import ConfigError
+from mie.physics._severity import as_params, check_choice, check_ranges
 from mie.physics.ct_attenuation import (
     Spectrum,
     check_slice,
@@ -17,8 +18,8 @@ from mie.physics.ct_attenuation import (
     tungsten_120kvp,
     water_and_bone,
 )
-from mie.physics.ct_dose import AIR, known_kernel, log_uniform, measure, to_hu, within
-from mie.physics.ct_geometry import Sinogram, Slice, embed, enough_views, even_angles, fbp, project
+from mie.physics.ct_dose import AIR, log_uniform, measure, to_hu
+from mie.physics.ct_geometry import KERNELS, Sinogram, Slice, embed, enough_views, even_angles, fbp, project
 from mie.physics.ct_inserts import KINDS, place_metal
 from mie.records import Mask
 
@@ -57,15 +58,14 @@ class MetalArtifact:
     kernel: str = "shepp-logan"
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ConfigError("unknown kind of implant", expected=" or ".join(KINDS), found=self.kind)
+        check_choice(self, "kind", tuple(KINDS))
         allowed = MATERIALS[self.kind]
         if self.material not in allowed:
             raise ConfigError(
                 f"{self.kind} are not made of that", expected=" or ".join(allowed), found=self.material
             )
-        within("photons", self.photons, PHOTONS)
-        known_kernel(self.kernel)
+        check_ranges(self, {"photons": PHOTONS})
+        check_choice(self, "kernel", KERNELS)
 
     @classmethod
     def draw(cls, rng: np.random.Generator, **fixed: Any) -> Self:
@@ -108,7 +108,7 @@ class MetalArtifact:
         return degraded, metal >= min(0.5, float(metal.max()))
 
     def params(self) -> dict[str, Any]:
-        return asdict(self)
+        return as_params(self)
 
 
 def transmission(paths: Mapping[str, Sinogram], spectrum: Spectrum) -> Sinogram:

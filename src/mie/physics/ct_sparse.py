@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final, Self
 
 import numpy as np
 
+from mie.physics._severity import as_params, check_choice, check_ranges
 from mie.physics.ct_attenuation import check_slice, hu_to_attenuation
-from mie.physics.ct_dose import AIR, known_kernel, log_uniform, to_hu, within
+from mie.physics.ct_dose import AIR, log_uniform, to_hu
 from mie.physics.ct_geometry import (
+    KERNELS,
     Slice,
     backproject,
     embed,
@@ -35,8 +37,8 @@ class SparseView:
     kernel: str = "ramp"
 
     def __post_init__(self) -> None:
-        within("views", self.views, VIEWS)
-        known_kernel(self.kernel)
+        check_ranges(self, {"views": VIEWS})
+        check_choice(self, "kernel", KERNELS)
 
     @classmethod
     def draw(cls, rng: np.random.Generator, **fixed: Any) -> Self:
@@ -57,4 +59,4 @@ class SparseView:
         return image + to_hu(backproject(filtered * weights, angles, len(body)), side)[place]
 
     def params(self) -> dict[str, Any]:
-        return asdict(self)
+        return as_params(self)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,10 +18,15 @@ from pydantic import BaseModel
 from typer.main import get_command
 
 import mie
+from mie import metrics
 from mie.building import config
 from mie.building.build import build
 from mie.cli import app
+from mie.editors import editor_class
+from mie.editors.registry import _OURS as EDITORS
 from mie.errors import MieError
+from mie.protocols.miedb_sample import METRICS
+from mie.protocols.published import MIEDB
 from mie.sources import catalog
 from mie.sources.fetch import cache_folder
 from mie.sources.samples import samples_root
@@ -187,6 +194,41 @@ def test_every_column_and_every_gate_is_explained() -> None:
     assert [name for name in SCHEMA.names if f"| `{name}` |" not in columns] == []
     gates = (ROOT / "docs/build.md").read_text(encoding="utf-8")
     assert [name for name in GATES if f"| `{name}` |" not in gates] == []
+
+
+@pytest.mark.parametrize("name", EDITORS)
+def test_every_editor_and_its_options_are_explained(name: str) -> None:
+    page = (ROOT / "docs/editors.md").read_text(encoding="utf-8")
+    assert re.search(rf"^\| `{name}[`:]", page, re.MULTILINE)
+    for option, parameter in inspect.signature(editor_class(name)).parameters.items():
+        assert parameter.kind is not parameter.KEYWORD_ONLY or f"| `{option}` |" in page, option
+
+
+def test_every_metric_and_every_public_name_is_explained() -> None:
+    protocol, arrays, python = (
+        (ROOT / "docs" / page).read_text(encoding="utf-8") for page in ("miedb.md", "metrics.md", "python.md")
+    )
+    assert [name for name in METRICS if f"`{name}`" not in protocol] == []
+    assert [name for name in metrics.__all__ if f"`{name}`" not in arrays] == []
+    assert [name for name in mie.__all__ if f"mie.{name}" not in python and name != "__version__"] == []
+
+
+def test_the_published_results_are_those_of_the_report() -> None:
+    page = (ROOT / "docs/miedb.md").read_text(encoding="utf-8")
+    shown = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines()]
+    rows = {cells[0]: cells[1:] for cells in shown if len(cells) == 9}
+    names = ("dice", "p_acc", "b_psnr", "b_ssim", "rubric", "rank", "psnr", "ssim")
+    for row in MIEDB:
+        assert [float(cell) for cell in rows[row.model]] == [getattr(row, name) for name in names], row.model
+
+
+def test_every_room_is_explained_and_the_arrows_are_the_contracts() -> None:
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    rooms = [path.parent.name for path in (ROOT / "src/mie").glob("*/__init__.py")]
+    assert [room for room in rooms if f"| `{room}` |" not in page] == []
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
+    layers = [line.replace("mie.", "").replace(" :", ",") for line in contracts["contracts"][0]["layers"]]
+    assert "\n".join(layers) in page
 
 
 def test_numbers_in_the_catalogue_page() -> None:

@@ -6,7 +6,7 @@ OUT    ?= out
 
 .PHONY: help demo test lint format bench docs clean
 help:
-	@echo "make demo   build, verify and draw a dataset from real sample images"
+	@echo "make demo   build, verify, edit, score and report on real sample images"
 	@echo "make test   the whole test suite with coverage"
 	@echo "make lint   ruff, mypy, import contracts"
 	@echo "make bench  speed and memory, as ratios"

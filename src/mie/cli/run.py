@@ -17,7 +17,7 @@ def run(
         ...,
         "-e",
         "--editor",
-        help="identity, oracle, folder:DIR, command:CMD or http:URL, with options: name:argument,key=value.",
+        help="identity, oracle, otsu, folder:DIR, command:CMD or http:URL; options: name:argument,key=value.",
         show_default=False,
     ),
     output: Path = typer.Option(..., "-o", "--output", help="The run's folder.", show_default=False),

@@ -73,14 +73,19 @@ class Command(Editor):
                 "output": str(target),
                 "seed": request.seed,
             }
-            if self._lines is not None:
-                name = None if request.sample is None else f"{request.sample.id}_{request.attempt}"
-                target = Path(folder, _reply(self._lines.ask({"id": name, **values})))
-            else:
-                self._run(fill(self._argv, values))
-                if not target.exists():
-                    raise EditError("the command wrote no output", expected="a picture at {output}")
-            return read_output(target, like=request.image.shape)
+            try:
+                if self._lines is not None:
+                    name = None if request.sample is None else f"{request.sample.id}_{request.attempt}"
+                    target = Path(folder, _reply(self._lines.ask({"id": name, **values})))
+                else:
+                    self._run(fill(self._argv, values))
+                    if not target.exists():
+                        raise EditError("the command wrote no output", expected="a picture at {output}")
+                return read_output(target, like=request.image.shape)
+            except EditError as error:
+                # The folder has another name each time; without it equal failures are counted as one.
+                error.found = None if error.found is None else error.found.replace(folder, "FOLDER")
+                raise
 
     def _run(self, argv: Sequence[str]) -> None:
         with self._guard:

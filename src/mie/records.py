@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 Pixels: TypeAlias = NDArray[np.uint8]
 Mask: TypeAlias = NDArray[np.bool_]
+# Measured values before any window, float32 (H, W): Hounsfield units where `units` says "HU".
+Values: TypeAlias = NDArray[np.float32]
 # One thing that was done to a file to get 8-bit pixels, e.g. {"step": "window", "low": -160, "high": 240}.
 Step: TypeAlias = Mapping[str, Any]
 
@@ -35,6 +37,18 @@ class Picture:
     pixels: Pixels
     steps: tuple[Step, ...] = ()
     spacing: tuple[float, float] | None = None  # (row, column) millimetres
+    values: Values | None = None  # CT in Hounsfield units, where the file holds them
+
+
+@dataclass(frozen=True, slots=True)
+class Pairing:
+    """What the second image of a place is to the first."""
+
+    target: str  # the transformation that leads from one to the other: "ct_mri"
+    image: str = ""  # what the first image is called in a sentence: "CT", "T1-weighted MRI"
+    pair: str = ""
+    modality: str | None = None  # the pair's, where it differs
+    both: bool = False  # the way back makes sense too
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +78,11 @@ class Case:
     masks: Mapping[str, Mask] = field(default_factory=dict)
     targets: Mapping[str, Target] = field(default_factory=dict)
     pair: Pixels | None = None
+    pair_steps: tuple[Step, ...] = ()
+    pairing: Pairing | None = None
+    values: Values | None = None  # before the window, same size as `image`
+    units: str | None = None  # of `values`: "HU"
+    hu_range: tuple[float, float] | None = None  # what grey 0 and 255 of an 8-bit CT stand for, about
     patient_id: str | None = None
     split: str | None = None
     spacing: tuple[float, float] | None = None

@@ -6,12 +6,15 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+import numpy as np
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from mie.errors import ConfigError
+from mie.images.ct_windows import find_ct_window
+from mie.recipes.transform_targets import TARGETS, check_pairing, find_target
 from mie.sources import catalog
 from mie.sources.catalog import Entry
 from mie.vocabulary import BINS, OPACITY, TASKS, nearest_name
@@ -31,6 +34,32 @@ class PerceptionConfig(_Strict):
     opacity: float = Field(OPACITY, gt=0.5, le=1)
 
 
+class TransformationConfig(_Strict):
+    """Image to image: denoising, artifact removal, modality transfer, contrast and resolution."""
+
+    kind: Literal["transformation"]
+    targets: tuple[str, ...] = Field(tuple(TARGETS), min_length=1)
+    per_case: int | None = Field(2, ge=1, description="at most this many simulated samples of one image")
+    windows: tuple[str, ...] = Field((), description="CT windows; none: those that suit the anatomy")
+    severity: dict[str, dict[str, Any]] = Field({}, description="by target: what is not to be drawn")
+    # Not named `register`: that is a method of every pydantic model.
+    registering: bool = Field(False, alias="register", description="bring pairs onto each other first")
+
+    @model_validator(mode="after")
+    def _known(self) -> TransformationConfig:
+        for name in self.windows:
+            find_ct_window(name)
+        for key in (*self.targets, *self.severity):
+            find_target(key)
+        for key, fixed in self.severity.items():
+            target = TARGETS[key]
+            if target.effect is None:
+                raise ConfigError(f"{key} has no severity", expected="a simulated target")
+            # Drawn once, so that a severity out of range stops the build before it begins.
+            target.simulator().draw(np.random.default_rng(0), **{**target.fixed, **fixed})
+        return self
+
+
 class SplitConfig(_Strict):
     """Shares for data sets without a split of their own; patients, not images, are drawn."""
 
@@ -48,6 +77,7 @@ class GateConfig(_Strict):
     min_pixels: int = Field(24, ge=1)
     min_fraction: float = Field(0.0002, ge=0, lt=1)
     max_fraction: float = Field(0.9, gt=0, le=1)
+    max_shift: float = Field(3.0, gt=0, description="pixels between the two images of a pair")
 
 
 class SourceConfig(_Strict):
@@ -64,7 +94,9 @@ class RecipeConfig(_Strict):
     name: str = Field(min_length=1, max_length=96)
     description: str = ""
     seed: int = Field(0, ge=0, lt=2**31)
-    recipe: PerceptionConfig = PerceptionConfig()
+    recipe: Annotated[PerceptionConfig | TransformationConfig, Field(discriminator="kind")] = (
+        PerceptionConfig()
+    )
     split: SplitConfig = SplitConfig()
     bins: tuple[int, ...] = BINS
     gates: GateConfig = GateConfig()
@@ -80,7 +112,9 @@ class RecipeConfig(_Strict):
     @field_validator("recipe", mode="before")
     @classmethod
     def _short_form(cls, value: Any) -> Any:
-        return {"kind": value} if isinstance(value, str) else value
+        if isinstance(value, str):
+            return {"kind": value}
+        return {"kind": "perception", **value} if isinstance(value, dict) else value
 
     @field_validator("sources", mode="after")
     @classmethod
@@ -91,6 +125,13 @@ class RecipeConfig(_Strict):
             raise ValueError(f"data set listed twice: {', '.join(twice)}")
         return value
 
+    @model_validator(mode="after")
+    def _pairs_lead_somewhere(self) -> RecipeConfig:
+        for source in self.sources:
+            if source.entry.pairing is not None:
+                check_pairing(source.entry.pairing.pairing, source.entry.name)
+        return self
+
     def limited(self, limit: int) -> RecipeConfig:
         """The same recipe over at most `limit` images or volumes of each data set."""
         sources = [s.model_copy(update={"limit": min(limit, s.limit or limit)}) for s in self.sources]
@@ -98,7 +139,7 @@ class RecipeConfig(_Strict):
 
     def public(self) -> dict[str, Any]:
         """The recipe without the places on this machine's disk: what `dataset.json` keeps."""
-        body = self.model_dump(mode="json")
+        body = self.model_dump(mode="json", by_alias=True)
         for source in body["sources"]:
             del source["root"]
         return body
@@ -188,13 +229,20 @@ _UniqueKeys.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _map
 def _known_keys() -> Iterator[str]:
     models: list[type[BaseModel]] = [
         PerceptionConfig,
+        TransformationConfig,
         SplitConfig,
         GateConfig,
         SourceConfig,
         RecipeConfig,
         Entry,
     ]
-    models += [catalog.TargetEntry, catalog.Window, catalog.License, catalog.FolderLayout]
+    models += [
+        catalog.TargetEntry,
+        catalog.Window,
+        catalog.License,
+        catalog.FolderLayout,
+        catalog.PairingEntry,
+    ]
     models += [catalog.VolumeLayout, catalog.DicomLayout, catalog.PairedLayout, catalog.MedSegBenchLayout]
     for model in models:
         yield from model.model_fields
@@ -202,7 +250,9 @@ def _known_keys() -> Iterator[str]:
 
 def _explained(error: ValidationError, where: str) -> ConfigError:
     first = error.errors()[0]
-    place = ".".join(str(p) for p in first["loc"])
+    # pydantic puts the kind between a recipe and its keys; the file has no such level.
+    path = [p for at, p in enumerate(first["loc"]) if (at, first["loc"][0]) != (1, "recipe")]
+    place = ".".join(map(str, path))
     if first["type"] == "extra_forbidden":
         key = str(first["loc"][-1])
         near = nearest_name(key, set(_known_keys()) - {key})

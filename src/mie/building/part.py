@@ -19,11 +19,12 @@ from mie.building.plan import Part
 from mie.building.splits import split_of
 from mie.errors import MieError
 from mie.gates.leaks import content_key
+from mie.gates.pairs import PairGate
 from mie.gates.proof import proof_gate
 from mie.gates.trivial import TrivialGate
 from mie.images.files import atomic_path
 from mie.images.hashes import perceptual
-from mie.recipes.perception import Perception
+from mie.recipes import make_recipe
 from mie.records import Case, Pixels, Refusal, Sample
 from mie.sources.base import Source
 from mie.sources.catalog import Entry
@@ -101,16 +102,17 @@ def make_part(task: PartTask) -> PartResult:
 
 def _outcomes(task: PartTask) -> Iterator[Sample | Refusal]:
     config = task.config
-    recipe = Perception(config.recipe.tasks, config.recipe.opacity, config.bins)
-    gates = (TrivialGate(**config.gates.model_dump()), proof_gate)
+    recipe = make_recipe(**config.recipe.model_dump(), bins=config.bins)
+    region_limits = config.gates.model_dump(exclude={"max_shift"})
+    gates = (TrivialGate(**region_limits), proof_gate, PairGate(config.gates.max_shift))
     for case in _cases(task):
         if isinstance(case, Refusal):
             yield case
             continue
-        if not case.masks:
-            yield Refusal(case.source, case.case_id, "empty", "no target is marked in this image")
-            continue
         for sample in recipe.samples(case, split_of(case, config.split, config.seed), config.seed):
+            if isinstance(sample, Refusal):
+                yield sample
+                continue
             refusal = next((r for gate in gates if (r := gate(sample)) is not None), None)
             yield refusal or sample
 

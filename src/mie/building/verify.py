@@ -15,6 +15,7 @@ import pyarrow as pa
 from mie.engines import run_tasks
 from mie.errors import MieError
 from mie.gates.leaks import Traces, content_key, duplicates, image_leaks, patient_leaks
+from mie.gates.pairs import PairGate
 from mie.gates.proof import MIN_DICE, proof
 from mie.images.hashes import perceptual
 from mie.records import Sample
@@ -137,6 +138,22 @@ def check_sample(sample: Sample) -> list[tuple[str, str]]:
         wrong.append(("bin", f"longer side is {max(size)}, bin is {sample.bin}"))
     if sample.perspective == "perception":
         wrong += _check_overlay(sample)
+    elif sample.perspective == "transformation":
+        wrong += _check_transformation(sample)
+    return wrong
+
+
+def _check_transformation(sample: Sample) -> list[tuple[str, str]]:
+    """A change without a region, and a prompt that says which."""
+    wrong = []
+    if sample.mask is not None or sample.colour is not None:
+        wrong.append(("overlay", "a transformation sample has neither mask nor colours"))
+    refusal = PairGate(np.inf)(sample)
+    if refusal is not None:
+        wrong.append(("pair", refusal.reason))
+    for word in sample.params.get("named", []):
+        if str(word).casefold() not in sample.prompt.casefold():
+            wrong.append(("prompt", f"does not name {word!r}: {sample.prompt!r}"))
     return wrong
 
 

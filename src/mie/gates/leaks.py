@@ -41,8 +41,12 @@ class Offence:
 
 
 def content_key(digests: Mapping[str, bytes | None]) -> bytes:
-    """What makes two samples the same: the input's pixels and the region, in whatever colour."""
-    return hashlib.sha256((digests["input"] or b"") + b"|" + (digests["mask"] or b"")).digest()
+    """What makes two samples the same: the input's pixels and the region, in whatever colour.
+
+    Without a region the target image decides: one CT slice may be asked for in five windows.
+    """
+    goal = digests["mask"] or digests["target_image"] or b""
+    return hashlib.sha256((digests["input"] or b"") + b"|" + goal).digest()
 
 
 def duplicates(traces: Traces) -> list[Offence]:

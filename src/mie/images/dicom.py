@@ -30,6 +30,7 @@ from pydicom.uid import (
 )
 
 from mie.errors import ImageError
+from mie.images.ct_windows import holds_air
 from mie.images.intensity import apply_window, find_window, to_8bit
 from mie.images.limits import DEFAULT_LIMITS, Limits, check_bytes, check_pixels, decoding
 from mie.records import Picture, Step
@@ -51,7 +52,8 @@ def read_dicom(
 
     Grey values are shown through the given range or percentiles (of modality values, so Hounsfield
     units for CT), else through the file's own VOI LUT or first window, else from minimum to maximum
-    without the padding pixels. 8-bit grey without a window stays as it is.
+    without the padding pixels. 8-bit grey without a window stays as it is. CT that was rescaled, or that
+    holds air, brings its Hounsfield units along.
     """
     dataset = open_dicom(path, limits=limits)
     with decoding("DICOM", where=path):
@@ -65,9 +67,12 @@ def read_dicom(
             }
         ]
         given: dict[str, Any] = {"low": low, "high": high, "percentiles": percentiles}
+        hounsfield = None
         if photometric in _GREY:
             values, rescale = _modality_values(stored, dataset, frame)
             pixels, window = _to_window(values, stored, dataset, frame, given, path)
+            if str(dataset.get("Modality", "")) == "CT" and (rescale is not None or holds_air(values)):
+                hounsfield = values.astype(np.float32)
             steps += [step for step in (rescale, window) if step is not None]
             if photometric == "MONOCHROME1":  # after the window, never before
                 pixels = 255 - pixels
@@ -82,7 +87,7 @@ def read_dicom(
             pixels, colour_window = to_8bit(stored, **given, where=path)
             steps += [] if colour_window is None else [colour_window]
         spacing = _spacing(dataset, frame)
-    return Picture(np.ascontiguousarray(pixels), tuple(steps), spacing)
+    return Picture(np.ascontiguousarray(pixels), tuple(steps), spacing, hounsfield)
 
 
 def dicom_values(dataset: Dataset, frame: int = 0) -> NDArray[Any]:

@@ -53,7 +53,7 @@ def find_window(
         )
     if values.size == 0:
         raise ImageError("picture has no pixels", where=where, found=f"shape {values.shape}")
-    _check_finite(values, where)
+    check_finite(values, where)
     if low is not None or high is not None:
         if low is None or high is None or percentiles is not None or not low < high:
             raise ConfigError(
@@ -115,7 +115,7 @@ def _blocks(values: NDArray[Any], out: NDArray[np.uint8]) -> list[tuple[NDArray[
     return [(values[i : i + rows], out[i : i + rows]) for i in range(0, len(values), rows)]
 
 
-def _check_finite(values: NDArray[Any], where: object) -> None:
+def check_finite(values: NDArray[Any], where: object) -> None:
     if values.dtype.kind != "f":
         return
     # One NaN or infinity makes the sum one too, and a sum needs no array of booleans beside a volume.

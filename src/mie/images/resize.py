@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from mie.records import Mask, Pixels
+from mie.records import Mask, Pixels, Values
 from mie.vocabulary import BINS
 
 
@@ -37,6 +37,15 @@ def resize_image(image: Pixels, size: tuple[int, int]) -> Pixels:
     shrinks = size[0] * size[1] < image.shape[0] * image.shape[1]
     how = cv2.INTER_AREA if shrinks else cv2.INTER_LANCZOS4
     return np.asarray(cv2.resize(image, size[::-1], interpolation=how), np.uint8)
+
+
+def resize_values(values: Values, size: tuple[int, int]) -> Values:
+    """`(H, W) float32` at `size`: area when shrinking, linear when growing, so that no value is invented."""
+    if values.shape == size:
+        return values
+    shrinks = size[0] * size[1] < values.shape[0] * values.shape[1]
+    how = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
+    return np.asarray(cv2.resize(values, size[::-1], interpolation=how), np.float32)
 
 
 def resize_labels(labels: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:

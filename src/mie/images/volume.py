@@ -16,6 +16,7 @@ import cv2
 import nibabel as nib
 import numpy as np
 from numpy.typing import NDArray
+from scipy import ndimage
 
 from mie.errors import ImageError
 from mie.images.volume_files import read_stored
@@ -156,7 +157,7 @@ def is_square(spacing: tuple[float, float]) -> bool:
 
 
 def square_pixels(image: NDArray[Any], spacing: tuple[float, float], *, is_mask: bool) -> NDArray[Any]:
-    """`image` (H, W[, C]) uint8, or a bool mask, stretched so that a pixel is as wide as it is high.
+    """`image` (H, W[, C]) uint8, float32 (H, W), or a bool mask, with pixels as wide as they are high.
 
     The smaller spacing is kept, so nothing is thrown away; within 2% of square the array comes back as it is.
     """
@@ -169,8 +170,27 @@ def square_pixels(image: NDArray[Any], spacing: tuple[float, float], *, is_mask:
     rows, columns = (round(n * mm / min(spacing)) for n, mm in zip(image.shape[:2], spacing, strict=True))
     # NEAREST_EXACT samples at pixel centres, as LINEAR does; plain NEAREST would shift masks by half a pixel.
     way = cv2.INTER_NEAREST_EXACT if is_mask else cv2.INTER_LINEAR
-    pixels = np.ascontiguousarray(image, dtype=np.uint8)
+    pixels = np.ascontiguousarray(image, dtype=np.float32 if image.dtype.kind == "f" else np.uint8)
     return cv2.resize(pixels, (columns, rows), interpolation=way).astype(image.dtype, copy=False)
+
+
+def resampled(volume: Volume, onto: Volume, *, where: object = None) -> Volume:
+    """`volume` on the grid of `onto`, both in the same patient space, linearly; outside it is its minimum."""
+    to_own = np.linalg.inv(volume.affine) @ onto.affine
+    corners = np.array([(*c, 1) for c in product(*((0, n - 1) for n in onto.data.shape))], np.float64).T
+    box = (to_own @ corners)[:3]
+    if (box.max(axis=1) < 0).any() or (box.min(axis=1) > np.array(volume.data.shape) - 1).any():
+        raise ImageError("the two volumes of a pair do not overlap", where=where)
+    data = ndimage.affine_transform(
+        np.asarray(volume.data, np.float32),
+        to_own[:3, :3],
+        to_own[:3, 3],
+        output_shape=onto.data.shape,
+        order=1,
+        cval=float(volume.data.min()),
+    )
+    step = {"step": "resample", "found": list(volume.spacing), "to": list(onto.spacing)}
+    return Volume(data, onto.spacing, onto.affine, (*volume.steps, step), volume.frame_of_reference)
 
 
 def same_geometry(a: Volume, b: Volume) -> str | None:

@@ -13,7 +13,7 @@ from mie.images.overlay import paint
 from mie.images.resize import fitted_size, nearest_bin, resize_image, resize_mask
 from mie.recipes.phrasings import PHRASINGS, SEVERAL, ask_for_all, ask_for_one, describe
 from mie.recipes.seeds import generator, sample_seed, stable_hash
-from mie.records import Case, Mask, Pixels, Sample, Target
+from mie.records import Case, Mask, Pixels, Refusal, Sample, Target
 from mie.vocabulary import BINS, COLOURS, OPACITY
 
 NAME = "perception"
@@ -29,9 +29,10 @@ class Perception:
     opacity: float = OPACITY
     bins: tuple[int, ...] = BINS
 
-    def samples(self, case: Case, split: str, build_seed: int) -> Iterator[Sample]:
+    def samples(self, case: Case, split: str, build_seed: int) -> Iterator[Sample | Refusal]:
         """Samples of one case. Test samples keep the original size."""
         if not case.masks:
+            yield Refusal(case.source, case.case_id, "empty", "no target is marked in this image")
             return
         height, width = case.image.shape[:2]
         bin_ = None if split == "test" else nearest_bin(height, width, self.bins)

@@ -24,7 +24,7 @@ def marked_regions(
 
     A target that is marked in several files is all of them together.
     """
-    if set(unit.files) == {"image"}:
+    if unit.files.keys() <= {"image", "pair"}:
         return None
     regions: dict[str, Region] = {}
     for role, paths in unit.files.items():

@@ -10,15 +10,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mie.errors import ImageError
+from mie.images.ct_windows import holds_air
 from mie.images.intensity import apply_window, find_window
-from mie.images.volume import AXIS, Volume, is_square, slice_of, slice_spacing, square_pixels
-from mie.records import Case, Mask, Refusal, Step, Unit
+from mie.images.volume import (
+    AXIS,
+    Volume,
+    is_square,
+    resampled,
+    same_geometry,
+    slice_of,
+    slice_spacing,
+    square_pixels,
+)
+from mie.records import Case, Mask, Pixels, Refusal, Step, Unit
 from mie.sources.catalog import DicomLayout, Entry, VolumeLayout
 
 # The soft-tissue window most abdominal CT data sets are read with, in Hounsfield units.
 _SOFT_TISSUE: Final = (-160.0, 240.0)
-# Air is -1000 HU. CT files without anything near it have been rescaled or cut, and hold no Hounsfield units.
-_AIR: Final = -500.0
 _PERCENTILES: Final = (0.5, 99.5)
 
 
@@ -76,15 +84,23 @@ class Region:
 
 
 def cases(
-    entry: Entry, unit: Unit, volume: Volume, regions: Mapping[str, Region] | None
+    entry: Entry,
+    unit: Unit,
+    volume: Volume,
+    regions: Mapping[str, Region] | None,
+    second: Volume | None = None,
 ) -> Iterator[Case | Refusal]:
-    """The chosen slices of one volume, plane by plane; `regions` is None for a data set without masks."""
+    """The chosen slices of one volume, plane by plane; `regions` is None for a data set without masks.
+
+    `second`, another volume of the same place, is brought onto the first one's grid by what the headers say.
+    """
     layout = entry.layout
     assert isinstance(layout, VolumeLayout | DicomLayout)  # noqa: S101 (for the type checker)
     if regions is not None and not regions:
         yield Refusal(entry.name, unit.key, "source", "no target is marked anywhere in the volume")
         return
     window = _window(entry, volume.data, unit.key)
+    pair = None if second is None else _second(entry, volume, second, window, unit.key)
     for plane in layout.planes:
         count, thickness = volume.data.shape[AXIS[plane]], volume.spacing[AXIS[plane]]
         if regions is None:
@@ -98,7 +114,7 @@ def cases(
                 }
             )
         for index in chosen:
-            yield _case(entry, unit, volume, regions or {}, plane, index, window)
+            yield _case(entry, unit, volume, regions or {}, plane, index, window, pair)
 
 
 def largest_slices(areas: NDArray[np.int64], thickness: float, most: int, gap: float) -> list[int]:
@@ -132,7 +148,7 @@ def _window(entry: Entry, data: NDArray[Any], where: str) -> dict[str, Any]:
     if entry.window is not None:
         given = entry.window
         window = find_window(data, low=given.low, high=given.high, percentiles=given.percentiles, where=where)
-    elif entry.modality == "CT" and data.min() <= _AIR:
+    elif entry.modality == "CT" and holds_air(data):
         window = find_window(data, low=_SOFT_TISSUE[0], high=_SOFT_TISSUE[1], where=where)
         window["from"] = "soft tissue"
     else:
@@ -144,6 +160,16 @@ def _window(entry: Entry, data: NDArray[Any], where: str) -> dict[str, Any]:
     return window
 
 
+def _second(entry: Entry, first: Volume, second: Volume, window: Step, where: str) -> tuple[Volume, Step]:
+    """The second volume on the first one's grid, with its grey window: one window for two of a kind in HU."""
+    other = second if same_geometry(first, second) is None else resampled(second, first, where=where)
+    modality = (entry.pairing and entry.pairing.modality) or entry.modality
+    if modality == entry.modality == "CT" and "percentiles" not in window:
+        return other, window
+    changed = entry.model_copy(update={"modality": modality, "window": None})
+    return other, _window(changed, other.data, where)
+
+
 def _case(
     entry: Entry,
     unit: Unit,
@@ -152,9 +178,20 @@ def _case(
     plane: str,
     index: int,
     window: Step,
+    second: tuple[Volume, Step] | None,
 ) -> Case:
     spacing = slice_spacing(volume.spacing, plane)
-    grey = square_pixels(apply_window(slice_of(volume.data, plane, index), window), spacing, is_mask=False)
+
+    def grey(data: NDArray[Any], window: Step) -> Pixels:
+        shown = square_pixels(apply_window(slice_of(data, plane, index), window), spacing, is_mask=False)
+        return np.repeat(shown[..., None], 3, axis=2)
+
+    image = grey(volume.data, window)
+    pair = None if second is None else grey(second[0].data, second[1])
+    values = None
+    if entry.modality == "CT" and holds_air(volume.data):
+        measured = slice_of(volume.data, plane, index).astype(np.float32)
+        values = np.ascontiguousarray(square_pixels(measured, spacing, is_mask=False))
     masks = {}
     for name, region in regions.items():
         mask = region.slice(plane, index)
@@ -168,11 +205,16 @@ def _case(
     return Case(
         source=entry.name,
         case_id=f"{unit.key}#{plane}-{index:04d}",
-        image=np.repeat(grey[..., None], 3, axis=2),
+        image=image,
         modality=entry.modality,
         anatomy=entry.anatomy,
         masks=masks,
         targets={t.name: t.target for t in entry.targets},
+        pair=pair,
+        pair_steps=() if second is None else (*second[0].steps, second[1]),
+        pairing=None if entry.pairing is None else entry.pairing.pairing,
+        values=values,
+        units=None if values is None else "HU",
         patient_id=unit.patient_id,
         split=unit.split,
         spacing=spacing,

@@ -1,4 +1,4 @@
-"""Pair volumes (or series) with their mask files by the layout's patterns, and say what was left over."""
+"""Volumes (or series) with their mask files and second volumes, by pattern, and what was left over."""
 
 from __future__ import annotations
 
@@ -19,9 +19,13 @@ class Found(NamedTuple):
 
 
 def pair(
-    entry: Entry, listing: patterns.Listing, images: Mapping[str, Found], masks: str | None
+    entry: Entry,
+    listing: patterns.Listing,
+    images: Mapping[str, Found],
+    masks: str | None,
+    second: str | None,
 ) -> Iterator[Unit | Refusal]:
-    """Units by key; then refusals for mask files that no image asked for.
+    """Units by key; then refusals for mask files, and second volumes, that no image asked for.
 
     A file that some image uses as its mask is not an image, even where the image pattern fits it too
     (`{id}.nii.gz` beside `{id}_seg.nii.gz`).
@@ -29,6 +33,9 @@ def pair(
     wanted = {f"mask:{t.name}": t.masks for t in entry.targets if t.masks is not None}
     if masks is not None and entry.targets_of("masks"):
         wanted["masks"] = masks
+    marked = sorted(set(wanted.values()))
+    if second is not None:
+        wanted["pair"] = second
     places = next(iter(images.values())).places if images else {}
     finders = {role: patterns.Companions(listing, pattern, places) for role, pattern in wanted.items()}
     # A volume is not its own mask ("{id}*.nii.gz"); a series may have its DICOM-SEG among its files.
@@ -46,8 +53,11 @@ def pair(
             continue
         roles = {role: paths for role, paths in paired[key].items() if paths}
         split, no_split = split_of(entry, image.places)
-        if wanted and not roles:
-            reason = f"image without a mask; looked for {', '.join(sorted(set(wanted.values())))}"
+        if second is not None and "pair" not in roles:
+            reason = f"no file matches {finders['pair'].expected(image.places)}"
+            yield Refusal(entry.name, key, "source", reason)
+        elif marked and not roles.keys() - {"pair"}:
+            reason = f"image without a mask; looked for {', '.join(marked)}"
             yield Refusal(entry.name, key, "source", reason)
         elif no_split is not None:
             yield Refusal(entry.name, key, "source", no_split)
@@ -56,5 +66,8 @@ def pair(
             patient = patient_of(entry, key, image.places) or f"{entry.patient_cohort}/{key}"
             yield Unit(key, {"image": files, **roles}, patient, split)
     known = used.union(*(image.files for image in images.values()))
-    for path in sorted({path for finder in finders.values() for path in finder.paths} - known):
-        yield Refusal(entry.name, path, "source", "mask without an image")
+    for role, finder in finders.items():
+        reason = "second image without a first" if role == "pair" else "mask without an image"
+        for path in sorted(set(finder.paths) - known):
+            known.add(path)
+            yield Refusal(entry.name, path, "source", reason)

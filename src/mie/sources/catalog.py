@@ -15,7 +15,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from mie.errors import ConfigError
-from mie.records import Target
+from mie.records import Pairing, Target
 from mie.sources import patterns
 from mie.vocabulary import LICENSE_USES, MODALITIES, SPLITS, TARGET_KINDS, nearest_name
 
@@ -121,9 +121,10 @@ class PairedLayout(_Files):
 
 
 class VolumeLayout(_Files):
-    """NIfTI, NRRD or MHA volumes with label maps (or one mask volume per target)."""
+    """NIfTI, NRRD or MHA volumes with label maps (or one mask volume per target), or pairs of volumes."""
 
     kind: Literal["volume"]
+    pair: str | None = Field(None, description="a second volume of the same place")
     planes: tuple[Literal["axial", "coronal", "sagittal"], ...] = ("axial",)
     slices: int = Field(3, ge=1, le=512, description="at most this many slices per plane and target")
     gap: float = Field(5.0, ge=0, description="millimetres between chosen slices")
@@ -134,12 +135,13 @@ class DicomLayout(Strict):
 
     kind: Literal["dicom"]
     series: str = Field(description="the series' files: '{patient}/{series}/{instance}.dcm'")
+    pair: str | None = Field(None, description="the files of a second series of the same place")
     masks: str | None = None
     planes: tuple[Literal["axial", "coronal", "sagittal"], ...] = ("axial",)
     slices: int = Field(3, ge=1, le=512)
     gap: float = Field(5.0, ge=0)
 
-    @field_validator("series", "masks")
+    @field_validator("series", "masks", "pair")
     @classmethod
     def _pattern(cls, value: str | None) -> str | None:
         return None if value is None else patterns.check(value)
@@ -161,6 +163,28 @@ class MedSegBenchLayout(Strict):
 Layout = Annotated[
     FolderLayout | PairedLayout | VolumeLayout | DicomLayout | MedSegBenchLayout, Field(discriminator="kind")
 ]
+
+
+class PairingEntry(Strict):
+    """What the two images of a pair are to each other: `layout.images` leads to `layout.pair`."""
+
+    target: str = Field(description="the transformation between them: 'ct_mri'")
+    image: str = Field("", description="what the first is called: 'CT', 'T1-weighted MRI', 'arterial phase'")
+    pair: str = Field("", description="what the second is called")
+    modality: str | None = Field(None, description="the second's modality, where it differs")
+    directions: Literal["forward", "both"] = Field(
+        "forward", description="'both' where the way back makes sense"
+    )
+
+    @model_validator(mode="after")
+    def _names_for_the_way_back(self) -> PairingEntry:
+        if self.directions == "both" and not (self.image and self.pair):
+            raise ValueError("a pairing in both directions names its `image` and its `pair`")
+        return self
+
+    @property
+    def pairing(self) -> Pairing:
+        return Pairing(self.target, self.image, self.pair, self.modality, self.directions == "both")
 
 
 class License(Strict):
@@ -189,6 +213,10 @@ class Entry(Strict):
         None, description="regular expression on the file's stem; group 1 is the patient"
     )
     window: Window | None = None
+    pairing: PairingEntry | None = Field(None, description="what the two images of a pair are to each other")
+    hu_range: tuple[float, float] | None = Field(
+        None, description="the Hounsfield units that grey 0 and 255 of an 8-bit CT stand for, about"
+    )
     snap: bool = Field(False, description="take each mask pixel to the nearest known value or colour")
     ignore: tuple[int | RGB, ...] = Field((), description="mask values or colours that are no target")
     deidentified: bool = Field(False, description="the provider states that no patient can be identified")
@@ -212,6 +240,13 @@ class Entry(Strict):
         bad = {v for v in self.splits.values() if v not in SPLITS}
         if bad:
             raise ValueError(f"splits must map to {SPLITS}, got {sorted(bad)}")
+        if self.hu_range is not None and not self.hu_range[0] < self.hu_range[1]:
+            raise ValueError(f"hu_range needs low < high, got {self.hu_range}")
+        if self.pairing is not None:
+            if getattr(self.layout, "pair", None) is None:
+                raise ValueError("`pairing` needs a layout with a `pair`")
+            if self.pairing.directions == "both" and self.pairing.modality not in (None, *MODALITIES):
+                raise ValueError(f"unknown modality {self.pairing.modality!r} of the pair")
         return self
 
     @property
@@ -274,6 +309,7 @@ __all__ = [
     "License",
     "MedSegBenchLayout",
     "PairedLayout",
+    "PairingEntry",
     "TargetEntry",
     "VolumeLayout",
     "Window",

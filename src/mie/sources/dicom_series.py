@@ -39,7 +39,7 @@ class DicomSource:
             key = "/".join(shared.values()) or fixed_folder(self.layout.series) or "series"
             before = series[key].files if key in series else ()
             series[key] = Found((*before, path), shared)
-        yield from pair(self.entry, listing, series, self.layout.masks)
+        yield from pair(self.entry, listing, series, self.layout.masks, self.layout.pair)
 
     def load(self, unit: Unit) -> Iterator[Case | Refusal]:
         listing = Listing(self.root)
@@ -47,7 +47,8 @@ class DicomSource:
         regions = marked_regions(
             self.entry, unit, lambda path, targets: self._regions(listing.inside(path), volume, targets)
         )
-        yield from cases(self.entry, unit, volume, regions)
+        files = [listing.inside(path) for path in unit.files.get("pair", ())]
+        yield from cases(self.entry, unit, volume, regions, read_series(files) if files else None)
 
     def _regions(self, path: Path, volume: Volume, targets: tuple[TargetEntry, ...]) -> dict[str, Region]:
         if is_volume(path.name):

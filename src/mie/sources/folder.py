@@ -55,6 +55,10 @@ class FolderSource:
                     missing.append(companion.expected(found))
             has_masks = any(files[r] for r in files if r.startswith("mask"))
             wants_masks = any(r.startswith("mask") for r in companions)
+            if len(files.get("pair", ())) > 1:
+                reason = f"{len(files['pair'])} files match as its pair, expected one"
+                yield Refusal(self.entry.name, path, "source", reason)
+                continue
             if missing or (wants_masks and not has_masks):
                 reason = f"no file matches {', '.join(missing) or 'any mask pattern'}"
                 yield Refusal(self.entry.name, path, "source", reason)
@@ -84,8 +88,8 @@ class FolderSource:
         size = picture.pixels.shape[:2]
         pair = None
         if "pair" in unit.files:
-            pair = read_picture(self._listing.inside(unit.files["pair"][0]), **window).pixels
-            _same_size(size, pair.shape[:2], unit.files["pair"][0])
+            pair = read_picture(self._listing.inside(unit.files["pair"][0]), **window)
+            _same_size(size, pair.pixels.shape[:2], unit.files["pair"][0])
         masks: dict[str, Mask] = {}
         for role, paths in unit.files.items():
             if not role.startswith("mask"):
@@ -101,7 +105,12 @@ class FolderSource:
             anatomy=entry.anatomy,
             masks={t.name: masks[t.name] for t in entry.targets if t.name in masks},
             targets={t.name: t.target for t in entry.targets},
-            pair=pair,
+            pair=None if pair is None else pair.pixels,
+            pair_steps=() if pair is None else pair.steps,
+            pairing=None if entry.pairing is None else entry.pairing.pairing,
+            values=picture.values,
+            units=None if picture.values is None else "HU",
+            hu_range=entry.hu_range,
             patient_id=unit.patient_id,
             split=unit.split,
             spacing=picture.spacing,

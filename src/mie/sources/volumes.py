@@ -26,7 +26,7 @@ class VolumeSource:
     def scan(self) -> Iterator[Unit | Refusal]:
         listing = Listing(self.root)
         images = {path: Found((path,), places) for path, places in listing.matches(self.layout.images)}
-        yield from pair(self.entry, listing, images, self.layout.masks)
+        yield from pair(self.entry, listing, images, self.layout.masks, self.layout.pair)
 
     def load(self, unit: Unit) -> Iterator[Case | Refusal]:
         listing = Listing(self.root)
@@ -36,4 +36,5 @@ class VolumeSource:
             unit,
             lambda path, targets: label_regions(listing.inside(path), volume, targets, self.entry),
         )
-        yield from cases(self.entry, unit, volume, regions)
+        second = read_volume(listing.inside(unit.files["pair"][0])) if "pair" in unit.files else None
+        yield from cases(self.entry, unit, volume, regions, second)

@@ -59,8 +59,11 @@ MEANINGS: Final[dict[str, str]] = {
 GATES: Final[dict[str, str]] = {
     "source": "the file fits no pattern of its data set, or its partner is missing",
     "image": "the file could not be turned into pixels that can be trusted",
-    "blank": "the image shows a single colour",
-    "empty": "no target is marked in the image",
+    "blank": "the image shows a single colour, or nothing",
+    "empty": "no target is marked in the image, or no target of the recipe fits it",
+    "units": "the target needs Hounsfield units, and the image has none",
+    "identical": "input and target image are the same",
+    "misaligned": "the two images of a pair do not lie on each other",
     "area": "the region is empty, too small or nearly the whole image",
     "proof": "reading the painted region back from the target image does not give the mask",
     "duplicate": "the same image and region is already there",

@@ -1,0 +1,64 @@
+"""Pairs that teach nothing or teach wrongly: identical, blank, or not of the same place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from mie.records import Pixels, Refusal, Sample
+
+# Grey levels (of 255) that the two images must differ by on average; rounding alone gives less.
+_LEAST_DIFFERENCE: Final = 0.05
+# Standard deviation, in grey levels, below which an image shows nothing.
+_LEAST_CONTRAST: Final = 2.0
+# The share of what two images tell of each other that must hang on the shift before the shift is believed.
+# Measured on registered CT/MRI, PET/MRI, OCT and MRI sequences: below 0.04 shifts are chance.
+_EVIDENCE: Final = 0.04
+
+
+@dataclass(frozen=True, slots=True)
+class PairGate:
+    """Looks at transformation samples only. `max_shift` is in pixels of the original image."""
+
+    max_shift: float = 3.0
+
+    def __call__(self, sample: Sample) -> Refusal | None:
+        if sample.perspective != "transformation":
+            return None
+        for name, image in (("input", sample.input), ("target image", sample.target_image)):
+            contrast = _contrast(image)
+            if contrast < _LEAST_CONTRAST:
+                reason = (
+                    f"the {name} shows nothing: standard deviation {contrast:.2f} grey levels, "
+                    f"at least {_LEAST_CONTRAST:g}"
+                )
+                return _refuse(sample, "blank", reason, {"contrast": contrast})
+        difference = float(np.mean(np.abs(sample.input.astype(np.int16) - sample.target_image)))
+        if difference < _LEAST_DIFFERENCE:
+            reason = (
+                f"input and target image are identical: mean difference {difference:.3f} grey levels, "
+                f"at least {_LEAST_DIFFERENCE:g}"
+            )
+            return _refuse(sample, "identical", reason, {"difference": difference})
+        return self._aligned(sample)
+
+    def _aligned(self, sample: Sample) -> Refusal | None:
+        found = sample.params.get("alignment")
+        if found is None or found["error"] <= self.max_shift or found["evidence"] < _EVIDENCE:
+            return None
+        rows, columns = found["shift"]
+        reason = (
+            f"the pair is misaligned by {found['error']:.1f} px ({rows:+.1f} rows, {columns:+.1f} columns), "
+            f"at most {self.max_shift:g}"
+        )
+        return _refuse(sample, "misaligned", reason, dict(found))
+
+
+def _contrast(image: Pixels) -> float:
+    return float(np.std(image.astype(np.float32).mean(axis=2)))
+
+
+def _refuse(sample: Sample, gate: str, reason: str, numbers: dict[str, Any]) -> Refusal:
+    return Refusal(sample.source, sample.case_id, gate, reason, sample.target, numbers)

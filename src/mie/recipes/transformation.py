@@ -1,0 +1,197 @@
+"""Transformation: a degraded or other image becomes the clean or wanted one, by real pairs or by physics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mie.errors import ImageError
+from mie.images.alignment import measure_alignment, register
+from mie.images.hashes import checksum
+from mie.images.resize import fitted_size, nearest_bin, resize_image
+from mie.recipes.seeds import generator, sample_seed, stable_hash
+from mie.recipes.transform_phrasings import DESCRIPTIONS, NAMED, PHRASINGS, ask, places, with_article
+from mie.recipes.transform_simulation import Made, hounsfield_missing, simulate, window_variants
+from mie.recipes.transform_targets import TARGETS, TransformTarget, find_target
+from mie.records import Case, Pairing, Pixels, Refusal, Sample
+from mie.vocabulary import BINS, MODALITIES
+
+NAME = "transformation"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Transformation:
+    """Case -> transformation samples. A case with a pair gives the pair; any other is degraded by physics.
+
+    Simulated after scaling, so that grain, streaks and cut-offs are those of the size that is stored.
+    """
+
+    targets: tuple[str, ...] = tuple(TARGETS)
+    per_case: int | None = (
+        None  # at most this many simulated samples of one image, drawn among those that fit
+    )
+    windows: tuple[str, ...] = ()  # CT windows; none: those that suit the anatomy
+    severity: Mapping[str, Mapping[str, Any]] = field(
+        default_factory=dict
+    )  # by target: fields not to be drawn
+    registering: bool = False  # bring pairs onto each other before anything else
+    bins: tuple[int, ...] = BINS
+
+    def samples(self, case: Case, split: str, build_seed: int) -> Iterator[Sample | Refusal]:
+        """Samples of one case. Test samples keep the original size."""
+        height, width = case.image.shape[:2]
+        bin_ = None if split == "test" else nearest_bin(height, width, self.bins)
+        size = (height, width) if bin_ is None else fitted_size(height, width, bin_)
+        maker = _Maker(case, size, split, bin_, build_seed)
+        if case.pair is not None:
+            yield from self._paired(case, case.pair, maker)
+            return
+        jobs = []
+        for key in self.targets:
+            target = TARGETS[key]
+            if case.modality not in target.modalities or (target.effect is None and key != "ct_window"):
+                continue
+            reason = hounsfield_missing(target, case)
+            if reason is not None:
+                yield Refusal(case.source, case.case_id, "units", reason, target.name)
+            elif key == "ct_window":
+                jobs += [(target, variant) for variant in window_variants(case.anatomy, self.windows)]
+            else:
+                jobs += [(target, variant) for variant in target.variants]
+        if not jobs:
+            yield _nothing(case, f"no target of the recipe can be made from {case.modality} without a pair")
+        for target, variant in self._drawn(jobs, case, build_seed):
+            fixed = {**target.fixed, **self.severity.get(target.key, {}), **variant}
+            try:
+                yield maker.simulated(target, variant, fixed)
+            except ImageError as error:
+                yield Refusal(case.source, case.case_id, "image", error.reason, target.name)
+
+    def _drawn(
+        self, jobs: list[tuple[TransformTarget, Mapping[str, Any]]], case: Case, build_seed: int
+    ) -> list[tuple[TransformTarget, Mapping[str, Any]]]:
+        if self.per_case is None or len(jobs) <= self.per_case:
+            return jobs
+        draw = generator(stable_hash("targets", build_seed, case.source, case.case_id))
+        return [jobs[i] for i in sorted(draw.choice(len(jobs), self.per_case, replace=False).tolist())]
+
+    def _paired(self, case: Case, pair: Pixels, maker: _Maker) -> Iterator[Sample | Refusal]:
+        pairing = case.pairing
+        if pairing is None:
+            yield _nothing(case, "the data set has pairs, but no `pairing` says what they are to each other")
+            return
+        target = find_target(pairing.target)
+        if target.key not in self.targets:
+            yield _nothing(case, f"the recipe does not ask for {target.key}")
+            return
+        found = measure_alignment(case.image, pair)
+        facts: dict[str, Any] = {"alignment": found.params()}
+        if self.registering:
+            try:
+                moved, done = register(case.image, pair)
+            except ImageError as error:
+                yield Refusal(case.source, case.case_id, "image", error.reason, target.name)
+                return
+            after = measure_alignment(case.image, moved)
+            if after.as_it_lies > found.as_it_lies:
+                pair = moved
+                facts = {"alignment": after.params(), "before": found.params(), "registered": done}
+        yield maker.paired(target, case.image, pair, pairing, facts)
+        if pairing.both:
+            back = Pairing(target.key, pairing.pair, pairing.image, case.modality)
+            yield maker.paired(target, pair, case.image, back, facts, pairing.modality or case.modality)
+
+
+def _nothing(case: Case, reason: str) -> Refusal:
+    return Refusal(case.source, case.case_id, "empty", reason)
+
+
+@dataclass(frozen=True, slots=True)
+class _Maker:
+    case: Case
+    size: tuple[int, int]
+    split: str
+    bin: int | None
+    build_seed: int
+
+    def simulated(
+        self, target: TransformTarget, variant: Mapping[str, Any], fixed: Mapping[str, Any]
+    ) -> Sample:
+        values = None if self.case.values is None else checksum(self.case.values)
+        sample_id = self._id(target, dict(variant), checksum(self.case.image), values)
+        seed = sample_seed(self.build_seed, sample_id)
+        made = simulate(target, fixed, self.case, self.size, generator(stable_hash("pixels", seed)))
+        return self._sample(target, sample_id, seed, made, self.case.modality)
+
+    def paired(
+        self,
+        target: TransformTarget,
+        source: Pixels,
+        goal: Pixels,
+        pairing: Pairing,
+        facts: dict[str, Any],
+        modality: str | None = None,
+    ) -> Sample:
+        sample_id = self._id(target, [pairing.image, pairing.pair], checksum(source), checksum(goal))
+        words = {"source": pairing.image, "goal": pairing.pair}
+        if target.key == "dermoscopy_artifacts":
+            words = {"artifacts": pairing.image or "overlay artifacts"}
+        params = {
+            "made": "pair",
+            **facts,
+            "image_steps": [dict(s) for s in self.case.steps],
+            "pair_steps": [dict(s) for s in self.case.pair_steps],
+        }
+        shown = [resize_image(image, self.size) for image in (source, goal)]
+        made = Made(shown[0], shown[1], params, {k: v for k, v in words.items() if v})
+        seed = sample_seed(self.build_seed, sample_id)
+        return self._sample(target, sample_id, seed, made, modality or self.case.modality)
+
+    def _id(self, target: TransformTarget, which: Any, *checksums: int | None) -> str:
+        content = (self.case.source, self.case.case_id, target.key, which, checksums)
+        return f"{stable_hash(NAME, VERSION, *content):016x}"
+
+    def _sample(
+        self, target: TransformTarget, sample_id: str, seed: int, made: Made, modality: str
+    ) -> Sample:
+        case = self.case
+        words = {"picture": MODALITIES[modality], "anatomy": case.anatomy, **made.words}
+        for name in ("goal", "window"):
+            if name in words:
+                words[f"a_{name}"] = with_article(words[name])
+        # Real pairs do not say how many views or which acceleration: only phrasings that can be filled.
+        fitting = [t for t in PHRASINGS[target.key] if places(t) <= words.keys()]
+        template = str(generator(seed).choice(fitting))
+        return Sample(
+            id=sample_id,
+            perspective=NAME,
+            task=target.task,
+            target=target.name,
+            modality=modality,
+            anatomy=case.anatomy,
+            prompt=ask(template, words),
+            prompt_template=template,
+            description=ask(DESCRIPTIONS[target.key], words),
+            input=made.input,
+            target_image=made.target_image,
+            mask=None,
+            colour=None,
+            split=self.split,
+            bin=self.bin,
+            source=case.source,
+            case_id=case.case_id,
+            patient_id=case.patient_id,
+            recipe=NAME,
+            recipe_version=VERSION,
+            params={
+                "key": target.key,
+                "named": [words[name] for name in NAMED.get(target.key, ())],
+                "original_size": list(case.image.shape[:2]),
+                "spacing": None if case.spacing is None else list(case.spacing),
+                **made.params,
+            },
+            seed=seed,
+            license=case.license,
+        )

@@ -1,0 +1,52 @@
+"""Wrong pairs are refused with the number that was measured."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mie.gates.leaks import content_key
+from mie.gates.pairs import PairGate
+from mie.recipes.transformation import Transformation
+from mie.records import Pairing
+from tests.conftest import crop, make_case
+
+
+def pair_sample(image, pair):
+    pairing = Pairing("mri_sequence", "T1-weighted MRI", "T2-weighted MRI")
+    case = make_case(0, masks={}, image=image, pair=pair, pairing=pairing, modality="MRI", anatomy="brain")
+    (sample,) = Transformation().samples(case, "test", 0)
+    return sample
+
+
+def test_a_sound_pair_passes() -> None:
+    assert PairGate()(pair_sample(crop(1), 255 - crop(1))) is None
+
+
+@pytest.mark.parametrize(
+    ("pair", "gate", "says"),
+    [
+        (crop(1), "identical", "mean difference 0.000 grey levels"),
+        (np.full_like(crop(1), 7), "blank", "the target image shows nothing: standard deviation 0.00"),
+        (np.roll(255 - crop(1), (6, -4), (0, 1)), "misaligned", "misaligned by 7."),
+    ],
+)
+def test_wrong_pairs(pair, gate, says) -> None:
+    refusal = PairGate()(pair_sample(crop(1), pair))
+    assert refusal is not None
+    assert refusal.gate == gate
+    assert says in refusal.reason
+    assert refusal.numbers
+
+
+def test_the_limit_is_the_users() -> None:
+    sample = pair_sample(crop(1), np.roll(255 - crop(1), (4, 0), (0, 1)))
+    assert PairGate(3.0)(sample) is not None
+    assert PairGate(5.0)(sample) is None
+
+
+def test_without_a_region_the_goal_tells_samples_apart() -> None:
+    one = {"input": b"a", "target_image": b"b", "mask": None}
+    assert content_key(one) != content_key({**one, "target_image": b"c"})
+    painted = {**one, "mask": b"m"}
+    assert content_key(painted) == content_key({**painted, "target_image": b"c"})

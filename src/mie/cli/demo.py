@@ -2,81 +2,108 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
+
+if TYPE_CHECKING:
+    from mie.records import Sample
+    from mie.store.dataset import Dataset
+
+# The two perspectives that can be built so far, each with what is run on it: the editor that does nothing is
+# the floor of every table, and a threshold shows what can be had without learning.
+_PARTS = {"perception": ("identity", "otsu"), "transformation": ("identity",)}
 
 
 def demo(
     output: Path = typer.Option(Path("mie-demo"), "-o", "--output", help="Where the results go."),
     workers: int | None = typer.Option(None, min=1, help="Processes; all cores by default."),
 ) -> None:
-    """Build a dataset from sample images, prove it, run two editors on it, score them, write the report.
+    """Build datasets from sample images, prove them, run editors on them, score these, write the reports.
 
     Fetches about 55 MB of sample images once; after that it works offline.
 
     Example: mie demo -o out/demo
     """
-    from mie.building.build import build
-    from mie.building.config import read_recipe
-    from mie.building.verify import verify
     from mie.cli._show import progress_bar
-    from mie.images.files import atomic_write
-    from mie.images.png import encode_png
-    from mie.protocols import score
-    from mie.report.contact_sheet import contact_sheet
-    from mie.report.page import write_report
-    from mie.report.stats_plots import write_plots
-    from mie.running import run_editor
     from mie.sources.samples import samples_root
-    from mie.store.dataset import Dataset
-    from mie.store.stats import dataset_stats
 
-    with progress_bar("1/6 sample images") as bar:
+    with progress_bar("sample images") as bar:
         samples_root(lambda name, done, total: bar(done >> 20, (total or 0) >> 20, f"MB of {name}"))
-    dataset = output / "dataset"
-    with progress_bar("2/6 building") as bar:
-        config = read_recipe(Path(__file__).with_name("demo.yaml"))
-        result = build(config, dataset, workers=workers, progress=lambda at: bar(at.done, at.total))
-    with progress_bar("3/6 verifying") as bar:
-        proof = verify(dataset, workers=workers, progress=bar)
-    with progress_bar("4/6 drawing") as bar:
-        opened = Dataset(dataset)
-        plots = write_plots(dataset_stats(opened, bar), dataset / "stats")
-        sheet = output / "triplets.png"
-        atomic_write(sheet, encode_png(contact_sheet(_one_per_target(opened))))
-    runs = [output / "runs" / name for name in _EDITORS]
-    with progress_bar("5/6 editing and scoring") as bar:
-        for done, (name, run) in enumerate(zip(_EDITORS, runs, strict=True)):
-            bar(done, len(runs), name)
-            run_editor(dataset, name, run, split="test")
-            score(run)
-    with progress_bar("6/6 report") as bar:
-        page = write_report(runs, output / "report", progress=bar)
-    counts = result.info["counts"]
+    for name, editors in _PARTS.items():
+        folder = output / name
+        _make_dataset(name, folder, workers)
+        _run_and_report(folder, editors)
+    dataset = output / "perception" / "dataset"
     typer.echo(
-        f"\n{counts['samples']} triplets from {len(counts['by_source'])} sample data sets, "
-        f"{'all sound' if proof.ok else f'{len(proof.problems)} problems'}; digest {opened.digest[:16]}\n\n"
-        f"  look at   {page}\n"
-        f"            {sheet}\n"
-        f"            {plots[0].parent}/*.png\n"
         f"  read      {dataset / 'README.md'}\n"
         f"  open      python -c \"from datasets import load_dataset; print(load_dataset('{dataset}'))\"\n"
         f"  next      mie sources list; mie build --help"
     )
+
+
+def _make_dataset(name: str, folder: Path, workers: int | None) -> None:
+    from mie.building.build import build
+    from mie.building.config import read_recipe
+    from mie.building.verify import verify
+    from mie.cli._show import progress_bar
+    from mie.errors import MieError
+    from mie.images.files import atomic_write
+    from mie.images.png import encode_png
+    from mie.report.contact_sheet import contact_sheet
+    from mie.report.stats_plots import write_plots
+    from mie.store.dataset import Dataset
+    from mie.store.stats import dataset_stats
+
+    with progress_bar(f"{name}: building") as bar:
+        config = read_recipe(Path(__file__).with_name(f"demo_{name}.yaml"))
+        build(config, folder / "dataset", workers=workers, progress=lambda at: bar(at.done, at.total))
+    with progress_bar(f"{name}: verifying") as bar:
+        proof = verify(folder / "dataset", workers=workers, progress=bar)
     if not proof.ok:
-        raise typer.Exit(1)
+        first = proof.problems[0]
+        raise MieError(
+            f"the dataset has {len(proof.problems)} problems",
+            where=first.where,
+            found=first.reason,
+            fix=f"`mie verify {folder / 'dataset'}` lists them",
+        )
+    with progress_bar(f"{name}: drawing") as bar:
+        dataset = Dataset(folder / "dataset")
+        write_plots(dataset_stats(dataset, bar), folder / "dataset" / "stats")
+        atomic_write(folder / "triplets.png", encode_png(contact_sheet(_one_of_each(dataset))))
+    sources = len(dataset.info["counts"]["by_source"])
+    typer.echo(
+        f"{name}: {len(dataset)} triplets from {sources} sample data sets, all sound; "
+        f"digest {dataset.digest[:16]}"
+    )
 
 
-# What does nothing, and what a threshold can do: the floor for every editor.
-_EDITORS = ("identity", "otsu")
+def _run_and_report(folder: Path, editors: tuple[str, ...]) -> None:
+    from mie.cli._show import progress_bar
+    from mie.protocols import score
+    from mie.report.page import write_report
+    from mie.running import run_editor
+
+    runs = [folder / "runs" / editor for editor in editors]
+    with progress_bar(f"{folder.name}: editing and scoring") as bar:
+        for done, (editor, run) in enumerate(zip(editors, runs, strict=True)):
+            bar(done, len(runs), editor)
+            run_editor(folder / "dataset", editor, run, split="test")
+            score(run)
+    with progress_bar(f"{folder.name}: report") as bar:
+        page = write_report(runs, folder / "report", progress=bar)
+    typer.echo(f"  look at   {page}")
+    typer.echo(f"            {folder / 'triplets.png'}\n            {folder}/dataset/stats/*.png\n")
 
 
-def _one_per_target(dataset, at_most: int = 12):  # type: ignore[no-untyped-def]
+def _one_of_each(dataset: Dataset, at_most: int = 12) -> Iterator[Sample]:
     """The first sample of each kind of picture, so that the sheet shows the variety."""
     seen: set[tuple[str, str]] = set()
     for sample in dataset.samples():
-        key = (sample.source, sample.task)
+        key = (sample.target if sample.mask is None else sample.source, sample.task)
         if key not in seen and len(seen) < at_most:
             seen.add(key)
             yield sample

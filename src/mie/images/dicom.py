@@ -30,7 +30,7 @@ from pydicom.uid import (
 )
 
 from mie.errors import ImageError
-from mie.images.ct_windows import holds_air
+from mie.images.ct_windows import FUNCTIONS, holds_air, through_ct_window
 from mie.images.intensity import apply_window, find_window, to_8bit
 from mie.images.limits import DEFAULT_LIMITS, Limits, check_bytes, check_pixels, decoding
 from mie.records import Picture, Step
@@ -283,27 +283,21 @@ def _to_window(
 def _through_window(
     values: NDArray[Any], centre: float, width: float, function: str, where: object
 ) -> tuple[NDArray[np.uint8], Step]:
-    """PS3.3 C.11.2.1.2 and C.11.2.1.3, with output 0..255."""
-    step: dict[str, Any] = {"step": "window", "centre": centre, "width": width, "from": "file"}
-    if function == "SIGMOID":
-        with np.errstate(over="ignore"):
-            share = 1.0 / (1.0 + np.exp(-4.0 * (values.astype(np.float64) - centre) / width))
-        return np.floor(share * 255.0 + 0.5).astype(np.uint8), step | {"function": "sigmoid"}
-    if function not in ("LINEAR", "LINEAR_EXACT"):
+    """The file's own window and the step that records it; a sigmoid has no ends to record."""
+    kind = function.lower()
+    if kind not in FUNCTIONS:
         raise ImageError(
             "unknown VOI LUT function",
             where=where,
             expected="LINEAR, LINEAR_EXACT or SIGMOID",
             found=function[:16],
         )
-    if function == "LINEAR":
-        low, high = centre - 0.5 - (width - 1) / 2, centre - 0.5 + (width - 1) / 2
-    else:
-        low, high = centre - width / 2, centre + width / 2
-    step |= {"low": low, "high": high, "function": function.lower()}
-    if low == high:  # a LINEAR window of width 1 is a threshold
-        return np.where(values > low, np.uint8(255), np.uint8(0)), step
-    return apply_window(values, step), step
+    step = {"step": "window", "centre": centre, "width": width, "from": "file", "function": kind}
+    if kind == "linear":
+        step |= {"low": centre - 0.5 - (width - 1) / 2, "high": centre - 0.5 + (width - 1) / 2}
+    elif kind == "linear_exact":
+        step |= {"low": centre - width / 2, "high": centre + width / 2}
+    return through_ct_window(values, centre, width, kind, where=where), step
 
 
 def _without_padding(values: NDArray[Any], stored: NDArray[Any], dataset: Dataset) -> NDArray[Any]:

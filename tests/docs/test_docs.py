@@ -25,8 +25,10 @@ from mie.cli import app
 from mie.editors import editor_class
 from mie.editors.registry import _OURS as EDITORS
 from mie.errors import MieError
+from mie.images.ct_windows import WINDOWS
 from mie.protocols.miedb_sample import METRICS
 from mie.protocols.published import MIEDB
+from mie.recipes.transform_targets import TARGETS
 from mie.sources import catalog
 from mie.sources.fetch import cache_folder
 from mie.sources.samples import samples_root
@@ -187,6 +189,22 @@ def test_every_key_is_explained() -> None:
     keys = {key for model in models for key in model.model_fields}
     keys -= {"entry"}  # not a key of the file: what the other keys of a source add up to
     assert [key for key in sorted(keys) if not re.search(rf"`{key}[`:]", explained)] == []
+
+
+def test_every_transformation_and_every_window_is_explained() -> None:
+    page = ROOT / "docs/transformation.md"
+    text = page.read_text(encoding="utf-8")
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()]
+    shown = {cells[0].strip("`"): cells for cells in rows if cells}
+    for target in TARGETS.values():
+        assert shown[target.key][1:3] == [target.name, ", ".join(target.modalities)], target.key
+        effect = (target.effect or "").removeprefix("mie.physics.").replace(":", ".")
+        assert effect in shown[target.key][-1]
+        assert target.name in shown, f"no baseline for {target.key}"
+    for window in WINDOWS.values():
+        assert shown[window.name][1:3] == [f"{window.level:g}", f"{window.width:g}"]
+    (recipe,) = (yaml.safe_load(block.text) for block in blocks(page) if block.info == "yaml")
+    config.parse_recipe(recipe, where=name_of(page), base=ROOT)
 
 
 def test_every_column_and_every_gate_is_explained() -> None:

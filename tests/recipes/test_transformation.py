@@ -274,3 +274,30 @@ class TestPairs:
         assert "does not ask for ct_mri" in refusal.reason
         (refusal,) = made(clean_case("MRI", pair=grey(2)))
         assert "pairing" in refusal.reason
+
+
+class TestWhatFits:
+    @pytest.mark.parametrize(
+        ("anatomy", "kinds"),
+        [("chest", {"clips", "screws"}), ("pelvis", {"hip", "screws"}), ("head", {"fillings", "clips"})],
+    )
+    def test_metal_is_of_the_kind_that_is_found_there(self, anatomy, kinds) -> None:
+        found = set()
+        for n in range(24):
+            case = clean_case("CT", anatomy=anatomy, case_id=str(n))
+            found |= {s.params["kind"] for s in made(case, targets=("ct_metal",)) if isinstance(s, Sample)}
+        assert found <= kinds
+        assert len(found) == 2
+
+    def test_a_few_coloured_marks_do_not_make_an_ultrasound_image_coloured(self) -> None:
+        image = grey(1).copy()
+        image[:4, :40] = (255, 200, 0)  # the scanner's menu
+        (sample,) = made(clean_case("ultrasound", image=image), targets=("ultrasound_speckle",))
+        assert isinstance(sample, Sample)
+        assert (np.ptp(sample.target_image, axis=2) == 0).all()
+        assert np.array_equal(sample.target_image[8:], image[8:])
+
+    def test_a_coloured_image_is_refused_with_its_share(self) -> None:
+        (refusal,) = made(clean_case("ultrasound", image=crop(0)), targets=("ultrasound_speckle",))
+        assert isinstance(refusal, Refusal)
+        assert re.search(r"at most 2%.*found \d+\.\d%", refusal.reason)

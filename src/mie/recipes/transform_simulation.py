@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,6 +19,12 @@ from mie.recipes.transform_targets import TransformTarget
 from mie.records import Case, Pixels, Values
 
 _HEAD: Final = ("brain", "head")
+# What a surgeon or dentist leaves there.
+_METAL: Final = {"head": ("fillings", "clips"), "pelvis": ("hip", "screws"), "body": ("clips", "screws")}
+_PELVIS: Final = ("pelvis", "hip", "prostate", "bladder")
+# A pixel is coloured when its channels differ by more levels than JPEG's colour sampling leaves on grey; an
+# image is, when more than this share of its pixels are (the rest is the scanner's menu).
+_COLOURED: Final = (24, 0.02)
 # The scan's width where the file does not say, in mm.
 _FIELD_OF_VIEW: Final = {"head": 230.0, "body": 360.0}
 # In which windows each target is shown: grain of a sharp kernel is read in lung and bone.
@@ -74,6 +81,9 @@ def simulate(
     """The case at `size`, clean and degraded. Everything random comes from `rng`."""
     if target.key == "ct_window":
         return _windowed(case, size, find_ct_window(fixed["window"]), rng)
+    if target.key == "ct_metal" and "kind" not in fixed:
+        place = "pelvis" if case.anatomy in _PELVIS else _region(case.anatomy)
+        fixed = {**fixed, "kind": str(rng.choice(_METAL[place]))}
     effect = target.simulator().draw(rng, **fixed)
     params: dict[str, Any] = {"made": "simulation", "effect": type(effect).__name__, **effect.params()}
     if target.domain == "HU":
@@ -182,14 +192,17 @@ def _steps(case: Case, window: CtWindow | None = None) -> dict[str, Any]:
 
 
 def _one_channel(image: Pixels) -> NDArray[np.uint8]:
-    if (image[..., 0] != image[..., 1]).any() or (image[..., 0] != image[..., 2]).any():
+    """The grey of an image that is grey but for compression and a few coloured marks."""
+    levels, share = _COLOURED
+    coloured = float((np.ptp(image, axis=2) > levels).mean())
+    if coloured > share:
         raise ImageError(
             "a colour image was given to physics that knows grey values only",
-            expected="three equal channels",
-            found="channels that differ",
+            expected=f"at most {share:.0%} coloured pixels",
+            found=f"{coloured:.1%}",
             fix="check the data set's modality",
         )
-    return np.ascontiguousarray(image[..., 0])
+    return np.asarray(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), np.uint8)
 
 
 def _rgb(grey: NDArray[np.uint8]) -> Pixels:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -189,10 +190,16 @@ def _decode(paths: list[str]) -> None:
         cv2.imdecode(np.frombuffer(Path(path).read_bytes(), np.uint8), cv2.IMREAD_UNCHANGED)
 
 
-def timed(*words: str) -> tuple[float, str]:
-    start = time.perf_counter()
+def timed(*words: str) -> tuple[float, float, str]:
+    """Seconds on the clock, seconds of processor time, and what was printed."""
+    start, used = time.perf_counter(), _processor()
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True)
-    return time.perf_counter() - start, done.stdout
+    return time.perf_counter() - start, _processor() - used, done.stdout
+
+
+def _processor() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def main() -> None:
@@ -208,22 +215,22 @@ def main() -> None:
         root = Path(folder)
         write_run(root, options.pairs, options.transformation)
         timed("-c", SCORE, str(root / "run"))  # the first ever compiles the kernels
-        ours, printed = timed("-c", SCORE, str(root / "run"))
+        ours, ours_cpu, printed = timed("-c", SCORE, str(root / "run"))
         floor = decode_all(root)
-        plain, expected = timed(__file__, "--plain", str(root))
+        plain, plain_cpu, expected = timed(__file__, "--plain", str(root))
     found = json.loads(printed)["groups"][0]["metrics"]
     for name, value in json.loads(expected).items():
         if abs(found[f"{name}@1"]["mean"] - value) > 1e-9:
             sys.exit(f"{name}: {found[f'{name}@1']['mean']} is not {value}")
-    pairs = options.pairs
-    print(f"{pairs} pairs of 512x512 PNG, {len(os.sched_getaffinity(0))} cores, start-up included")
-    print(f"plain script  {plain:7.2f} s   {1e3 * plain / pairs:7.2f} ms a pair")
-    print(f"mie score     {ours:7.2f} s   {1e3 * ours / pairs:7.2f} ms a pair, the same means to 1e-9")
-    print(
-        f"cv2 decoding  {floor:7.2f} s   {1e3 * floor / pairs:7.2f} ms a pair, three files, start-up left out"
-    )
-    print(f"speed-up      {plain / ours:7.1f}     (target {TARGET}, stretch 25)")
+    pairs, cores = options.pairs, len(os.sched_getaffinity(0))
+    print(f"{pairs} pairs of 512x512 PNG, {cores} cores, start-up included; ms a pair")
+    print(f"plain script  {1e3 * plain / pairs:7.2f}     ({1e3 * plain_cpu / pairs:.2f} of processor time)")
+    print(f"mie score     {1e3 * ours / pairs:7.2f}     ({1e3 * ours_cpu / pairs:.2f} of processor time)")
+    print(f"cv2 decoding  {1e3 * floor / pairs:7.2f}     three files on all cores, start-up left out")
+    print(f"speed-up      {plain / ours:7.1f}     (target {TARGET}, stretch 25), the same means to 1e-9")
     print(f"over the floor{ours / floor:7.2f}")
+    # On a machine that others use too, the clock is unfair to whoever needs two cores.
+    print(f"by processor time, on {cores} free cores: {plain_cpu / (ours_cpu / cores):.1f}")
     if plain / ours < TARGET:
         sys.exit("mie score is slower than it should be")
 

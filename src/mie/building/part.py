@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from mie.images.files import atomic_path
 from mie.images.hashes import perceptual
 from mie.recipes import make_recipe
 from mie.records import Case, Pixels, Refusal, Sample
-from mie.sources.base import Source
 from mie.sources.catalog import Entry
 from mie.sources.open import open_source
 from mie.store.schema import RowEncoder
@@ -118,10 +116,11 @@ def _outcomes(task: PartTask) -> Iterator[Sample | Refusal]:
 
 
 def _cases(task: PartTask) -> Iterator[Case | Refusal]:
+    sources = {at: open_source(entry, root) for at, (entry, root) in task.sources.items()}
     for planned in task.part.units:
         entry, root = task.sources[planned.source]
         try:
-            yield from _source(entry.model_dump_json(), root).load(planned.unit)
+            yield from sources[planned.source].load(planned.unit)
         except MieError as error:
             yield Refusal(entry.name, _where(planned.unit.key, error, root), "image", error.reason)
         except MemoryError:
@@ -136,11 +135,6 @@ def _where(key: str, error: MieError, root: Path) -> str:
     """The unit, and the file inside it that failed; never a place on this machine's disk."""
     inside = (error.where or key).removeprefix(f"{root}/")
     return key if inside == key else f"{key} ({inside})"
-
-
-@lru_cache(maxsize=64)
-def _source(entry_json: str, root: Path) -> Source:
-    return open_source(Entry.model_validate_json(entry_json), root)
 
 
 class _Traces:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
+
+from isal import isal_zlib
 
 from mie.errors import ImageError, MieError
 
@@ -99,7 +100,7 @@ def png_chunks(data: bytes, *, where: object, limits: Limits) -> list[tuple[byte
         kind, end = data[start + 4 : start + 8], start + 12 + length
         if end > len(data):
             raise _bad_png(f"the file ends inside a {kind!r} chunk: it is truncated", where)
-        if zlib.crc32(view[start + 4 : end - 4]) != int.from_bytes(view[end - 4 : end], "big"):
+        if isal_zlib.crc32(view[start + 4 : end - 4]) != int.from_bytes(view[end - 4 : end], "big"):
             raise _bad_png(f"the checksum of a {kind!r} chunk at byte {start} is wrong: it is damaged", where)
         if not chunks:
             if kind != b"IHDR" or length != 13:

@@ -89,7 +89,8 @@ class _Maker:
         mask = np.zeros(self.image.shape[:2], np.uint8)
         for k, ((_, region_mask), colour) in enumerate(zip(classes, colours, strict=True), start=1):
             target_image = paint(target_image, region_mask, colour, self.opacity)
-            mask[region_mask] = round(255 * k / len(classes))
+            # Classes do not overlap; a product is several times faster than assigning by index.
+            mask += region_mask * np.uint8(round(255 * k / len(classes)))
         prompt = (
             ask_for_all(template, painted, case.modality)
             if task == "holistic"

@@ -152,7 +152,7 @@ def read_recipe(path: Path) -> RecipeConfig:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError("cannot read the recipe", where=path, found=error) from None
     try:
-        body = yaml.load(text, Loader=_UniqueKeys)  # noqa: S506 - a SafeLoader
+        body = _UniqueKeys(text).get_single_data()
     except yaml.YAMLError as error:
         raise ConfigError("the recipe is not valid YAML", where=path, found=error) from None
     if not isinstance(body, dict):

@@ -76,7 +76,11 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
     def call(*command: object) -> None:
         done = subprocess.run(
-            [*prefix, *map(str, command)], cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL
+            [*prefix, *map(str, command)],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
         )
         assert done.returncode == 0, done.stdout + done.stderr
 

@@ -124,7 +124,11 @@ def test_what_stands_can_be_rebuilt_from_the_events(review):
     a.post(f"/items/{person_item}/undo", key=uuid.uuid4().hex)
     settled = judge.get("/tasks/inspect/consensus", only="disagreement")["items"]
     item = judge.get(f"/tasks/inspect/consensus/{settled[0]['item']}")["item"]
-    body = {"key": uuid.uuid4().hex, "version": item["version"], "answer": {"kind": "inspect", "decision": "accept"}}
+    body = {
+        "key": uuid.uuid4().hex,
+        "version": item["version"],
+        "answer": {"kind": "inspect", "decision": "accept"},
+    }
     judge.post(f"/items/{item['id']}/consensus", 201, **body)
     tables = (answers, consensus, items)
 
@@ -212,7 +216,9 @@ def test_ranking_is_blind_shuffled_and_kept_by_run(review, material):
         item = shown[0]
         # Told apart by their pixels: identity is the input itself, the oracle the reference.
         pixels = {o["label"]: decode_png(person.http.get(o["image"]).content) for o in item["outputs"]}
-        source, reference = (decode_png(person.http.get(item["images"][n]).content) for n in ("input", "reference"))
+        source, reference = (
+            decode_png(person.http.get(item["images"][n]).content) for n in ("input", "reference")
+        )
         label = {
             "x": next(k for k, p in pixels.items() if np.array_equal(p, source)),
             "y": next(k for k, p in pixels.items() if np.array_equal(p, reference)),

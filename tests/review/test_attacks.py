@@ -9,6 +9,7 @@ from fastapi.testclient import TestClient
 from mie.review.accounts import hashed, invite
 from mie.review.app import STATIC, create_app
 from mie.review.guard import MAX_JSON, MAX_UPLOAD
+from mie.review.kinds import CRITERIA
 from mie.review.tables import invites, sessions, users
 from tests.review.conftest import URL, Person
 
@@ -128,7 +129,7 @@ def test_other_pages_and_other_names_are_refused(opened):
 def test_another_raters_item_does_not_exist(opened):
     ada, eve = opened.person("Ada"), opened.person("Eve")
     (item,) = ada.take("rank")
-    ada.answer(item, rankings=dict.fromkeys(("accuracy", "preservation", "quality"), [["A"], ["B"]]))
+    ada.answer(item, rankings={c: [["A"], ["B"]] for c in CRITERIA})
     (mask,) = ada.take("mask")
     for path in (f"/items/{item['id']}", item["outputs"][0]["image"][4:], item["images"]["input"][4:]):
         assert code(eve.http.get(f"/api{path}")) == (404, "unknown")
@@ -161,8 +162,9 @@ def test_raters_see_no_figures_no_answers_of_others_and_no_people(opened):
 def test_paths_stay_inside(opened):
     ada = opened.person("Ada")
     (item,) = ada.take("rank")
-    for name in ("../../meta", "..%2f..%2fetc%2fpasswd", "%2e%2e", "output-model-x", "output-", "input.png",
-                 "turn0-output", "turn7-input", "proposal-source", "upload-" + "0" * 64, "a" * 200):  # fmt: skip
+    names = ["../../meta", "..%2f..%2fetc%2fpasswd", "%2e%2e", "input.png", "a" * 200, "upload-" + "0" * 64]
+    names += ["output-model-x", "output-", "output-0", "turn0-output", "turn7-input", "proposal-source"]
+    for name in names:
         answer = ada.http.get(f"/api/items/{item['id']}/images/{name}")
         assert answer.status_code in (404, 422), name
     for path in ("/static/../app.py", "/static/%2e%2e/app.py", "/static/..%2fapp.py", "/static//etc/passwd"):
@@ -212,7 +214,9 @@ def test_what_is_too_large_is_not_read(opened):
     bomb = (
         b"\x89PNG\r\n\x1a\n" + b"\0\0\0\rIHDR" + (100_000).to_bytes(4, "big") * 2 + b"\x08\0\0\0\0" + bytes(4)
     )
-    assert code(ada.http.put(path, content=bomb, headers=headers)) == (422, "invalid")
+    refused = ada.http.put(path, content=bomb, headers=headers)
+    assert code(refused) == (422, "invalid")
+    assert "too large to decode" in refused.text
 
 
 def test_a_script_in_a_comment_stays_text(opened):
@@ -249,7 +253,7 @@ def test_passwords_and_the_limit_on_guesses(opened):
     client = TestClient(opened.app, base_url=URL)
     short = client.post("/api/join", json={"token": token, "password": "short"})
     assert code(short) == (422, "invalid")
-    assert "short" not in short.json()["error"]["message"].replace("should", "").split(":")[0]
+    assert "'short'" not in short.text  # what was sent does not come back
     assert client.post("/api/join", json={"token": token, "password": "correct horse"}).status_code == 200
     with opened.desk.database.read() as connection:
         stored = connection.execute(users.select()).one().password
@@ -262,8 +266,6 @@ def test_passwords_and_the_limit_on_guesses(opened):
     refused = other.post("/api/login", json={"name": "Ada", "password": "correct horse"})
     assert code(refused) == (429, "slow_down")
     assert int(refused.headers["retry-after"]) > 0
-    log = opened.person_by_hand("Root", "admin") if hasattr(opened, "person_by_hand") else None
-    assert log is None
 
 
 def test_the_last_admin_stays_and_a_closed_account_is_out(opened):

@@ -10,6 +10,7 @@ from sqlalchemy import select
 
 from mie.images.png import decode_png, encode_png
 from mie.review.events import rebuild
+from mie.review.kinds import CRITERIA
 from mie.review.tables import answers, assignments, consensus, events, items
 from mie.store.dataset import Dataset
 
@@ -225,7 +226,7 @@ def test_ranking_is_blind_shuffled_and_kept_by_run(review, material):
         }
         (label["z"],) = set(pixels) - set(label.values())
         ranking = [[label["y"]], sorted([label["x"], label["z"]])]
-        person.answer(item, rankings=dict.fromkeys(("accuracy", "preservation", "quality"), ranking))
+        person.answer(item, rankings=dict.fromkeys(CRITERIA, ranking))
         assert person.get(f"/items/{item['id']}")["answer"]["rankings"]["quality"] == ranking
     assert orders[0] != orders[1]  # shuffled per rater
     assert [sorted(o) for o in orders[0]] == [sorted(o) for o in orders[1]]
@@ -255,7 +256,7 @@ def test_a_new_run_asks_only_for_its_own_comparisons(review):
     rater = first.person("Ada")
     for item in rater.take("rank", 10):
         full = [["A"], ["B"]]
-        rater.answer(item, rankings=dict.fromkeys(("accuracy", "preservation", "quality"), full))
+        rater.answer(item, rankings=dict.fromkeys(CRITERIA, full))
     assert rater.take("rank") == []
     second = review("rank", runs=("model-x", "model-y", "model-z"))
     rater = second.person("Ada")

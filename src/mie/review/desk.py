@@ -108,7 +108,7 @@ class Desk:
     def picture(self, item_id: int, name: str, side: int | None, session: Session) -> bytes:
         with self.database.read() as connection:
             item, _ = self.look(connection, item_id, session)
-        return self.pictures.png(item, name, side)
+        return self.pictures.png(self._kind_of[item.task_id].kind, item, name, side)
 
     def answer(
         self,

@@ -71,8 +71,9 @@ class Pictures:
         text = f"{item_id}:{run_id}".encode()
         return hmac.new(self._secret, text, hashlib.sha256).hexdigest()[:24]
 
-    def png(self, item: Row[Any], name: str, side: int | None) -> bytes:
-        full = self._cache.get((item.id, item.version, name), lambda: self._full(item, name))
+    def png(self, kind: str, item: Row[Any], name: str, side: int | None) -> bytes:
+        """Only what an item of this kind offers: any other name could tell who made an output."""
+        full = self._cache.get((item.id, item.version, name), lambda: self._full(kind, item, name))
         if side is None or max(png_size(full)) <= side:
             return full
         is_mask = name == "mask" or name.startswith(("proposal-", "upload-"))
@@ -83,32 +84,26 @@ class Pictures:
         """A picture that was read along with something else."""
         self._cache.get((item.id, item.version, name), lambda: png)
 
-    def _full(self, item: Row[Any], name: str) -> bytes:
-        kind, _, rest = name.partition("-")
+    def _full(self, kind: str, item: Row[Any], name: str) -> bytes:
+        what, _, rest = name.partition("-")
         if name in _COLUMNS:
             return self._stored(item.places[0], _COLUMNS[name])
-        if kind == "proposal":
-            made = self._proposals(item)
-            if rest in made:
+        if kind == "mask" and what == "proposal":
+            if rest in (made := self._proposals(item)):
                 return made[rest]
-        elif kind == "output":
+        elif kind == "mask" and what == "upload":
+            return self._upload(item.id, rest)
+        elif kind == "rank" and what == "output":
             for run_id, sample_id, sha256 in item.outputs:
                 if hmac.compare_digest(self.token(item.id, run_id), rest):
                     return self._output(run_id, sample_id, sha256)
-        elif kind == "upload":
-            return self._upload(item.id, rest)
-        elif found := _TURN.fullmatch(name):
-            return self._turn(item, int(found[1]), found[2])
+        elif kind == "questions" and (found := _TURN.fullmatch(name)):
+            turn = int(found[1])
+            if turn < len(item.places) and found[2] == "output":
+                return self._output(*item.outputs[turn])
+            if turn < len(item.places):
+                return self._stored(item.places[turn], _COLUMNS[found[2]])
         raise Refused(404, "unknown", "there is no such picture")
-
-    def _turn(self, item: Row[Any], turn: int, what: str) -> bytes:
-        if turn >= len(item.places):
-            raise Refused(404, "unknown", "there is no such turn")
-        if what != "output":
-            return self._stored(item.places[turn], _COLUMNS[what])
-        if turn >= len(item.outputs):
-            raise Refused(404, "unknown", "there is no such picture")
-        return self._output(*item.outputs[turn])
 
     def _stored(self, place: Any, column: str) -> bytes:
         stored = self._material.row(place, [column])[column]

@@ -16,6 +16,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="needs the extra `review`")
 pytest.importorskip("argon2", reason="needs the extra `review`")
+pytest.importorskip("httpx", reason="talks to a real server")
 
 from fastapi.testclient import TestClient
 

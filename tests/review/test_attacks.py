@@ -2,6 +2,7 @@
 
 import json
 import uuid
+import zlib
 
 import pytest
 from fastapi.testclient import TestClient
@@ -136,7 +137,7 @@ def test_another_raters_item_does_not_exist(opened):
     body = {"key": uuid.uuid4().hex, "version": item["version"], "seconds": 1}
     answer = {
         "kind": "rank",
-        "rankings": dict.fromkeys(("accuracy", "preservation", "quality"), [["A", "B"]]),
+        "rankings": {c: [["A", "B"]] for c in CRITERIA},
     }
     eve.post(f"/items/{item['id']}/answers", 404, **body, answer=answer)
     eve.post(f"/items/{item['id']}/undo", 404, key=uuid.uuid4().hex)
@@ -205,15 +206,12 @@ def test_what_is_too_large_is_not_read(opened):
         for _ in range(MAX_UPLOAD // 65536 + 2):
             yield bytes(65536)
 
-    assert code(ada.http.put(path, content=endless(), headers=headers)) == (
-        413,
-        "too_large",
-    )  # no length told
+    # Nothing said how long it would be.
+    assert code(ada.http.put(path, content=endless(), headers=headers)) == (413, "too_large")
     long = ada.http.post("/api/tasks/inspect/next", content=b" " * (MAX_JSON + 1))
     assert code(long) == (413, "too_large")
-    bomb = (
-        b"\x89PNG\r\n\x1a\n" + b"\0\0\0\rIHDR" + (100_000).to_bytes(4, "big") * 2 + b"\x08\0\0\0\0" + bytes(4)
-    )
+    header = b"IHDR" + (100_000).to_bytes(4, "big") * 2 + b"\x08\0\0\0\0"
+    bomb = b"\x89PNG\r\n\x1a\n\0\0\0\r" + header + zlib.crc32(header).to_bytes(4, "big") + bytes(64)
     refused = ada.http.put(path, content=bomb, headers=headers)
     assert code(refused) == (422, "invalid")
     assert "too large to decode" in refused.text

@@ -1,0 +1,118 @@
+"""Figures against independent references, and questions on several turns."""
+
+import csv
+import json
+from dataclasses import replace
+
+import pytest
+from scipy.stats import binomtest
+
+from mie.review.agreement import mean_ranks
+from mie.review.app import create_app
+from mie.review.figures import wilson
+from mie.review.serve import open_desk
+from mie.running.run import run_editor
+from mie.store.dataset import Dataset
+from mie.store.write import write_dataset
+from tests.review.conftest import URL, Person, Review
+
+
+@pytest.mark.parametrize(("k", "n"), [(0, 1), (1, 1), (9, 10), (0, 50), (37, 81), (1000, 1000)])
+def test_wilson_is_scipys(k, n):
+    reference = binomtest(k, n).proportion_ci(0.95, method="wilson")
+    assert wilson(k, n) == pytest.approx((reference.low, reference.high), abs=1e-12)
+
+
+def test_live_figures(review):
+    desk = review("inspect", raters=2, stratify=("split",))
+    a, b, judge = desk.person("Ada"), desk.person("Bob"), desk.person("Cy", "adjudicator")
+    empty = judge.get("/tasks/inspect/figures")
+    assert empty["accept_rate"] is None
+    assert empty["seconds_left"] is None
+    assert empty["answers_done"] == 0
+    said = {a: ["accept", "accept", "reject", "flag"], b: ["accept", "reject", "reject"]}
+    for person, words in said.items():
+        for item, word in zip(person.take("inspect", len(words)), words, strict=True):
+            person.answer(item, decision=word, reason="artefact")
+    found = judge.get("/tasks/inspect/figures")
+    assert (found["items"], found["answers_wanted"], found["answers_done"]) == (24, 48, 7)
+    assert (found["items_done"], found["items_disagreeing"], found["remaining"]) == (3, 1, 41)
+    reference = binomtest(3, 6).proportion_ci(0.95, method="wilson")
+    rate = found["accept_rate"]
+    assert (rate["value"], rate["n"]) == (0.5, 6)
+    assert (rate["low"], rate["high"]) == pytest.approx((reference.low, reference.high))
+    assert found["seconds_per_answer"] == 4.0
+    assert found["seconds_left"] == 4 * 41
+    assert [(r["rater"], r["done"]) for r in found["raters"]] == [("R01", 4), ("R02", 3)]
+    assert sum(s["items"] for s in found["strata"]) == 24
+    assert found["agreement"]["n"] == 3
+    assert found["agreement"]["reason"] or found["agreement"]["krippendorff_alpha"] is not None
+    listed = judge.get("/tasks/inspect/consensus", only="all", limit=5)
+    assert [entry["agree"] for entry in listed["items"]] == [True, False, True, None, None]
+    assert (
+        len(judge.get("/tasks/inspect/consensus", only="all", after=listed["after"], limit=200)["items"])
+        == 19
+    )
+
+
+def test_mean_ranks_by_hand():
+    assert mean_ranks([["a", "b"], ["c"], ["d", "e", "f"]]) == {
+        "a": 1.5, "b": 1.5, "c": 3.0, "d": 5.0, "e": 5.0, "f": 5.0,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def dialogues(material, tmp_path):
+    """A dataset of two dialogues of three turns and one lone sample, with a run on it."""
+    dataset = Dataset(material / "dataset")
+    samples = list(dataset.samples())[:7]
+    turns = [replace(s, group=f"g{n // 3}", turn=2 - n % 3) for n, s in enumerate(samples[:6])]
+    write_dataset(
+        [*turns, samples[6]],
+        tmp_path / "turns",
+        name="turns",
+        description="",
+        recipe={},
+        licenses=dataset.info["licenses"],
+        deidentified=True,
+    )
+    run_editor(tmp_path / "turns", "identity", tmp_path / "model-q", workers=1)
+    return tmp_path
+
+
+def test_questions_on_several_turns(dialogues, place):
+    desk = open_desk([dialogues / "model-q"], kinds=["questions"], db=place)
+    opened = Review(desk)
+    rater, admin = opened.person("Ada"), opened.person("Root", "admin")
+    given = rater.take("questions", 10)
+    assert len(given) == 2
+    item = given[0]
+    assert [turn["turn"] for turn in item["turns"]] == [0, 1, 2]
+    by_id = {s.id: s for s in Dataset(dialogues / "turns").samples()}
+    group = by_id[item["sample_id"]].group
+    told = sorted((s for s in by_id.values() if s.group == group), key=lambda s: s.turn)
+    assert [turn["prompt"] for turn in item["turns"]] == [s.prompt for s in told]
+    for turn in item["turns"]:
+        assert rater.http.get(turn["output"]).content
+        assert rater.http.get(turn["input"]).headers["content-type"] == "image/png"
+        assert rater.http.get(turn["reference"]).status_code == 200
+    rater.answer(item, 422, answers={"understanding": "yes"})
+    said = {"content_memory": "yes", "understanding": "no", "backtracking": "not_applicable"}
+    rater.answer(item, answers=said)
+    rows = list(csv.DictReader(admin.http.get("/api/export/questions.csv").text.splitlines()))
+    assert [(r["run"], r["criterion"], r["score"]) for r in rows] == [
+        ("model-q", "content_memory", "1"),
+        ("model-q", "understanding", "0"),
+    ]
+    line = json.loads(admin.http.get("/api/export/questions.jsonl").text)
+    assert line["answer"]["answers"] == said
+    assert line["runs"] == ["model-q"]
+    desk.database.close()
+
+
+def test_a_person_of_another_server_is_nobody_here(review):
+    """Two applications on one database share people; names stay unique."""
+    desk = review("inspect")
+    first = desk.person("Ada")
+    again = Person(desk.desk, create_app(desk.desk, url=URL), "Ada")
+    assert again.me["user"] == first.me["user"]

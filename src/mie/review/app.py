@@ -58,7 +58,7 @@ class _Static(StaticFiles):
         return response
 
 
-def _page() -> FileResponse:
+async def _page() -> FileResponse:
     return FileResponse(STATIC / "index.html", headers={"Cache-Control": "no-cache"})
 
 

@@ -26,7 +26,11 @@ def iso(seconds: float) -> str:
 
 
 class Database:
-    """`read()` and `write()` give a connection inside a transaction; a write is committed, or not there."""
+    """`read()` and `write()` give a connection inside a transaction; a write is committed, or not there.
+
+    What was written survives the server's death at once, and the machine's as soon as the disk was waited
+    for: `write()` does that, `write(durable=False)` leaves it to the next one that does.
+    """
 
     def __init__(self, place: str | Path) -> None:
         text = str(place)
@@ -54,11 +58,13 @@ class Database:
             yield connection
 
     @contextmanager
-    def write(self) -> Iterator[Connection]:
+    def write(self, *, durable: bool = True) -> Iterator[Connection]:
         with self._turn, self.engine.connect() as connection:
             if self.is_sqlite:
-                connection.info["immediate"] = True
+                connection.info["synchronous"] = "FULL" if durable else "NORMAL"
             with connection.begin():
+                if not self.is_sqlite and not durable:
+                    connection.exec_driver_sql("SET LOCAL synchronous_commit = off")
                 yield connection
 
     def value(self, key: str) -> str | None:
@@ -97,15 +103,19 @@ def _sqlite(path: Path) -> Engine:
     def _settings(connection: Any, _record: Any) -> None:
         connection.isolation_level = None  # transactions begin where we say so, below
         cursor = connection.cursor()
-        for pragma in ("journal_mode=WAL", "synchronous=FULL", "busy_timeout=10000", "foreign_keys=ON"):
+        for pragma in ("journal_mode=WAL", "busy_timeout=10000", "foreign_keys=ON"):
             cursor.execute(f"PRAGMA {pragma}")
         cursor.close()
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
+        synchronous = connection.info.pop("synchronous", None)
+        if synchronous is None:
+            connection.exec_driver_sql("BEGIN")
+            return
+        connection.exec_driver_sql(f"PRAGMA synchronous={synchronous}")
         # A write takes the lock at once: a transaction that first reads and then writes could not wait.
-        immediate = connection.info.pop("immediate", False)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     return engine
 

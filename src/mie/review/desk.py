@@ -24,6 +24,7 @@ from mie.review.progress import Progress
 from mie.review.proposals import read_upload
 from mie.review.refusals import Refused
 from mie.review.sampling import display_seed
+from mie.review.sessions import Sessions
 from mie.review.tables import answers, items, masks, tasks
 from mie.review.views import Views, classes_of, labelled, stored
 
@@ -46,6 +47,7 @@ class Desk:
         self.pictures = Pictures(database, material)
         self.views = Views(material, self.pictures)
         self.progress = Progress(database)
+        self.sessions = Sessions(database)
         with database.read() as connection:
             rows = {row.kind: row for row in connection.execute(select(tasks))}
         self.tasks = {
@@ -75,7 +77,8 @@ class Desk:
 
     def next(self, kind: str, session: Session, count: int) -> dict[str, Any]:
         task = self.task(kind)
-        with self.database.write() as connection:
+        # A lease that is lost with the machine's power is given anew: not worth waiting for the disk.
+        with self.database.write(durable=False) as connection:
             numbers = next_items(connection, task.id, task.seed, session.user_id, count, time.time())
         given = [self.item(number, session) for number in numbers]
         return {"items": given, "progress": self.progress.of(task.id, session.user_id)}

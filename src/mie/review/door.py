@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Final
 
 from fastapi import Depends, Header, Request, Response, Security
@@ -42,7 +42,8 @@ def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
-def get_desk(request: Request) -> Desk:
+# What does not wait is `async`: every other function costs a change of thread.
+async def get_desk(request: Request) -> Desk:
     desk: Desk = request.app.state.desk
     return desk
 
@@ -51,15 +52,14 @@ def address(request: Request) -> str:
     return request.client.host if request.client else ""
 
 
-def signed_in(
+async def signed_in(
     request: Request,
+    desk: Annotated[Desk, Depends(get_desk)],
     cookie: Annotated[str | None, Security(_cookie)],
     x_csrf_token: Annotated[str | None, Header(description="needed to write")] = None,
 ) -> Session:
     """The session of the cookie. Writing also takes the session's CSRF token."""
-    desk = get_desk(request)
-    with desk.database.read() as connection:
-        session = session_of(connection, cookie) if cookie else None
+    session = await desk.sessions.of(cookie) if cookie else None
     if session is None:
         raise Refused(401, "login", "log in first")
     if request.method not in ("GET", "HEAD") and not hmac.compare_digest(
@@ -69,8 +69,8 @@ def signed_in(
     return session
 
 
-def at_least(role: Role) -> Callable[[Session], Session]:
-    def check(session: Annotated[Session, Depends(signed_in)]) -> Session:
+def at_least(role: Role) -> Callable[[Session], Awaitable[Session]]:
+    async def check(session: Annotated[Session, Depends(signed_in)]) -> Session:
         if not session.may(role):
             raise Refused(403, "role", f"this is for the {role}")
         return session

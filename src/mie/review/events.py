@@ -54,32 +54,31 @@ def record(connection: Connection, act: Act, version: str | None, now: float) ->
         return before, False
     if version is not None and version != item.version:
         raise Refused(409, "conflict", "the item is not what you saw; load it again")
-    had = _standing(connection, act)
+    happened = _happened(connection, act)
+    had = standing(happened)
     if act.action.endswith("undo") and had is None:
         raise Refused(409, "conflict", "there is nothing to take back")
-    event_id = int(
-        connection.execute(
-            insert(events),
-            {
-                "at": now,
-                "user_id": act.user_id,
-                "item_id": act.item_id,
-                "item_version": item.version,
-                "action": act.action,
-                "payload": dict(act.payload),
-                "seconds": act.seconds,
-                "key": act.key,
-            },
-        ).inserted_primary_key[0]  # type: ignore[index]
-    )
-    has = _standing(connection, act)
+    event = connection.execute(
+        insert(events).returning(events),
+        {
+            "at": now,
+            "user_id": act.user_id,
+            "item_id": act.item_id,
+            "item_version": item.version,
+            "action": act.action,
+            "payload": dict(act.payload),
+            "seconds": act.seconds,
+            "key": act.key,
+        },
+    ).one()
+    has = standing([*happened, event])
     if rates:
         _put_answer(connection, item.task_id, act.item_id, act.user_id, has)
         assert assignment is not None  # noqa: S101
         settle(connection, act.item_id, assignment, (has is not None) - (had is not None), now)
     else:
         _put_consensus(connection, act.item_id, has)
-    return event_id, True
+    return int(event.id), True
 
 
 def _sent_before(connection: Connection, act: Act) -> int | None:
@@ -105,12 +104,13 @@ def standing(happened: Iterable[Row[Any]]) -> Row[Any] | None:
     return stack[-1] if stack else None
 
 
-def _standing(connection: Connection, act: Act) -> Row[Any] | None:
-    first = act.action.removesuffix("undo").strip() or "answer"
+def _happened(connection: Connection, act: Act) -> list[Row[Any]]:
+    """What bears on the same answer as the act: the rater's own events, or all adjudicators'."""
+    first = "consensus" if act.action.startswith("consensus") else "answer"
     query = select(events).where(events.c.item_id == act.item_id, events.c.action.in_((first, _UNDO[first])))
     if first == "answer":
         query = query.where(events.c.user_id == act.user_id)
-    return standing(connection.execute(query.order_by(events.c.id)))
+    return list(connection.execute(query.order_by(events.c.id)))
 
 
 def _put_answer(

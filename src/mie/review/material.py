@@ -80,7 +80,7 @@ class Material:
         if path is None:
             raise MieError("the dataset has lost a shard", where=self.dataset.folder, expected=shard)
         with pq.ParquetFile(path) as file:
-            table = file.read_row_group(group, columns=list(columns))
+            table = file.read_row_group(group, columns=list(columns), use_threads=False)
         return dict(table.slice(at, 1).to_pylist()[0])
 
     def outputs(self, run: str) -> dict[str, str]:

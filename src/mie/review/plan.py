@@ -140,9 +140,9 @@ def _task(connection: Connection, kind: str, asked: Mapping[str, Any]) -> tuple[
             expected=", ".join(KINDS),
             fix=f"did you mean {near!r}?" if near else None,
         )
+    settings = replace(Settings(), **asked)  # refused here if it makes no sense at all
     row = connection.execute(select(tasks).where(tasks.c.kind == kind)).one_or_none()
     if row is None:
-        settings = replace(Settings(), **asked)
         body = {"kind": kind, "settings": asdict(settings)}
         return int(connection.execute(insert(tasks), body).inserted_primary_key[0]), settings  # type: ignore[index]
     settings = Settings(**{**row.settings, "stratify": tuple(row.settings["stratify"])})

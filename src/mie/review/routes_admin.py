@@ -67,6 +67,7 @@ def change_user(
         if body.active is False:
             connection.execute(delete(sessions).where(sessions.c.user_id == user_id))
         note(connection, session.user_id, "change user", address(request), user=user_id, **changes)
+    desk.sessions.forget()
     return next(p for p in everybody(desk, session)["users"] if p["id"] == user_id)
 
 

@@ -76,6 +76,7 @@ def logout(
     with desk.database.write() as connection:
         end_session(connection, mie_session)
         note(connection, session.user_id, "logout", address(request))
+    desk.sessions.forget()
     response.delete_cookie(COOKIE, path="/")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import uvicorn
 
 from mie.errors import ConfigError, MieError
 from mie.images.files import atomic_write
-from mie.review.accounts import has_accounts, invite, local_invite
+from mie.review.accounts import ROLES, has_accounts, invite, local_invite
 from mie.review.app import create_app
 from mie.review.database import Database
 from mie.review.desk import Desk
@@ -74,6 +75,8 @@ def serve(
         with desk.database.write() as connection:
             shown += f"/#join={local_invite(connection)}"
     ready(shown)
+    # Every statement lets go of the interpreter and waits to get it back: by default for up to 5 ms.
+    sys.setswitchinterval(0.0005)
     try:
         uvicorn.Server(config).run(sockets=[listener])
     finally:
@@ -83,6 +86,8 @@ def serve(
 
 def invite_link(desk: Desk, name: str, role: str, base: str, days: float = 7) -> str:
     """A link that lets a person in once."""
+    if role not in ROLES:
+        raise ConfigError(f"no role named {role!r}", expected=", ".join(ROLES))
     with desk.database.write() as connection:
         return f"{base.rstrip('/')}/#join={invite(connection, name=name, role=role, days=days)[1]}"
 
@@ -110,7 +115,8 @@ def _check_public(desk: Desk, url: str | None) -> None:
 def _listen(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
+        # The protocol is named: asyncio turns Nagle's delay off only where it sees that this is TCP.
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
     except OSError as error:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections import OrderedDict
 from collections.abc import Mapping
 from string import ascii_uppercase
 from typing import Any, Final
@@ -18,6 +20,7 @@ from mie.review.proposals import labels
 
 # Modalities whose images are grey, so that window and level mean something.
 GREY: Final = ("CT", "MRI", "X-ray", "ultrasound", "OCT")
+_KEPT: Final = 1000  # descriptions of items, some kB each
 _TEXT: Final = (
     "prompt", "description", "perspective", "task", "target", "modality", "anatomy", "colour", "params",
 )  # fmt: skip
@@ -27,9 +30,32 @@ class Views:
     def __init__(self, material: Material, pictures: Pictures) -> None:
         self._material = material
         self._pictures = pictures
+        self._seen: OrderedDict[tuple[int, str], dict[str, Any]] = OrderedDict()
+        self._lock = threading.Lock()
 
     def item(self, kind: str, item: Row[Any], seed: int, answer: Mapping[str, Any] | None) -> dict[str, Any]:
         """`seed` decides the labels of the outputs; `answer` is as stored."""
+        return {
+            **self._common(kind, item),
+            "outputs": self._outputs(item, seed) if kind == "rank" else [],
+            "answer": None if answer is None else shown(answer, item, seed),
+        }
+
+    def _common(self, kind: str, item: Row[Any]) -> dict[str, Any]:
+        """What is the same for everybody; the items that were looked at last are kept."""
+        key = item.id, item.version
+        with self._lock:
+            if key in self._seen:
+                self._seen.move_to_end(key)
+                return self._seen[key]
+        made = self._make(kind, item)
+        with self._lock:
+            self._seen[key] = made
+            while len(self._seen) > _KEPT:
+                self._seen.popitem(last=False)
+        return made
+
+    def _make(self, kind: str, item: Row[Any]) -> dict[str, Any]:
         row = self._material.row(item.places[0], [*_TEXT, "input", *(["mask"] if kind == "mask" else [])])
         self._pictures.remember(item, "input", row["input"]["bytes"])  # it will be asked for at once
         height, width = png_size(row["input"]["bytes"])
@@ -46,10 +72,8 @@ class Views:
             "images": {**images, "mask": _url(item, "mask") if classes else None},
             "classes": classes,
             "proposals": self._proposals(item, row) if kind == "mask" else [],
-            "outputs": self._outputs(item, seed) if kind == "rank" else [],
             "turns": self._turns(item) if kind == "questions" else [],
             "questions": list(QUESTIONS) if kind == "questions" else [],
-            "answer": None if answer is None else shown(answer, item, seed),
         }
 
     def _proposals(self, item: Row[Any], row: Mapping[str, Any]) -> list[dict[str, Any]]:

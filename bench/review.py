@@ -142,9 +142,8 @@ def load() -> None:
         page = statistics.median(waits["static page"])
         for name, values in waits.items():
             median, p99 = statistics.median(values), float(np.quantile(values, 0.99))
-            print(
-                f"{name:12s} median {median * 1e3:6.1f} ms   p99 {p99 * 1e3:6.1f} ms   {median / page:4.1f}x the page"
-            )
+            times = f"median {median * 1e3:6.1f} ms   p99 {p99 * 1e3:6.1f} ms"
+            print(f"{name:12s} {times}   {median / page:4.1f}x the page")
         print(f"lost {len(sent.keys() - kept.keys())}, doubled {len(kept) - len(sent)}, "
               f"changed {sum(kept.get(k) != v for k, v in sent.items())}, twice on one item "
               f"{sum(n > 1 for n in pairs.values())}")  # fmt: skip
@@ -196,10 +195,10 @@ def items() -> None:
                     client.get("/api/tasks/inspect/figures")
                     figures = time.perf_counter() - start
                 memory = peak_memory(process)
-            print(
-                f"{ITEMS:,} items, {when}: listens after {seconds:.1f} s, first page {page * 1e3:.0f} ms, "
-                f"answer {statistics.median(times) * 1e3:.1f} ms, figures {figures * 1e3:.0f} ms, {memory:.0f} MB"
-            )
+            print(f"{ITEMS:,} items, {when}: listens after {seconds:.1f} s, {memory:.0f} MB")
+            answer = statistics.median(times)
+            for name, value in (("first page", page), ("answer", answer), ("figures", figures)):
+                print(f"  {name:10s} {value * 1e3:6.0f} ms")
 
 
 if __name__ == "__main__":

@@ -4,12 +4,15 @@ import csv
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
-from scipy.stats import binomtest
+from scipy.stats import binomtest, friedmanchisquare
 
+from mie.review import agreement
 from mie.review.agreement import mean_ranks
 from mie.review.app import create_app
 from mie.review.figures import wilson
+from mie.review.kinds import CRITERIA
 from mie.review.serve import open_desk
 from mie.running.run import run_editor
 from mie.store.dataset import Dataset
@@ -53,6 +56,33 @@ def test_live_figures(review):
         len(judge.get("/tasks/inspect/consensus", only="all", after=listed["after"], limit=200)["items"])
         == 19
     )
+
+
+def test_agreement_hands_on_what_was_said(monkeypatch):
+    """Against SciPy's Friedman test (W = chi² / (raters (runs - 1))) and a percentage by hand."""
+    groups = {"R01": [[1], [2], [3]], "R02": [[1], [3], [2]], "R03": [[1], [2, 3]]}
+    rank = {r: {"kind": "rank", "rankings": dict.fromkeys(CRITERIA, g)} for r, g in groups.items()}
+    two = {r: rank[r] for r in ("R01", "R03")}
+    monkeypatch.setattr(agreement, "kendall_w", lambda t: friedmanchisquare(*t.T).statistic / len(t) / 2)
+    seen = []
+    monkeypatch.setattr(agreement, "krippendorff_alpha", lambda t, level: seen.append((t, level)) or 0.5)
+    found = agreement.agreement("rank", {1: rank, 2: two})
+    tables = [np.array([[1, 2, 3], [1, 3, 2], [1, 2.5, 2.5]]), np.array([[1, 2, 3], [1, 2.5, 2.5]])]
+    expected = np.mean([friedmanchisquare(*t.T).statistic / len(t) / 2 for t in tables])
+    assert found["kendall_w"] == pytest.approx(expected)
+    assert set(found["by"]) == set(CRITERIA)
+    table, level = seen[0]
+    assert level == "ordinal"
+    nan = [np.nan] * 3
+    np.testing.assert_array_equal(table, [[1, 2, 3, 1, 2, 3], [1, 3, 2, *nan], [1, 2.5, 2.5, 1, 2.5, 2.5]])
+    said = {1: {"R01": "accept", "R02": "reject"}, 2: {"R02": "accept", "R03": "flag"}}
+    ratings = {i: {r: {"kind": "inspect", "decision": d} for r, d in by.items()} for i, by in said.items()}
+    found = agreement.agreement("inspect", ratings)
+    assert (found["krippendorff_alpha"], found["kendall_w"], found["n"]) == (0.5, None, 2)
+    table, level = seen[-1]
+    assert level == "nominal"
+    assert (table[:, 0] == table[:, 0]).tolist() == [True, True, False]  # R03 did not answer the first
+    assert table[0, 0] == table[1, 1] != table[1, 0]
 
 
 def test_mean_ranks_by_hand():

@@ -262,6 +262,13 @@ def test_a_new_run_asks_only_for_its_own_comparisons(review):
     rater = second.person("Ada")
     given = rater.take("rank", 10)
     assert len(given) == 6
+    for item in given:
+        rater.answer(item, rankings={c: [["A"], ["C"], ["B"]] for c in CRITERIA})
+    lines = second.person("Root", "admin").http.get("/api/export/rank.csv").text.splitlines()[1:]
+    rows = [line.split(",") for line in lines]
+    assert {rater for _, rater, *_ in rows} == {"R01", "R01/2"}
+    assert {run for _, rater, run, *_ in rows if rater == "R01"} == {"model-x", "model-y"}
+    assert len({tuple(row[:4]) for row in rows}) == len(rows)  # no rater says a thing twice
     third = review("rank", runs=("model-x", "model-y", "model-z"))
     assert third.desk.tasks["rank"].items == 12  # nothing new: nothing added
 

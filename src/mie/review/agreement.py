@@ -2,50 +2,103 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from mie.review.kinds import CRITERIA, QUESTIONS
 
 Run = TypeVar("Run", int, str)
-Ratings = Mapping[int, Mapping[str, Mapping[str, Any]]]  # item -> rater -> answer
+Ratings: TypeAlias = Mapping[int, Mapping[str, Mapping[str, Any]]]  # item -> rater -> answer
+Floats: TypeAlias = NDArray[np.float64]
+
+# To be connected: `krippendorff_alpha` takes (raters, units) with nan for what is missing, and a level of
+# measurement; `kendall_w` takes (raters, things ranked).
+krippendorff_alpha: Callable[[Floats, str], float] | None = None
+kendall_w: Callable[[Floats], float] | None = None
+
+_NAMES: Final = ("krippendorff_alpha", "kendall_w")
 
 
 def agreement(kind: str, ratings: Ratings) -> dict[str, Any]:
-    """Krippendorff's alpha of labels and Kendall's W of rankings, by criterion; null with a reason."""
-    reason = "no item has two answers yet" if not ratings else "the agreement statistics are not connected"
+    """Krippendorff's alpha of labels or ranks and Kendall's W of rankings, overall and by criterion.
+
+    Overall is the mean over criteria. A number that cannot be had is null, and `reason` says why.
+    """
+    empty: dict[str, Any] = {"krippendorff_alpha": None, "kendall_w": None, "n": len(ratings), "by": {}}
+    if not ratings:
+        return {**empty, "reason": "no item has two answers yet"}
+    if krippendorff_alpha is None or kendall_w is None:
+        return {**empty, "reason": "the agreement statistics are not connected"}
+    names = {"rank": CRITERIA, "questions": tuple(QUESTIONS)}.get(kind, ("",))
+    by: dict[str, dict[str, float | None]] = {}
+    for name in names:
+        if kind == "rank":
+            tables = rank_tables(ratings, name)
+            alpha = krippendorff_alpha(_side_by_side(ratings, tables), "ordinal")
+            w = _mean([kendall_w(table) for table in tables])
+        else:
+            alpha, w = krippendorff_alpha(label_table(kind, ratings, name), "nominal"), None
+        by[name] = {"krippendorff_alpha": _known(alpha), "kendall_w": w}
+    overall = {name: _mean([row[name] for row in by.values()]) for name in _NAMES}
+    same = "all answers are the same, and without variation there is no reliability"
     return {
-        "krippendorff_alpha": None,
-        "kendall_w": None,
+        **overall,
         "n": len(ratings),
-        "reason": reason,
-        "by": dict.fromkeys(criteria(kind)),
+        "by": by if names != ("",) else {},
+        "reason": same if overall["krippendorff_alpha"] is None else None,
     }
 
 
-def criteria(kind: str) -> tuple[str, ...]:
-    return {"rank": CRITERIA, "questions": tuple(QUESTIONS)}.get(kind, ())
+def label_table(kind: str, ratings: Ratings, question: str) -> Floats:
+    """(raters, items): a number for each label that was given, nan where a rater gave none."""
+    raters = sorted({rater for answers in ratings.values() for rater in answers})
+    codes: dict[str, int] = {}
+    table = np.full((len(raters), len(ratings)), np.nan)
+    for at, answers in enumerate(ratings.values()):
+        for rater, answer in answers.items():
+            if kind == "inspect":
+                label = answer["decision"]
+            elif kind == "mask":
+                label = answer["mask"] or answer["choice"]
+            else:
+                label = answer["answers"][question]
+            table[raters.index(rater), at] = codes.setdefault(str(label), len(codes))
+    return table
 
 
-def labels(kind: str, ratings: Ratings, criterion: str | None = None) -> list[dict[str, Any]]:
-    """One dictionary rater -> label per item: what Krippendorff's alpha (nominal) takes."""
-    found = []
-    for raters in ratings.values():
-        if kind == "inspect":
-            found.append({rater: a["decision"] for rater, a in raters.items()})
-        elif kind == "mask":
-            found.append({rater: a["mask"] or a["choice"] for rater, a in raters.items()})
-        else:
-            found.append({rater: a["answers"][criterion] for rater, a in raters.items()})
-    return found
+def rank_tables(ratings: Ratings, criterion: str) -> list[Floats]:
+    """Of each item (raters, runs): the ranks that were given, tied runs with their mean rank."""
+    tables = []
+    for answers in ratings.values():
+        ranks = [mean_ranks(answer["rankings"][criterion]) for answer in answers.values()]
+        runs = sorted(ranks[0])
+        tables.append(np.array([[given[run] for run in runs] for given in ranks]))
+    return tables
 
 
-def ranks(ratings: Ratings, criterion: str) -> list[dict[str, dict[int, float]]]:
-    """One dictionary rater -> {run: rank} per item, ties with their mean rank: what Kendall's W takes."""
-    return [
-        {rater: mean_ranks(answer["rankings"][criterion]) for rater, answer in raters.items()}
-        for raters in ratings.values()
-    ]
+def _side_by_side(ratings: Ratings, tables: Sequence[Floats]) -> Floats:
+    """(raters, runs of all items): who did not rank an item has nan there."""
+    raters = sorted({rater for answers in ratings.values() for rater in answers})
+    wide = np.full((len(raters), sum(table.shape[1] for table in tables)), np.nan)
+    start = 0
+    for answers, table in zip(ratings.values(), tables, strict=True):
+        stop = start + table.shape[1]
+        wide[[raters.index(rater) for rater in answers], start:stop] = table
+        start = stop
+    return wide
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None and not math.isnan(value)]
+    return float(np.mean(known)) if known else None
 
 
 def mean_ranks(groups: Sequence[Sequence[Run]]) -> dict[Run, float]:

@@ -1,7 +1,8 @@
 """What people said, as files: opinions with a number as CSV, everything as JSON lines. Raters by pseudonym.
 
 The CSV is the human file of `mie agree`: `sample_id, rater, run, criterion` and `rank` (1 is best, tied runs
-share their mean rank) or `score`. What is said about the dataset itself has the run `reference`.
+share their mean rank) or `score`. What is said about the dataset itself has the run `reference`. When a rater
+ranks a sample again because a run was added, that ranking stands under `R01/2`: two rankings, not one.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -79,15 +81,20 @@ def json_lines(found: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 def csv_lines(found: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """Raters only: a consensus is nobody's independent opinion."""
-    header = False
+    header, times = False, Counter[tuple[str, str]]()
     for opinion in found:
         if opinion["rater"] == CONSENSUS:
             continue
         if not header:
             yield _csv("sample_id", "rater", "run", "criterion", _column(opinion["kind"]))
             header = True
+        rater = opinion["rater"]
+        if opinion["kind"] == "rank":
+            times[opinion["sample_id"], rater] += 1
+            n = times[opinion["sample_id"], rater]
+            rater += f"/{n}" if n > 1 else ""
         for run, criterion, value in rows_of(opinion):
-            yield _csv(opinion["sample_id"], opinion["rater"], run, criterion, value)
+            yield _csv(opinion["sample_id"], rater, run, criterion, value)
     if not header:
         yield _csv("sample_id", "rater", "run", "criterion", "score")
 

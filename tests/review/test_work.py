@@ -5,13 +5,15 @@ import uuid
 
 import cv2
 import numpy as np
+import pytest
 from PIL import Image
 from sqlalchemy import select
+from sqlalchemy.exc import DatabaseError
 
 from mie.images.png import decode_png, encode_png
 from mie.review.events import rebuild
 from mie.review.kinds import CRITERIA
-from mie.review.tables import answers, assignments, consensus, events, items
+from mie.review.tables import answers, assignments, audit, consensus, events, items
 from mie.store.dataset import Dataset
 
 
@@ -239,6 +241,39 @@ def test_ranking_is_blind_shuffled_and_kept_by_run(review, material):
         ("model-y", "1"), ("model-x", "2.5"), ("model-z", "2.5"),
     }  # fmt: skip
     assert {rater for _, rater, *_ in body} == {"R01", "R02"}
+
+
+def test_an_adjudicator_sees_rankings_in_their_own_labels(review):
+    desk = review("rank", runs=("model-x", "model-y", "model-z"), sample=4, raters=2)
+    a, judge = desk.person("Ada"), desk.person("Cy", "adjudicator")
+    for item in a.take("rank", 4):
+        pictures = {o["label"]: o["image"] for o in item["outputs"]}
+        a.answer(item, rankings={c: [["C"], ["A", "B"]] for c in CRITERIA})
+        seen = judge.get(f"/tasks/rank/consensus/{item['id']}")
+        theirs = {o["label"]: o["image"] for o in seen["item"]["outputs"]}
+        ((best,), tied) = seen["answers"][0]["answer"]["rankings"]["accuracy"]
+        assert theirs[best] == pictures["C"]
+        assert {theirs[label] for label in tied} == {pictures["A"], pictures["B"]}
+        assert "labels" not in seen["answers"][0]["answer"]
+        assert seen["answers"][0]["rater"] == "R01"
+        answer = {"kind": "rank", "rankings": {c: [[best], tied] for c in CRITERIA}}
+        body = {"key": uuid.uuid4().hex, "version": item["version"], "answer": answer}
+        judge.post(f"/items/{item['id']}/consensus", 201, **body)
+        settled = judge.get(f"/tasks/rank/consensus/{item['id']}")["consensus"]
+        assert settled["answer"]["rankings"]["quality"] == [[best], tied]
+    assert len(judge.get("/tasks/rank/consensus", only="settled")["items"]) == 4
+    judge.post(f"/items/{item['id']}/consensus/undo", key=uuid.uuid4().hex)
+    assert len(judge.get("/tasks/rank/consensus", only="settled")["items"]) == 3
+
+
+def test_the_database_refuses_to_change_an_event(review):
+    desk = review("inspect")
+    rater = desk.person("Ada")
+    (item,) = rater.take("inspect")
+    rater.answer(item, decision="accept")
+    for change in (events.update().values(seconds=1.0), events.delete(), audit.delete()):
+        with pytest.raises(DatabaseError, match="append-only"), desk.desk.database.write() as connection:
+            connection.execute(change)
 
 
 def test_incomplete_rankings_are_refused(review):

@@ -51,6 +51,7 @@ def review(
         "stratify": None if stratify is None else tuple(name.strip() for name in stratify.split(",")),
         "seed": seed,
     }
+    typer.echo("listing the samples", err=True)
     desk = open_desk(places, kinds=kind, db=db, **{k: v for k, v in given.items() if v is not None})
     if export is not None:
         typer.echo(f"{export}: {export_file(desk, export)} opinions")

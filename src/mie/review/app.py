@@ -45,7 +45,7 @@ def create_app(desk: Desk, *, url: str, origins: Iterable[str] = ()) -> FastAPI:
         app.include_router(part.router)
     app.mount("/static", _Static(directory=STATIC), name="static")
     app.add_api_route("/", _page, include_in_schema=False)
-    app.add_middleware(Guard, origins={url, *origins})
+    app.add_middleware(Guard, origins={url, *origins}, https=app.state.secure)
     return app
 
 

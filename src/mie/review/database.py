@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import Connection, Engine, create_engine, event, insert, select
+from sqlalchemy import URL, Connection, Engine, create_engine, event, insert, select
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
 
@@ -97,7 +97,7 @@ def _sqlite(path: Path) -> Engine:
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists():
         path.touch(mode=0o600)  # names, password hashes and tokens: nobody else's business
-    engine = create_engine(f"sqlite:///{path}", pool_size=8, max_overflow=64)
+    engine = create_engine(URL.create("sqlite", database=str(path)), pool_size=8, max_overflow=64)
 
     @event.listens_for(engine, "connect")
     def _settings(connection: Any, _record: Any) -> None:

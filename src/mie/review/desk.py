@@ -121,27 +121,34 @@ class Desk:
         version: str,
         seconds: float,
         answer: Mapping[str, Any],
-    ) -> tuple[int, bool]:
-        payload = self._payload(session, item_id, answer)
+    ) -> tuple[int, bool, dict[str, Any]]:
+        """The event's id, whether it is new, and the person's progress."""
+        task_id, payload = self._payload(session, item_id, answer)
         act = Act(session.user_id, item_id, "answer", key, payload, seconds)
-        return self._record(act, version)
+        return *self._record(act, version), self.progress.of(task_id, session.user_id)
 
-    def undo(self, session: Session, item_id: int, key: str) -> int:
-        return self._record(Act(session.user_id, item_id, "undo", key, {}), None)[0]
+    def undo(self, session: Session, item_id: int, key: str) -> dict[str, Any]:
+        event, _ = self._record(Act(session.user_id, item_id, "undo", key, {}), None)
+        item = self.item(item_id, session)
+        progress = self.progress.of(self.task(item["kind"]).id, session.user_id)
+        return {"event": event, "item": item_id, "answer": item["answer"], "progress": progress}
 
     def settle(
         self, session: Session, item_id: int, key: str, version: str | None, answer: Mapping[str, Any] | None
     ) -> tuple[int, bool]:
         """An adjudicator's word on an item; without an answer: the last word is taken back."""
-        payload = {} if answer is None else self._payload(session, item_id, answer)
+        payload = {} if answer is None else self._payload(session, item_id, answer)[1]
         action = "consensus undo" if answer is None else "consensus"
         return self._record(Act(session.user_id, item_id, action, key, payload), version)
 
-    def _payload(self, session: Session, item_id: int, answer: Mapping[str, Any]) -> dict[str, Any]:
+    def _payload(
+        self, session: Session, item_id: int, answer: Mapping[str, Any]
+    ) -> tuple[int, dict[str, Any]]:
+        """The item's task, and the answer as it is kept."""
         # Looked at before the write begins: what is checked here never changes, and writers wait for writers.
         with self.database.read() as connection:
             item, seed = self.look(connection, item_id, session)
-            return self._checked(connection, item, seed, answer)
+            return item.task_id, self._checked(connection, item, seed, answer)
 
     def _record(self, act: Act, version: str | None) -> tuple[int, bool]:
         try:
@@ -149,11 +156,6 @@ class Desk:
                 return record(connection, act, version, time.time())
         except IntegrityError:  # the same key for two items at the same moment
             raise Refused(409, "conflict", "this key was used for another answer") from None
-
-    def progress_of(self, item_id: int, session: Session) -> dict[str, Any]:
-        with self.database.read() as connection:
-            task_id = connection.scalar(select(items.c.task_id).where(items.c.id == item_id))
-        return self.progress.of(int(task_id or 0), session.user_id)
 
     def upload(self, session: Session, item_id: int, data: bytes) -> dict[str, str]:
         """Keep a repaired mask, as it will be used: 8-bit grey, the item's own size and classes."""

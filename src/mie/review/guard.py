@@ -36,12 +36,12 @@ _HEADERS: Final = {
 class Guard:
     """Plain ASGI: no body is held in memory twice, and streaming stays streaming."""
 
-    def __init__(self, app: ASGIApp, *, origins: Iterable[str]) -> None:
+    def __init__(self, app: ASGIApp, *, origins: Iterable[str], https: bool) -> None:
         self.app = app
-        self.origins = frozenset(origins)  # "http://127.0.0.1:8000"
+        self.origins = frozenset(map(_usual, origins))  # "http://127.0.0.1:8000"
         self.hosts = frozenset(origin.split("://")[1] for origin in self.origins)
         self._extra = dict(_HEADERS)
-        if all(origin.startswith("https:") for origin in self.origins):
+        if https:
             self._extra["strict-transport-security"] = "max-age=31536000"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -72,13 +72,14 @@ class Guard:
 
     def _check(self, method: str, headers: dict[bytes, str]) -> None:
         # A page elsewhere can point its own name at this machine; the Host it sends is still its own.
-        if headers.get(b"host", "").lower() not in self.hosts:
+        host = headers.get(b"host", "").lower()
+        if host not in self.hosts:
             raise Refused(403, "host", "this server does not answer to that name")
         if method in _SAFE:
             return
         origin = headers.get(b"origin")
         site = headers.get(b"sec-fetch-site", "same-origin")
-        if (origin is not None and origin.lower() not in self.origins) or site not in ("same-origin", "none"):
+        if (origin is not None and _usual(origin) not in self.origins) or site not in ("same-origin", "none"):
             raise Refused(403, "origin", "requests from other pages are refused")
 
     def _missing(self, there: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
@@ -87,6 +88,12 @@ class Guard:
         if "cache-control" not in names:
             extra.append(("cache-control", "no-store"))
         return [(name.encode(), value.encode()) for name, value in extra]
+
+
+def _usual(origin: str) -> str:
+    """As browsers write it: without the port that its scheme has anyway."""
+    origin = origin.lower().rstrip("/")
+    return origin.removesuffix(":443" if origin.startswith("https:") else ":80")
 
 
 def _limited(receive: Receive, limit: int) -> Receive:

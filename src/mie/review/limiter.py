@@ -9,13 +9,14 @@ from typing import Final
 
 from mie.review.refusals import Refused
 
-FAILURES: Final = 10
+# Fewer for a name than for an address: behind a proxy everybody has the same one.
+FAILURES: Final = {"name": 10, "address": 50}
 WINDOW: Final = 300.0  # seconds
 _REMEMBERED: Final = 10_000  # names and addresses; a flood of new ones pushes out the oldest
 
 
 class Limiter:
-    """Counts failures by name and by address, in memory: a restart forgives."""
+    """Counts failures by "name Ada" and "address 10.0.0.7", in memory: a restart forgives."""
 
     def __init__(self) -> None:
         self._failures: OrderedDict[str, list[float]] = OrderedDict()
@@ -26,8 +27,9 @@ class Limiter:
         with self._lock:
             for key in keys:
                 recent = [at for at in self._failures.get(key, ()) if now - at < WINDOW]
-                if len(recent) >= FAILURES:
-                    wait = str(int(WINDOW - (now - recent[-FAILURES])) + 1)
+                most = FAILURES[key.split()[0]]
+                if len(recent) >= most:
+                    wait = str(int(WINDOW - (now - recent[-most])) + 1)
                     raise Refused(
                         429, "slow_down", f"too many attempts; wait {wait} s", {"Retry-After": wait}
                     )
@@ -37,6 +39,6 @@ class Limiter:
         with self._lock:
             for key in keys:
                 recent = [at for at in self._failures.pop(key, ()) if now - at < WINDOW]
-                self._failures[key] = [*recent, now][-FAILURES:]
+                self._failures[key] = [*recent, now][-max(FAILURES.values()) :]
             while len(self._failures) > _REMEMBERED:
                 self._failures.popitem(last=False)

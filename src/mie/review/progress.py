@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import statistics
-import threading
 import time
+from collections.abc import Sequence
 from typing import Any, Final
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import ColumnElement, Connection, func, select
 
 from mie.review.database import Database
 from mie.review.tables import answers, assignments, items
@@ -21,19 +21,21 @@ class Progress:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._lock = threading.Lock()
-        self._counted: dict[tuple[int, int], tuple[float, int, int]] = {}  # (when, done, remaining)
+        self._counted: dict[tuple[int, int], tuple[float, int, int, float | None]] = {}
 
     def of(self, task_id: int, user_id: int) -> dict[str, Any]:
         with self._database.read() as connection:
             mine = (answers.c.user_id == user_id, answers.c.task_id == task_id)
             done = int(connection.scalar(select(func.count()).where(*mine)) or 0)
-            remaining = self._remaining(connection, task_id, user_id, done)
-            recent = connection.scalars(
-                select(answers.c.seconds).where(*mine).order_by(answers.c.event_id.desc()).limit(_RECENT)
-            ).all()
-        # The median: one lunch break says nothing about speed.
-        speed = statistics.median(s for s in recent if s is not None) if any(recent) else None
+            when, then, left, speed = self._counted.get((task_id, user_id), (-_FRESH, 0, 0, None))
+            if time.monotonic() - when >= _FRESH or speed is None:
+                left, then, speed = (
+                    count_remaining(connection, task_id, user_id),
+                    done,
+                    _speed(connection, mine),
+                )
+                self._counted[task_id, user_id] = time.monotonic(), then, left, speed
+        remaining = max(0, left - (done - then))
         return {
             "done": done,
             "remaining": remaining,
@@ -42,16 +44,14 @@ class Progress:
             "seconds_left": None if speed is None else round(speed * remaining),
         }
 
-    def _remaining(self, connection: Connection, task_id: int, user_id: int, done: int) -> int:
-        now = time.monotonic()
-        with self._lock:
-            when, then, left = self._counted.get((task_id, user_id), (-_FRESH, 0, 0))
-        if now - when < _FRESH:
-            return max(0, left - (done - then))
-        left = count_remaining(connection, task_id, user_id)
-        with self._lock:
-            self._counted[task_id, user_id] = now, done, left
-        return left
+
+def _speed(connection: Connection, mine: Sequence[ColumnElement[bool]]) -> float | None:
+    """Seconds per answer, lately. The median: one lunch break says nothing about speed."""
+    recent = connection.scalars(
+        select(answers.c.seconds).where(*mine).order_by(answers.c.event_id.desc()).limit(_RECENT)
+    )
+    known = [seconds for seconds in recent if seconds is not None]
+    return statistics.median(known) if known else None
 
 
 def count_remaining(connection: Connection, task_id: int, user_id: int) -> int:

@@ -94,21 +94,15 @@ def image(
 def answer(item_id: ItemId, body: Given, response: Response, desk: TheDesk, session: Rater) -> dict[str, Any]:
     """Kept before this returns. The same key sent again changes nothing and answers 200."""
     given = body.answer.model_dump(mode="json")
-    event, new = desk.answer(session, item_id, body.key, body.version, body.seconds, given)
+    event, new, progress = desk.answer(session, item_id, body.key, body.version, body.seconds, given)
     response.status_code = 201 if new else 200
-    return {"event": event, "item": item_id, "progress": desk.progress_of(item_id, session)}
+    return {"event": event, "item": item_id, "progress": progress}
 
 
 @router.post("/items/{item_id}/undo", responses=refusals(404, 409))
 def undo(item_id: ItemId, body: Undo, desk: TheDesk, session: Rater) -> dict[str, Any]:
     """Take back one's last answer of this item; the one before it holds again."""
-    event = desk.undo(session, item_id, body.key)
-    return {
-        "event": event,
-        "item": item_id,
-        "answer": desk.item(item_id, session)["answer"],
-        "progress": desk.progress_of(item_id, session),
-    }
+    return desk.undo(session, item_id, body.key)
 
 
 @router.put(

@@ -60,7 +60,7 @@ def serve(
 ) -> None:
     """Answer until interrupted. `ready` is told the address, on loopback as a link that logs in once."""
     private = is_loopback(host)
-    if not private:
+    if not private or url is not None:  # or a proxy stands before it
         _check_public(desk, url)
     listener = _listen(host, port)
     port = listener.getsockname()[1]

@@ -1,0 +1,123 @@
+// Inspect a triplet: accept, reject with a reason, or flag; perhaps with scores and a comment.
+
+import { button, h, keycap } from "./dom.js";
+import { comment } from "./comment.js";
+
+export const HINT = "Does the output do what the instruction says, in the right place, and leave the rest as it was?";
+
+export function panes(item) {
+  return [
+    { name: "input", title: "Input", url: item.images.input },
+    { name: "reference", title: "Output", url: item.images.reference },
+  ];
+}
+
+export function summary(answer) {
+  const scores = Object.entries(answer.scores ?? {}).map(([name, score]) => `${name} ${score}`);
+  return [answer.decision, answer.reason, ...scores].filter(Boolean).join(" · ");
+}
+
+/** See `work.js` for what a panel is given and gives back. */
+export function panel({ task, item, begun, save, submit }) {
+  const from = begun ?? item.answer ?? {};
+  const scores = { ...from.scores };
+  const note = comment(from.comment, () => save(draft()));
+  const draft = () => ({ decision: from.decision, reason: from.reason, scores, comment: note.value });
+
+  const give = (decision, reason = null) =>
+    submit({ kind: "inspect", decision, reason, comment: note.value, scores: { ...scores } });
+
+  const reasons = h(
+    "div",
+    { class: "reasons", role: "group", "aria-label": "Reason", hidden: true },
+    h("p", {}, "Why? Choosing a reason saves and goes on."),
+    task.reasons.map((reason, at) => button(reason, String(at + 1), () => give("reject", reason))),
+    button("Not after all", "Esc", () => ask(false), { class: "quiet" }),
+  );
+  const ask = (open) => {
+    reasons.hidden = !open;
+    reject.setAttribute("aria-expanded", open);
+    (open ? reasons.querySelector("button") : reject).focus();
+  };
+  const reject = button("Reject…", "R", () => ask(reasons.hidden), { class: "no", "aria-expanded": false });
+  const pressed = (decision) => ({ "aria-pressed": item.answer?.decision === decision });
+  reject.setAttribute("aria-pressed", item.answer?.decision === "reject");
+
+  const rows = new Map(task.criteria.map((name) => [name, scoreRow(name, scores, () => save(draft()))]));
+  const scored = h(
+    "details",
+    { class: "scores", open: Object.keys(scores).length > 0 },
+    h("summary", {}, "Scores (optional)", keycap("1–5")),
+    h("p", { class: "small" }, "1 poor, 5 excellent"),
+    [...rows.values()],
+  );
+  const score = (value) => {
+    if (!reasons.hidden) return task.reasons[value - 1] && give("reject", task.reasons[value - 1]);
+    const name = task.criteria.find((each) => !(each in scores));
+    if (name === undefined || value > 5) return undefined;
+    scored.open = true;
+    scores[name] = value;
+    rows.get(name).querySelectorAll("input")[value - 1].checked = true;
+    return save(draft());
+  };
+
+  return {
+    element: h(
+      "form",
+      { class: "answer", onsubmit: (event) => event.preventDefault() },
+      h(
+        "div",
+        { class: "decide" },
+        button("Accept", "A", () => give("accept"), { class: "yes", ...pressed("accept") }),
+        reject,
+        button("Flag", "F", () => give("flag"), { class: "maybe", title: "Not sure: somebody else should look", ...pressed("flag") }),
+      ),
+      reasons,
+      scored,
+      note.element,
+    ),
+    keys: [
+      ["a", "Accept", () => give("accept")],
+      ["r", "Reject; then 1–6 for the reason", () => ask(reasons.hidden)],
+      ["f", "Flag: somebody else should look", () => give("flag")],
+      ["Escape", null, () => reasons.hidden || ask(false)],
+      ["m", "Comment", () => note.focus()],
+      ...["1", "2", "3", "4", "5"].map((key) => [key, key === "1" ? "to 5: score accuracy, preservation, quality in turn" : null, () => score(Number(key))]),
+      ["6", null, () => score(6)],
+      ["Backspace", "Clear the scores", () => {
+        for (const name of task.criteria) delete scores[name];
+        for (const input of scored.querySelectorAll("input")) input.checked = false;
+        save(draft());
+      }],
+    ],
+  };
+}
+
+function scoreRow(name, scores, changed) {
+  return h(
+    "fieldset",
+    { class: "choice score" },
+    h("legend", {}, name),
+    h(
+      "div",
+      { class: "row" },
+      [1, 2, 3, 4, 5].map((value) =>
+        h(
+          "label",
+          {},
+          h("input", {
+            type: "radio",
+            name: `score-${name}`,
+            value,
+            checked: scores[name] === value,
+            onchange: () => {
+              scores[name] = value;
+              changed();
+            },
+          }),
+          h("span", {}, String(value)),
+        ),
+      ),
+    ),
+  );
+}

@@ -1,0 +1,86 @@
+// The keyboard: which key does what now, and the page that lists them.
+
+import { h } from "./dom.js";
+
+const layers = [];
+
+/** keys: [["a", "Accept", action], ...]; the last layer added is asked first. Returns what takes it away. */
+export function useKeys(title, keys) {
+  const layer = { title, keys };
+  layers.push(layer);
+  return () => {
+    const at = layers.indexOf(layer);
+    if (at >= 0) layers.splice(at, 1);
+  };
+}
+
+const NAMES = { ArrowLeft: "←", ArrowRight: "→", ArrowUp: "↑", ArrowDown: "↓", Enter: "↵ Enter", Escape: "Esc", " ": "Space", "=": "+ or =" };
+
+function typing(target) {
+  return target.closest?.("textarea, select, input:not([type=radio], [type=checkbox], [type=range])");
+}
+
+// What a focused control does by itself stays its own.
+function isItsOwn(event) {
+  const { key, target } = event;
+  if (typing(target)) return !(key === "Escape" || (key === "Enter" && (event.ctrlKey || event.metaKey)));
+  if (key === "Enter" || key === " ") return target.closest?.("button, a, summary, select") !== null && target.closest !== undefined;
+  if (key.startsWith("Arrow")) return Boolean(target.closest?.("input, [data-arrows]"));
+  return false;
+}
+
+addEventListener("keydown", (event) => {
+  if (event.defaultPrevented || event.altKey || document.querySelector("dialog[open]:not([data-keys])")) return;
+  const command = event.ctrlKey || event.metaKey;
+  const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
+  if (typing(event.target) && key === "Escape") {
+    event.target.blur();
+    return;
+  }
+  if (isItsOwn(event)) return;
+  const wanted = command ? `Ctrl+${key}` : event.shiftKey && event.key.length > 1 ? `Shift+${key}` : key;
+  for (const layer of [...layers].reverse()) {
+    const found = layer.keys.find(([name]) => name === wanted);
+    if (found) {
+      event.preventDefault();
+      found[2](event);
+      return;
+    }
+  }
+});
+
+/** The list of all keys, as a dialog. */
+export function showKeys() {
+  if (document.querySelector("dialog.keys")) return;
+  const seen = new Set();
+  const parts = [...layers].reverse().map((layer) => {
+    const rows = layer.keys.filter(([key, label]) => label && !seen.has(key) && seen.add(key));
+    return (
+      rows.length > 0 &&
+      h(
+        "section",
+        {},
+        h("h3", {}, layer.title),
+        h("dl", {}, rows.map(([key, label]) => h("div", {}, h("dt", {}, h("kbd", {}, shown(key))), h("dd", {}, label)))),
+      )
+    );
+  });
+  const dialog = h(
+    "dialog",
+    { class: "keys", "aria-labelledby": "keys-title", onclose: () => dialog.remove() },
+    h("h2", { id: "keys-title" }, "Keys"),
+    h("div", { class: "columns" }, parts),
+    h("form", { method: "dialog" }, h("button", { class: "primary" }, "Close")),
+  );
+  dialog.addEventListener("keydown", (event) => {
+    if (event.key !== "?") return;
+    event.preventDefault();
+    dialog.close();
+  });
+  document.body.append(dialog);
+  dialog.showModal();
+}
+
+function shown(key) {
+  return key.split(/(?<=Ctrl\+|Shift\+)/).map((part) => NAMES[part] ?? (part.length === 1 ? part.toUpperCase() : part)).join("");
+}

@@ -1,0 +1,83 @@
+// Begin: who is here, what there is to do, and which page the address names.
+
+import { Refusal } from "./api.js";
+import { bar } from "./bar.js";
+import { button, h } from "./dom.js";
+import { homePage } from "./home.js";
+import { showKeys, useKeys } from "./keys.js";
+import { Outbox } from "./outbox.js";
+import { enter } from "./session.js";
+import { workPage } from "./work.js";
+
+const main = document.getElementById("main");
+const notice = document.getElementById("notice");
+const top = bar(document.getElementById("bar"));
+
+const app = {
+  /** A short message that goes away. */
+  say(text) {
+    notice.replaceChildren(h("p", {}, text));
+    clearTimeout(app.fading);
+    app.fading = setTimeout(() => notice.replaceChildren(), 4000);
+  },
+  /** A message that stays until it is read. */
+  warn(text, ...more) {
+    clearTimeout(app.fading);
+    notice.replaceChildren(h("p", { class: "error", role: "alert" }, text, ...more, button("Dismiss", null, () => notice.replaceChildren())));
+  },
+  progress: (task) => top.progress(task),
+  failed(error) {
+    if (error instanceof Refusal && error.status === 401) app.locked();
+    else app.warn(error.message || "The server does not answer.", button("Try again", null, () => location.reload()));
+  },
+  /** The session has ended: what waits stays in the browser until the same person is back. */
+  locked() {
+    if (app.leaving) return;
+    app.leaving = true;
+    location.reload();
+  },
+};
+
+let leave = null;
+
+const pages = [["#/", "Work"]];
+
+async function route() {
+  leave?.();
+  leave = null;
+  notice.replaceChildren();
+  const [page, kind] = location.hash.replace(/^#\/?/, "").split("/");
+  const task = app.me.tasks.find((each) => each.kind === page);
+  if (task) {
+    top.page(task.title, pages, "");
+    top.progress(task);
+    leave = workPage(main, app, task);
+  } else {
+    top.page("", pages, "#/");
+    leave = homePage(main, app);
+  }
+  main.focus({ preventScroll: true });
+  scrollTo(0, 0);
+}
+
+async function begin() {
+  app.me = await enter(main);
+  app.user = app.me.user;
+  app.outbox = new Outbox(`${app.me.dataset.digest.slice(0, 12)}:${app.user.id}`);
+  app.outbox.addEventListener("change", () => {
+    top.saved(app.outbox);
+    for (const { item, message } of app.outbox.refused.splice(0)) app.warn(`The answer to sample ${item} was not taken: ${message} `);
+  });
+  app.outbox.addEventListener("locked", () => app.locked());
+  top.saved(app.outbox);
+  app.outbox.flush();
+  useKeys("Everywhere", [
+    ["?", "This list", showKeys],
+    ["t", "Light, dark, or as the system", () => top.nextTheme()],
+    ["h", "All work", () => (location.hash = "#/")],
+  ]);
+  addEventListener("hashchange", route);
+  await route();
+}
+
+begin().catch((error) => app.failed(error));

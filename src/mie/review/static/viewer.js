@@ -1,0 +1,383 @@
+// Pictures side by side, under a slider, blinking, or as their difference; all move and zoom as one.
+
+import { listen } from "./gestures.js";
+import { displayed, picture } from "./pictures.js";
+import { difference, inCss, regions, windowed } from "./pixels.js";
+
+export const MODES = [
+  ["side", "Side by side"],
+  ["slider", "Slider"],
+  ["blink", "Blink"],
+  ["difference", "Difference"],
+];
+const WHOLE = { centre: 127.5, width: 255 };
+const BLINK = 700; // ms; slower than three times a second, which can harm
+
+export class Viewer extends EventTarget {
+  /** `stage`: an element that gets one figure per pane. */
+  constructor(stage) {
+    super();
+    this.stage = stage;
+    this.mode = "side";
+    this.cut = 0.5;
+    this.outline = false;
+    this.opacity = 0;
+    this.levelling = false;
+    this.paint = null;
+    this.panes = [];
+    this.look = { zoom: 1, x: 0.5, y: 0.5 };
+    this.window = { ...WHOLE };
+    listen(stage, this);
+    new ResizeObserver(() => this.layout()).observe(stage);
+    this.still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    this.blinking = setInterval(() => this.mode === "blink" && !this.still && !document.hidden && this.flip(), BLINK);
+  }
+
+  stop() {
+    clearInterval(this.blinking);
+  }
+
+  /**
+   * panes: [{name, title, url, mask?}]; size: [width, height] of the frame that all are drawn into;
+   * mask, classes: the region; pair: the names that slider, blink and difference compare.
+   * Resolves when all can be seen.
+   */
+  async show({ panes, size, grey, mask = null, classes = [], pair, same = false }) {
+    Object.assign(this, { size, grey, classes, mask });
+    this.pair = pair ?? [panes[0].name, panes.at(-1).name];
+    if (!same) {
+      this.look = { zoom: 1, x: 0.5, y: 0.5 };
+      this.window = { ...WHOLE };
+    }
+    this.flipped = false;
+    this.hovered = null;
+    const turn = (this.turn = {});
+    const loaded = await Promise.allSettled(panes.map((pane) => picture(displayed(pane.url, size))));
+    if (turn !== this.turn) return;
+    this.panes = panes.map((pane, at) => ({ ...pane, bitmap: loaded[at].value ?? null, full: Math.max(...size) <= 1024 }));
+    this.build();
+    this.loadRegions(turn);
+  }
+
+  async loadRegions(turn) {
+    for (const pane of this.panes) {
+      const url = pane.mask ?? this.mask;
+      if (!url || !this.classes.length) continue;
+      try {
+        pane.regions = await regionsOf(url, this.classes);
+      } catch {
+        continue; // the picture is seen without its outline
+      }
+      if (turn !== this.turn) return;
+      this.draw();
+    }
+  }
+
+  /** Another picture or mask in one pane, the rest as it is. */
+  setRegions(name, made) {
+    const pane = this.pane(name);
+    if (pane) pane.regions = made;
+    this.draw();
+  }
+
+  pane(name) {
+    return this.panes.find((pane) => pane.name === name);
+  }
+
+  setMode(mode) {
+    this.mode = mode;
+    this.flipped = false;
+    this.build();
+    this.tell();
+  }
+
+  setPair(pair) {
+    this.pair = pair;
+    this.difference = null;
+    this.build();
+    this.tell();
+  }
+
+  flip() {
+    this.flipped = !this.flipped;
+    this.draw();
+  }
+
+  build() {
+    const [a, b] = this.pair.map((name) => this.pane(name));
+    this.difference = null;
+    const wanted =
+      this.mode === "side" || !a || !b
+        ? this.panes.map((pane) => ({ title: pane.title, pane, current: pane.current }))
+        : [{ title: "", a, b }];
+    this.frames = wanted.map((frame) => ({ ...frame, ...figure(frame) }));
+    this.stage.replaceChildren(...this.frames.map((frame) => frame.element));
+    this.layout();
+  }
+
+  /** As many columns as make the pictures largest. */
+  layout() {
+    if (!this.frames?.length) return;
+    const { clientWidth: wide, clientHeight: high } = this.stage;
+    const n = this.frames.length;
+    const shape = this.size[0] / this.size[1];
+    const scale = (columns) => Math.min(wide / columns / shape, high / Math.ceil(n / columns) - 26);
+    const columns = [...Array(n).keys()].map((k) => k + 1).reduce((best, k) => (scale(k) > scale(best) ? k : best), 1);
+    this.stage.style.gridTemplateColumns = `repeat(${columns}, minmax(0, 1fr))`;
+    this.draw();
+  }
+
+  draw() {
+    if (this.waiting) return;
+    this.waiting = requestAnimationFrame(() => {
+      this.waiting = null;
+      for (const frame of this.frames ?? []) this.drawFrame(frame);
+    });
+  }
+
+  drawFrame(frame) {
+    const { canvas, caption } = frame;
+    const dense = devicePixelRatio || 1;
+    const [width, height] = [canvas.clientWidth, canvas.clientHeight];
+    if (!width || !height) return;
+    if (canvas.width !== Math.round(width * dense)) canvas.width = Math.round(width * dense);
+    if (canvas.height !== Math.round(height * dense)) canvas.height = Math.round(height * dense);
+    const context = canvas.getContext("2d");
+    context.setTransform(1, 0, 0, 1, 0, 0);
+    context.clearRect(0, 0, canvas.width, canvas.height);
+    const { scale, left, top } = this.place(canvas);
+    const into = () => context.setTransform(scale * dense, 0, 0, scale * dense, left * dense, top * dense);
+    into();
+    this.sharpen(scale * dense);
+    context.imageSmoothingEnabled = scale * dense < 8;
+    context.imageSmoothingQuality = "high";
+    const paint = (pane) => this.drawPane(context, pane, scale);
+    if (frame.pane) {
+      paint(frame.pane);
+    } else if (this.mode === "slider") {
+      const at = this.cutPlace(canvas);
+      clipped(context, dense, [0, 0, at, height], into, () => paint(frame.a));
+      clipped(context, dense, [at, 0, width - at, height], into, () => paint(frame.b));
+      context.setTransform(dense, 0, 0, dense, 0, 0);
+      drawCut(context, at, height);
+      caption.textContent = `left: ${frame.a.title} · right: ${frame.b.title}`;
+    } else if (this.mode === "blink") {
+      const shown = this.flipped ? frame.b : frame.a;
+      paint(shown);
+      caption.textContent = shown.title;
+    } else if (frame.a.bitmap && frame.b.bitmap) {
+      this.difference ??= difference(this.source(frame.a), this.source(frame.b));
+      context.drawImage(this.difference.canvas, 0, 0, ...this.size);
+      this.drawRegions(context, frame.a, scale);
+      const most = this.difference.most;
+      caption.textContent = most
+        ? `${frame.a.title} against ${frame.b.title}: black is equal, white differs by ${most} of 255`
+        : `${frame.a.title} and ${frame.b.title} are equal`;
+    }
+    if (!frame.pane) canvas.setAttribute("aria-label", caption.textContent);
+    if (this.hovered?.canvas === canvas && this.paint) this.drawBrush(context, dense, scale);
+    canvas.style.touchAction = this.look.zoom === 1 && !this.paint && !this.levelling && this.mode !== "slider" ? "pan-y" : "none";
+    canvas.style.cursor = this.paint ? "crosshair" : this.levelling ? "ns-resize" : "grab";
+  }
+
+  drawPane(context, pane, scale) {
+    const source = this.source(pane);
+    if (source) context.drawImage(source, 0, 0, ...this.size);
+    else {
+      context.fillStyle = "#aab";
+      context.font = `${16 / scale}px sans-serif`;
+      context.fillText("The picture was not sent", 12 / scale, 28 / scale);
+    }
+    this.drawRegions(context, pane, scale);
+    if (pane.layer && this.opacity >= 0) {
+      context.globalAlpha = pane.layer.opacity ?? 0.5;
+      context.drawImage(pane.layer.canvas, 0, 0, ...this.size);
+      context.globalAlpha = 1;
+    }
+  }
+
+  drawRegions(context, pane, scale) {
+    for (const region of pane.regions ?? []) {
+      if (this.opacity > 0) {
+        context.globalAlpha = this.opacity;
+        context.drawImage(region.fill, 0, 0, ...this.size);
+        context.globalAlpha = 1;
+      }
+      if (!this.outline) continue;
+      context.save();
+      context.scale(this.size[0] / region.width, this.size[1] / region.height);
+      for (const [colour, wide] of [["rgba(0,0,0,.65)", 3.5], [region.line ?? inCss(region.colour), 1.7]]) {
+        context.strokeStyle = colour;
+        context.lineWidth = (wide / scale) * (region.width / this.size[0]);
+        context.stroke(region.path);
+      }
+      context.restore();
+    }
+  }
+
+  drawBrush(context, dense, scale) {
+    const radius = Math.max(2, (this.paint.size / 2) * scale);
+    context.setTransform(dense, 0, 0, dense, 0, 0);
+    for (const [colour, wide] of [["#000", 3], ["#fff", 1.2]]) {
+      context.strokeStyle = colour;
+      context.lineWidth = wide;
+      context.beginPath();
+      context.arc(this.hovered.x, this.hovered.y, radius, 0, 7);
+      context.stroke();
+    }
+  }
+
+  /** The picture of a pane under the present window. */
+  source(pane) {
+    if (!pane.bitmap || (this.window.width === 255 && this.window.centre === 127.5)) return pane.bitmap;
+    const key = `${this.window.centre} ${this.window.width}`;
+    if (pane.windowedAt !== key) {
+      pane.windowed = windowed(pane.bitmap, this.window);
+      pane.windowedAt = key;
+    }
+    return pane.windowed;
+  }
+
+  // Zoomed in beyond what the copy holds: fetch the whole picture.
+  sharpen(scale) {
+    for (const pane of this.panes) {
+      if (pane.full || !pane.bitmap || (pane.bitmap.width / this.size[0]) * 1.2 > scale) continue;
+      pane.full = true;
+      picture(pane.url).then((bitmap) => {
+        Object.assign(pane, { bitmap, windowedAt: null });
+        this.difference = null;
+        this.draw();
+      }, () => (pane.full = false));
+    }
+  }
+
+  /** Where the frame lies in a canvas, in CSS pixels. */
+  place(canvas) {
+    const [width, height] = [canvas.clientWidth, canvas.clientHeight];
+    const scale = Math.min(width / this.size[0], height / this.size[1]) * this.look.zoom;
+    const left = width / 2 - this.look.x * this.size[0] * scale;
+    const top = height / 2 - this.look.y * this.size[1] * scale;
+    return { scale, left, top };
+  }
+
+  inImage(canvas, x, y) {
+    const { scale, left, top } = this.place(canvas);
+    return [(x - left) / scale, (y - top) / scale];
+  }
+
+  moved(canvas, dx, dy) {
+    const { scale } = this.place(canvas);
+    this.lookAt(this.look.zoom, this.look.x - dx / scale / this.size[0], this.look.y - dy / scale / this.size[1]);
+  }
+
+  /** By a factor, keeping what lies at (x, y) where it is; the middle by default. */
+  zoomed(canvas, factor, x, y) {
+    canvas ??= this.frames?.[0]?.canvas;
+    if (!canvas) return;
+    x ??= canvas.clientWidth / 2;
+    y ??= canvas.clientHeight / 2;
+    const before = this.inImage(canvas, x, y);
+    const zoom = Math.max(1, Math.min(40, this.look.zoom * factor));
+    this.look.zoom = zoom;
+    const after = this.inImage(canvas, x, y);
+    this.lookAt(zoom, this.look.x + (before[0] - after[0]) / this.size[0], this.look.y + (before[1] - after[1]) / this.size[1]);
+  }
+
+  lookAt(zoom, x, y) {
+    const inside = (at) => (zoom === 1 ? 0.5 : Math.max(0, Math.min(1, at)));
+    this.look = { zoom, x: inside(x), y: inside(y) };
+    this.draw();
+    this.tell();
+  }
+
+  pan(dx, dy) {
+    this.lookAt(this.look.zoom, this.look.x + dx / this.look.zoom, this.look.y + dy / this.look.zoom);
+  }
+
+  reset() {
+    this.window = { ...WHOLE };
+    this.difference = null;
+    this.lookAt(1, 0.5, 0.5);
+  }
+
+  /** Sideways: width of the window; up and down: its centre. */
+  levelled(dx, dy) {
+    const width = Math.max(2, Math.min(510, this.window.width + dx));
+    this.window = { width, centre: Math.max(0, Math.min(255, this.window.centre + dy / 2)) };
+    this.difference = null;
+    this.draw();
+    this.tell();
+  }
+
+  // The cut is a share of the frame, so that it stays where it is in the picture.
+  cutPlace(canvas) {
+    const { scale, left } = this.place(canvas);
+    return Math.max(0, Math.min(canvas.clientWidth, left + this.cut * this.size[0] * scale));
+  }
+
+  cutFrom(canvas, x) {
+    return this.inImage(canvas, x, 0)[0] / this.size[0];
+  }
+
+  setCut(cut) {
+    this.cut = Math.max(0, Math.min(1, cut));
+    this.draw();
+    this.tell();
+  }
+
+  hover(canvas, x, y) {
+    this.hovered = canvas && { canvas, x, y };
+    if (this.paint) this.draw();
+  }
+
+  tell() {
+    this.dispatchEvent(new CustomEvent("change"));
+  }
+}
+
+const made = new Map(); // the last few outlines
+
+export async function regionsOf(url, classes) {
+  if (!made.has(url)) {
+    made.set(url, regions(await picture(url), classes));
+    if (made.size > 12) made.delete(made.keys().next().value);
+  }
+  return made.get(url);
+}
+
+function figure({ title, pane }) {
+  const element = document.createElement("figure");
+  const canvas = document.createElement("canvas");
+  const caption = document.createElement("figcaption");
+  caption.textContent = title;
+  canvas.setAttribute("role", "img");
+  canvas.setAttribute("aria-label", title);
+  if (pane) element.dataset.pane = pane.name;
+  element.append(caption, canvas);
+  return { element, canvas, caption };
+}
+
+function clipped(context, dense, box, into, paint) {
+  context.save();
+  context.setTransform(dense, 0, 0, dense, 0, 0);
+  context.beginPath();
+  context.rect(...box);
+  context.clip();
+  into();
+  paint();
+  context.restore();
+}
+
+function drawCut(context, at, height) {
+  for (const [colour, wide] of [["#000", 4], ["#fff", 2]]) {
+    context.strokeStyle = context.fillStyle = colour;
+    context.lineWidth = wide;
+    context.beginPath();
+    context.moveTo(at, 0);
+    context.lineTo(at, height);
+    context.stroke();
+    context.beginPath();
+    context.arc(at, height / 2, 9 + wide, 0, 7);
+    context.fill();
+  }
+}

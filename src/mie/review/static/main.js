@@ -2,10 +2,12 @@
 
 import { Refusal } from "./api.js";
 import { bar } from "./bar.js";
+import { consensusPage } from "./consensus.js";
 import { button, h } from "./dom.js";
 import { homePage } from "./home.js";
 import { showKeys, useKeys } from "./keys.js";
 import { Outbox } from "./outbox.js";
+import { peoplePage } from "./people.js";
 import { enter } from "./session.js";
 import { workPage } from "./work.js";
 
@@ -40,20 +42,30 @@ const app = {
 
 let leave = null;
 
-const pages = [["#/", "Work"]];
+function pages() {
+  const { can, tasks } = app.me;
+  return [["#/", "Work"], can.adjudicate && [`#/consensus/${tasks[0].kind}`, "Consensus"], can.administer && ["#/people", "People"]].filter(Boolean);
+}
 
-async function route() {
+function route() {
   leave?.();
   leave = null;
   notice.replaceChildren();
   const [page, kind] = location.hash.replace(/^#\/?/, "").split("/");
   const task = app.me.tasks.find((each) => each.kind === page);
+  const judged = app.me.tasks.find((each) => each.kind === kind);
   if (task) {
-    top.page(task.title, pages, "");
+    top.page(task.title, pages(), "");
     top.progress(task);
     leave = workPage(main, app, task);
+  } else if (page === "consensus" && judged && app.me.can.adjudicate) {
+    top.page("Consensus", pages(), pages()[1][0]);
+    leave = consensusPage(main, app, judged);
+  } else if (page === "people" && app.me.can.administer) {
+    top.page("People", pages(), "#/people");
+    leave = peoplePage(main, app);
   } else {
-    top.page("", pages, "#/");
+    top.page("", pages(), "#/");
     leave = homePage(main, app);
   }
   main.focus({ preventScroll: true });
@@ -77,7 +89,7 @@ async function begin() {
     ["h", "All work", () => (location.hash = "#/")],
   ]);
   addEventListener("hashchange", route);
-  await route();
+  route();
 }
 
 begin().catch((error) => app.failed(error));

@@ -3,6 +3,7 @@
 
 import { call, Refusal } from "./api.js";
 import { keep, kept, keptNames } from "./keep.js";
+import { fromDataUrl } from "./pictures.js";
 
 const RETRY = [500, 1000, 2000, 4000, 8000];
 
@@ -101,12 +102,6 @@ export class Outbox extends EventTarget {
   tell() {
     this.dispatchEvent(new CustomEvent("change"));
   }
-}
-
-// `fetch` of a data URL is not allowed by the page's own policy.
-function fromDataUrl(url) {
-  const bytes = Uint8Array.from(atob(url.split(",")[1]), (letter) => letter.charCodeAt(0));
-  return new Blob([bytes], { type: "image/png" });
 }
 
 // randomUUID exists only where the page came over TLS or from this machine.

@@ -87,7 +87,9 @@ function along(path, length, isEdge, line, across) {
 }
 
 export const COLOURS = { red: [255, 0, 0], green: [0, 255, 0], blue: [0, 0, 255] };
-export const inCss = (colour) => (COLOURS[colour] ? `rgb(${COLOURS[colour]})` : "rgb(255,0,0)");
+// Pure blue is hardly seen on black, so outlines are lighter.
+const LINES = { red: "#ff3b30", green: "#2ee65c", blue: "#5b9bff" };
+export const lineOf = (colour) => LINES[colour] ?? LINES.red;
 
 function filled(data, width, height, value, colour) {
   const [red, green, blue] = COLOURS[colour] ?? COLOURS.red;

@@ -80,7 +80,8 @@ export function tools(viewer) {
     if (!viewer.grey) viewer.levelling = false;
     level.hidden = !viewer.grey;
     level.setAttribute("aria-pressed", viewer.levelling);
-    region.hidden = !viewer.classes?.length || viewer.noRegion;
+    region.hidden = !viewer.classes?.length;
+    modes.hidden = viewer.panes.length < 2 || viewer.alike;
     const { centre, width } = viewer.window;
     const parts = [viewer.look.zoom > 1 ? `${viewer.look.zoom.toFixed(1)}×` : "", width === 255 && centre === 127.5 ? "" : `W ${Math.round(width)} L ${Math.round(centre)}`];
     readout.textContent = parts.filter(Boolean).join(" · ");
@@ -113,5 +114,5 @@ export function tools(viewer) {
     ["[", "Region fainter", () => setOpacity(viewer.opacity - 0.1)],
     ["]", "Region stronger", () => setOpacity(viewer.opacity + 0.1)],
   ];
-  return { element, keys, refresh };
+  return { element, keys, refresh, setOutline };
 }

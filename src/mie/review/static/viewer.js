@@ -2,7 +2,7 @@
 
 import { listen } from "./gestures.js";
 import { displayed, picture } from "./pictures.js";
-import { difference, inCss, regions, windowed } from "./pixels.js";
+import { difference, lineOf, regions, windowed } from "./pixels.js";
 
 export const MODES = [
   ["side", "Side by side"],
@@ -44,6 +44,7 @@ export class Viewer extends EventTarget {
    */
   async show({ panes, size, grey, mask = null, classes = [], pair, same = false }) {
     Object.assign(this, { size, grey, classes, mask });
+    this.alike = panes.every((pane) => pane.url === panes[0].url); // nothing to compare but outlines
     this.pair = pair ?? [panes[0].name, panes.at(-1).name];
     if (!same) {
       this.look = { zoom: 1, x: 0.5, y: 0.5 };
@@ -73,13 +74,6 @@ export class Viewer extends EventTarget {
     }
   }
 
-  /** Another picture or mask in one pane, the rest as it is. */
-  setRegions(name, made) {
-    const pane = this.pane(name);
-    if (pane) pane.regions = made;
-    this.draw();
-  }
-
   pane(name) {
     return this.panes.find((pane) => pane.name === name);
   }
@@ -107,7 +101,7 @@ export class Viewer extends EventTarget {
     const [a, b] = this.pair.map((name) => this.pane(name));
     this.difference = null;
     const wanted =
-      this.mode === "side" || !a || !b
+      this.mode === "side" || this.alike || !a || !b
         ? this.panes.map((pane) => ({ title: pane.title, pane, current: pane.current }))
         : [{ title: "", a, b }];
     this.frames = wanted.map((frame) => ({ ...frame, ...figure(frame) }));
@@ -189,8 +183,8 @@ export class Viewer extends EventTarget {
       context.fillText("The picture was not sent", 12 / scale, 28 / scale);
     }
     this.drawRegions(context, pane, scale);
-    if (pane.layer && this.opacity >= 0) {
-      context.globalAlpha = pane.layer.opacity ?? 0.5;
+    if (pane.layer && this.outline) {
+      context.globalAlpha = this.opacity || 0.45;
       context.drawImage(pane.layer.canvas, 0, 0, ...this.size);
       context.globalAlpha = 1;
     }
@@ -206,7 +200,7 @@ export class Viewer extends EventTarget {
       if (!this.outline) continue;
       context.save();
       context.scale(this.size[0] / region.width, this.size[1] / region.height);
-      for (const [colour, wide] of [["rgba(0,0,0,.65)", 3.5], [region.line ?? inCss(region.colour), 1.7]]) {
+      for (const [colour, wide] of [["rgba(0,0,0,.65)", 3.5], [lineOf(region.colour), 1.7]]) {
         context.strokeStyle = colour;
         context.lineWidth = (wide / scale) * (region.width / this.size[0]);
         context.stroke(region.path);

@@ -1,17 +1,21 @@
 // One kind of work on the screen: what was asked, the pictures, and the panel where it is answered.
 //
-// A kind is a module with HINT, panes(item), summary(answer) and panel(given). `given` is {task, item, begun
-// (a draft or null), save(draft), submit(answer, mask), viewer, changed()}; a panel gives back {element, keys,
-// stop?()} and may show other panes than those it began with through `viewer`.
+// A kind is a module with HINT, panes(item), summary(answer) and panel(given), perhaps pair(item) and OUTLINE.
+// `given` is {task, item, begun (a draft or null), save(draft), submit(answer, mask), viewer, say(text)}; a panel
+// gives back {element, keys}, perhaps asked (in place of the heading), ready() once the pictures are there, and
+// stop(). It may show other panes through `viewer`.
 
-import * as inspect from "./inspect.js";
 import { button, h } from "./dom.js";
 import { Feed } from "./feed.js";
+import * as inspect from "./inspect.js";
 import { useKeys } from "./keys.js";
+import * as mask from "./mask.js";
+import * as questions from "./questions.js";
+import * as rank from "./rank.js";
 import { tools } from "./tools.js";
 import { Viewer } from "./viewer.js";
 
-export const KINDS = { inspect };
+export const KINDS = { inspect, mask, rank, questions };
 
 /** Instruction, description and what else is known of a sample. */
 export function heading(item) {
@@ -31,6 +35,7 @@ export function workPage(main, app, task) {
   const stage = h("div", { class: "stage" });
   const viewer = new Viewer(stage);
   const looking = tools(viewer);
+  if (kind.OUTLINE) looking.setOutline(true);
   const asked = h("div", {});
   const side = h("section", { class: "panel", "aria-label": "Your answer" });
   const back = button("Previous", "←", () => feed.previous());
@@ -87,10 +92,9 @@ export function workPage(main, app, task) {
     shown = item.id;
     release();
     clock.start();
-    asked.replaceChildren(heading(item));
     const begun = feed.draft(item);
     viewer.paint = null;
-    const seen = viewer.show({ panes: kind.panes(item), size: item.size, grey: item.grey, mask: item.images.mask, classes: item.classes });
+    const seen = viewer.show({ panes: kind.panes(item), size: item.size, grey: item.grey, mask: item.images.mask, classes: item.classes, pair: kind.pair?.(item) });
     current = kind.panel({
       task,
       item,
@@ -98,12 +102,17 @@ export function workPage(main, app, task) {
       begun: begun?.answer ?? begun,
       save: (draft) => feed.draft(item, draft),
       submit: submit(item),
+      say: app.say,
     });
+    asked.replaceChildren(current.asked ?? heading(item));
     side.replaceChildren(place, h("p", { class: "hint" }, kind.HINT), current.element, walk);
     releases = [useKeys("This work", current.keys)];
     looking.refresh();
+    const here = current;
     seen.then(() => {
+      if (here !== current) return;
       looking.refresh();
+      here.ready?.();
       page.dataset.shown = item.id; // the pictures are there
     });
   };

@@ -1,0 +1,176 @@
+// The adjudicator's page: what raters said, side by side, and the word that settles it.
+
+import { get } from "./api.js";
+import { button, h, plural } from "./dom.js";
+import { figuresLine } from "./figures.js";
+import { useKeys } from "./keys.js";
+import { prefetch } from "./pictures.js";
+import { tools } from "./tools.js";
+import { Viewer } from "./viewer.js";
+import { heading, KINDS } from "./work.js";
+
+const WHICH = [
+  ["disagreement", "where raters differ"],
+  ["answered", "all with an answer"],
+  ["settled", "settled"],
+];
+
+export function consensusPage(main, app, task) {
+  const kind = KINDS[task.kind];
+  const stage = h("div", { class: "stage" });
+  const viewer = new Viewer(stage);
+  const looking = tools(viewer);
+  if (kind.OUTLINE) looking.setOutline(true);
+  const figures = h("div", { class: "figures" });
+  const asked = h("div", {});
+  const side = h("section", { class: "panel", "aria-label": "Answers and decision" });
+  const which = h("select", { id: "which", onchange: () => load() }, WHICH.map(([value, label]) => h("option", { value }, label)));
+  const back = button("Previous", "←", () => go(at - 1));
+  const ahead = button("Next", "→", () => go(at + 1));
+  const place = h("p", { class: "place", "aria-live": "polite" });
+  const empty = h("p", { class: "hint" });
+  const page = h("div", { class: `work consensus ${task.kind}` }, h("section", { class: "look", "aria-label": "Sample" }, asked, looking.element, stage), side);
+  const kinds = app.me.tasks.map((each) => h("a", { href: `#/consensus/${each.kind}`, "aria-current": each.kind === task.kind ? "page" : null }, each.title));
+  main.replaceChildren(
+    h("div", { class: "judging" }, h("nav", { "aria-label": "Kinds of work" }, kinds), h("span", { class: "which" }, h("label", { for: "which" }, "Show "), which), figures),
+    page,
+  );
+
+  let listed = [];
+  let after = null;
+  let at = 0;
+  let current = null;
+  let release = null;
+  let gone = false;
+
+  const load = async () => {
+    try {
+      const said = await get(`/api/tasks/${task.kind}/consensus?only=${which.value}&limit=200`);
+      if (gone) return;
+      listed = said.items;
+      after = said.after;
+      const unsettled = listed.findIndex((entry) => !entry.settled);
+      await go(Math.max(0, unsettled));
+      const found = await get(`/api/tasks/${task.kind}/figures`);
+      figures.replaceChildren(figuresLine(found));
+    } catch (error) {
+      app.failed(error);
+    }
+  };
+
+  const more = async () => {
+    const said = await get(`/api/tasks/${task.kind}/consensus?only=${which.value}&limit=200&after=${after}`);
+    listed.push(...said.items);
+    after = said.after;
+  };
+
+  const go = async (to) => {
+    if (to >= listed.length && after !== null) await more();
+    at = Math.max(0, Math.min(listed.length - 1, to));
+    if (!listed.length) return nothing();
+    const detail = await fetched(at);
+    if (gone) return undefined;
+    draw(detail);
+    if (listed[at + 1]) fetched(at + 1).then((next) => prefetch(next.item), () => {});
+    return undefined;
+  };
+
+  const cache = new Map();
+  const fetched = (number) => {
+    const { item } = listed[number];
+    if (!cache.has(item)) cache.set(item, get(`/api/tasks/${task.kind}/consensus/${item}`));
+    cache.get(item).catch(() => cache.delete(item));
+    return cache.get(item);
+  };
+
+  const nothing = () => {
+    release?.();
+    release = null;
+    asked.replaceChildren();
+    stage.replaceChildren();
+    viewer.frames = [];
+    looking.element.hidden = true;
+    empty.textContent = which.value === "disagreement" ? "No two raters differ here." : "There is nothing here yet.";
+    side.replaceChildren(empty);
+  };
+
+  const draw = ({ item, answers, consensus }) => {
+    release?.();
+    current?.stop?.();
+    looking.element.hidden = false;
+    viewer.paint = null;
+    const entry = listed[at];
+    place.textContent = `${at + 1} of ${listed.length}${after === null ? "" : "+"}${entry.settled ? " · settled" : ""}`;
+    back.disabled = at === 0;
+    ahead.disabled = at + 1 >= listed.length && after === null;
+    const settle = (answer, mask = null) => {
+      app.outbox.add({ path: `/api/items/${item.id}/consensus`, body: { version: item.version, answer }, item: item.id, mask });
+      entry.settled = true;
+      cache.set(item.id, Promise.resolve({ item, answers, consensus: { answer, by: app.user.pseudonym, repaired: mask } }));
+      app.say(`Settled: ${kind.summary(answer)}`);
+      go(Math.min(at + 1, listed.length - 1));
+    };
+    const undo = () => {
+      app.outbox.add({ path: `/api/items/${item.id}/consensus/undo`, body: {}, item: item.id });
+      entry.settled = false;
+      cache.set(item.id, Promise.resolve({ item, answers, consensus: null }));
+      app.say("Taken back.");
+      go(at);
+    };
+    const decided = { ...item, answer: consensus?.answer ?? null, repaired: consensus?.repaired };
+    const seen = viewer.show({ panes: withRaters(kind, item, answers), size: item.size, grey: item.grey, mask: item.images.mask, classes: item.classes, pair: kind.pair?.(item) });
+    current = kind.panel({ task, item: decided, viewer, begun: null, save: () => {}, submit: settle, say: app.say });
+    asked.replaceChildren(current.asked ?? heading(item));
+    side.replaceChildren(
+      place,
+      h("h2", {}, plural(answers.length, "answer")),
+      h("ul", { class: "said" }, answers.map((given) => said(kind, given, () => settle({ ...given.answer, comment: "" })))),
+      consensus ? h("p", { class: "place" }, `Settled by ${consensus.by}: ${kind.summary(consensus.answer)}`) : null,
+      h("h2", {}, consensus ? "Decide anew" : "Or decide yourself"),
+      current.element,
+      h("nav", { class: "walk", "aria-label": "Samples" }, back, ahead, consensus ? button("Undo", "U", undo) : null),
+    );
+    release = useKeys("Decide", [...current.keys, ["ArrowLeft", "Previous sample", () => go(at - 1)], ["ArrowRight", "Next sample", () => go(at + 1)], ["u", "Take the decision back", () => consensus && undo()]]);
+    looking.refresh();
+    const here = current;
+    seen.then(() => {
+      if (here !== current) return;
+      looking.refresh();
+      here.ready?.();
+      page.dataset.shown = item.id;
+    });
+  };
+
+  const leave = useKeys("Looking", looking.keys);
+  load();
+  return () => {
+    gone = true;
+    release?.();
+    current?.stop?.();
+    leave();
+    viewer.stop();
+  };
+}
+
+function said(kind, { rater, answer }, adopt) {
+  return h(
+    "li",
+    {},
+    h("b", {}, rater),
+    h("span", {}, kind.summary(answer)),
+    answer.comment ? h("q", {}, answer.comment) : null,
+    button("Adopt", null, adopt, { "aria-label": `Adopt the answer of ${rater}` }),
+  );
+}
+
+/** For masks: who chose which, and the repaired ones beside the proposals. */
+function withRaters(kind, item, answers) {
+  const panes = kind.panes(item);
+  if (item.kind !== "mask") return panes;
+  const by = (id) => answers.filter(({ answer }) => answer.choice === id).map(({ rater }) => rater).join(", ");
+  const repaired = answers.filter(({ answer }) => answer.choice === "repaired");
+  return [
+    ...panes.map((pane) => ({ ...pane, title: `${pane.title}${by(pane.name) ? ` · ${by(pane.name)}` : ""}` })),
+    ...repaired.map(({ rater, mask_image: mask }) => ({ name: `by-${rater}`, title: `repaired by ${rater}`, url: item.images.input, mask })),
+  ];
+}

@@ -1,0 +1,97 @@
+// Yes or no on a dialogue: several turns, each an edit of what the one before made.
+
+import { comment } from "./comment.js";
+import { button, choice, h, tick } from "./dom.js";
+
+export const HINT = "Read the instructions, follow the picture from turn to turn, and answer.";
+
+const ANSWERS = [
+  ["yes", "Yes", "Y"],
+  ["no", "No", "N"],
+  ["not_applicable", "Does not apply", "X"],
+];
+
+/** The whole way: where it began, and what each turn made. */
+export function panes(item) {
+  return [
+    { name: "start", title: "Start", url: item.turns[0].input },
+    ...item.turns.map((turn, at) => ({ name: `turn${at}`, title: `After turn ${at + 1}`, url: turn.output })),
+  ];
+}
+
+function panesOf(turn, at) {
+  return [
+    { name: "input", title: `Before turn ${at + 1}`, url: turn.input },
+    { name: "output", title: `After turn ${at + 1}`, url: turn.output },
+    turn.reference ? { name: "reference", title: "Reference", url: turn.reference } : null,
+  ].filter(Boolean);
+}
+
+export function summary(answer) {
+  return Object.entries(answer.answers).map(([id, said]) => `${id.replaceAll("_", " ")}: ${said.replaceAll("_", " ")}`).join(" · ");
+}
+
+export function panel({ task, item, begun, save, submit, viewer, say }) {
+  const from = begun ?? item.answer ?? {};
+  const answers = { ...from.answers };
+  const note = comment(from.comment, () => save({ answers, comment: note.value }));
+  const asked = task.questions.filter(({ id }) => item.questions.includes(id));
+  let turn = -1; // all of them
+
+  const strip = h("ol", { class: "turns" });
+  const look = (at) => {
+    turn = Math.max(-1, Math.min(item.turns.length - 1, at));
+    drawTurns();
+    const shown = turn < 0 ? panes(item) : panesOf(item.turns[turn], turn);
+    viewer.show({ panes: shown, size: item.size, grey: item.grey, same: true, pair: turn < 0 ? undefined : ["input", "output"] }).then(() => viewer.tell());
+  };
+  const drawTurns = () =>
+    strip.replaceChildren(
+      h("li", {}, button("All turns", null, () => look(-1), { "aria-pressed": turn === -1 })),
+      ...item.turns.map(({ prompt }, at) =>
+        h("li", {}, button(h("span", {}, h("b", {}, `Turn ${at + 1} `), prompt), null, () => look(at), { "aria-pressed": turn === at })),
+      ),
+    );
+
+  const boxes = asked.map(({ id, text }) => choice(text, `question-${id}`, ANSWERS, answers[id], (said) => reply(id, said)));
+  const done = button("Save", "↵", () => finish(), { class: "primary" });
+  const open = () => asked.findIndex(({ id }) => !(id in answers));
+  const draw = () => {
+    boxes.forEach((box, at) => box.classList.toggle("active", at === open()));
+    done.disabled = open() >= 0;
+  };
+  const reply = (id, said) => {
+    answers[id] = said;
+    tick(boxes[asked.findIndex((each) => each.id === id)], said);
+    save({ answers, comment: note.value });
+    draw();
+  };
+  const replyNext = (said) => open() >= 0 && reply(asked[open()].id, said);
+  const finish = () => (open() >= 0 ? say("Answer every question first.") : submit({ kind: "questions", answers: { ...answers }, comment: note.value }));
+  const clear = () => {
+    const last = asked.findLast(({ id }) => id in answers);
+    if (!last) return;
+    delete answers[last.id];
+    tick(boxes[asked.indexOf(last)], "");
+    save({ answers, comment: note.value });
+    draw();
+  };
+
+  drawTurns();
+  draw();
+  return {
+    asked: h("div", { class: "asked" }, h("p", { class: "label" }, "Instructions"), strip, h("p", { class: "facts" }, [item.modality, item.anatomy].filter(Boolean).join(" · "))),
+    element: h("form", { class: "answer", onsubmit: (event) => event.preventDefault() }, boxes, note.element, done),
+    keys: [
+      ["y", "Yes to the marked question", () => replyNext("yes")],
+      ["n", "No", () => replyNext("no")],
+      ["x", "Does not apply", () => replyNext("not_applicable")],
+      ["Backspace", "Take the last reply back", clear],
+      ["ArrowUp", "Turn before", () => look(turn - 1)],
+      ["ArrowDown", "Turn after", () => look(turn + 1)],
+      ["Enter", "Save", finish],
+      ["Ctrl+Enter", null, finish],
+      ["m", "Comment", () => note.focus()],
+    ],
+  };
+}

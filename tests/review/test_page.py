@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import base64
+import os
+import re
 import shutil
+import signal
+import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 from sqlalchemy import select
 
 from mie.images.png import decode_png
+from mie.review.database import Database
 from mie.review.serve import open_desk
-from mie.review.tables import masks
+from mie.review.tables import answers, consensus, events, masks
+from mie.running.run import run_editor
+from mie.store.dataset import Dataset
+from mie.store.write import write_dataset
 from tests.review.browser import QUIET, Seat, Served, serving
+from tests.review.test_server import running
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = next(
@@ -217,7 +229,8 @@ def test_choose_and_repair_a_mask(served, seats):
     page.wait_for_function("() => document.querySelector('[data-pane=repair]')")
     canvas = page.locator(".stage canvas")
     box = canvas.bounding_box()
-    height, width = 160, 160
+    width, height = json_of(page, served, third)["size"]
+    assert (width, height) == (128, 128)
     scale = min(box["width"] / width, box["height"] / height)
     at = lambda x, y: (
         box["x"] + box["width"] / 2 + (x - width / 2) * scale,
@@ -232,11 +245,11 @@ def test_choose_and_repair_a_mask(served, seats):
         page.mouse.up()
 
     page.locator("#brush-size").fill("7")
-    stroke((10, 150), (120, 150))
+    stroke((10, 118), (100, 118))
     stroke((10, 5), (40, 5))
     page.get_by_role("button", name="Undo stroke").click()
     page.get_by_label("Eraser").click()
-    stroke((30, 140), (30, 158))
+    stroke((30, 108), (30, 126))
     page.reload()  # what was painted is still there
     assert seat.shown() == third
     page.wait_for_function("() => document.querySelector('[data-pane=repair]')")
@@ -250,9 +263,9 @@ def test_choose_and_repair_a_mask(served, seats):
     before = decode_png(source.body())
     assert mask.shape == before.shape == (height, width)
     yy, xx = np.mgrid[:height, :width] + 0.5
-    line = (np.abs(yy - 150) < 3) & (xx > 10) & (xx < 120) & (np.abs(xx - 30) > 4.5)
-    erased = (np.abs(xx - 30) < 3) & (yy > 140) & (yy < 158)
-    near = (np.abs(yy - 150) < 15) & (xx < 130)
+    line = (np.abs(yy - 118) < 3) & (xx > 10) & (xx < 100) & (np.abs(xx - 30) > 4.5)
+    erased = (np.abs(xx - 30) < 3) & (yy > 108) & (yy < 126)
+    near = (np.abs(yy - 118) < 15) & (xx < 110)
     assert (mask[line] == 255).all()
     assert (mask[erased] == 0).all()
     assert np.array_equal(mask[~near], before[~near])  # and the stroke that was undone left nothing
@@ -260,3 +273,325 @@ def test_choose_and_repair_a_mask(served, seats):
 
 def json_of(page: Any, served: Served, item: int) -> Any:
     return page.request.get(f"{served.url}/api/items/{item}").json()
+
+
+@pytest.fixture
+def dialogue(material: Path, tmp_path: Path) -> Iterator[Served]:
+    """Questions on two dialogues of three turns, edited by one run."""
+    dataset = Dataset(material / "dataset")
+    turns = [replace(s, group=f"g{n // 3}", turn=n % 3) for n, s in enumerate(dataset.samples()) if n < 6]
+    about = {"name": "turns", "description": "", "recipe": {}, "deidentified": True}
+    write_dataset(turns, tmp_path / "turns", licenses=dataset.info["licenses"], **about)
+    run_editor(tmp_path / "turns", "identity", tmp_path / "model-q", workers=1)
+    desk = open_desk([tmp_path / "model-q"], kinds=["questions"], db=str(tmp_path / "q.sqlite"), raters=2)
+    with serving(desk) as found:
+        yield found
+
+
+def test_questions_with_keyboard_and_with_mouse(dialogue, seats):
+    seat = seats().join(dialogue)
+    page = seat.page
+    page.goto(f"{dialogue.url}/#/questions")
+    first = seat.shown()
+    captions = page.locator(".stage figcaption")
+    assert captions.all_inner_texts() == ["Start", "After turn 1", "After turn 2", "After turn 3"]
+    prompts = [turn["prompt"] for turn in json_of(page, dialogue, first)["turns"]]
+    assert all(text in page.locator(".turns").inner_text() for text in prompts)
+    seat.press("ArrowDown", "ArrowDown")
+    page.locator("figcaption", has_text="Before turn 2").wait_for()
+    assert captions.all_inner_texts() == ["Before turn 2", "After turn 2", "Reference"]
+    seat.press("y", "n", "Enter")  # the third is open still
+    page.get_by_text("Answer every question first").wait_for()
+    seat.press("Backspace", "y", "x", "Enter")
+    second = seat.shown(first)
+    page.get_by_role("button", name="Turn 1").click()
+    page.locator("figcaption", has_text="Before turn 1").wait_for()
+    for group, value in enumerate(("no", "yes", "not_applicable")):
+        page.locator(".panel fieldset").nth(group).locator(f"[value={value}]").click()
+    page.get_by_role("button", name="Save").click()
+    page.get_by_role("heading", name="Nothing left for you here").wait_for()
+    seat.saved()
+    assert [dialogue.answers()[n]["answers"] for n in (first, second)] == [
+        {"content_memory": "yes", "understanding": "yes", "backtracking": "not_applicable"},
+        {"content_memory": "no", "understanding": "yes", "backtracking": "not_applicable"},
+    ]
+
+
+def test_two_raters_at_once_and_a_reload_in_the_middle(served, seats):
+    ada, bob = seats().join(served, "Ada"), seats().join(served, "Bob")
+    for seat in (ada, bob):
+        seat.page.goto(f"{served.url}/#/inspect")
+    seen: dict[Seat, list[int]] = {ada: [], bob: []}
+    for turn in range(6):
+        for seat, key in ((ada, "a"), (bob, "f")):
+            seen[seat].append(seat.shown(seen[seat][-1] if seen[seat] else None))
+            seat.press(key)
+        if turn == 2:
+            now = ada.shown(seen[ada][-1])
+            ada.press("m")
+            ada.page.keyboard.type("half a sent")
+            ada.page.reload()
+            assert ada.shown() == now
+            assert ada.page.locator("textarea").input_value() == "half a sent"
+            ada.press("ArrowLeft")  # what was done before the reload is still behind
+            assert ada.shown(now) == seen[ada][-1]
+            ada.press("ArrowRight")
+            assert ada.shown(seen[ada][-1]) == now
+    for seat, name, decision in ((ada, "Ada", "accept"), (bob, "Bob", "flag")):
+        seat.saved()
+        assert {n: a["decision"] for n, a in served.answers(name).items()} == dict.fromkeys(
+            seen[seat], decision
+        )
+        assert len(set(seen[seat])) == 6
+    assert served.answers("Ada")[seen[ada][3]]["comment"] == "half a sent"
+
+
+def test_the_next_sample_is_there_before_it_is_asked_for(served, seats):
+    seat = seats().join(served)
+    page = seat.page
+    page.goto(f"{served.url}/#/inspect")
+    first = seat.shown()
+    page.wait_for_load_state("networkidle")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    seat.press("a")
+    second = seat.shown(first)
+    assert not [url for url in asked if f"/items/{second}/images/" in url]
+
+
+def test_no_answer_is_lost_when_the_server_dies(material, tmp_path, seats):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    place = tmp_path / "r.sqlite"
+    arguments = (material / "dataset", "--kind", "inspect", "--db", place, "--port", port)
+    seat = seats()
+    page = seat.page
+    decided: dict[int, str] = {}
+
+    def decide(key: str, word: str) -> None:
+        item = seat.shown(next(reversed(decided)) if decided else None)
+        seat.press(key)
+        decided[item] = word
+
+    with running(*arguments) as server:
+        page.goto(f"{server.url}/#join={server.token}")
+        page.get_by_role("link", name="Start").click()
+        decide("a", "accept")
+        page.wait_for_load_state("networkidle")
+        os.kill(server.process.pid, signal.SIGKILL)
+    decide("f", "flag")
+    decide("a", "accept")
+    page.get_by_text("2 answers not yet saved").wait_for()
+    with running(*arguments):  # comes back while the page is open
+        seat.saved()
+        decide("f", "flag")
+        seat.saved()
+        page.wait_for_load_state("networkidle")
+    decide("f", "flag")
+    page.get_by_text("1 answer not yet saved").wait_for()
+    page.close()  # and this time the page is gone too
+    with running(*arguments) as server:
+        page = seat.page = seat.context.new_page()
+        page.goto(f"{server.url}/#/inspect")
+        seat.shown()
+        seat.saved()
+        assert "5 of 24" in page.locator("#bar .count").inner_text()
+        decide("a", "accept")
+        seat.saved()
+    database = Database(str(place))
+    with database.read() as connection:
+        kept = {row.item_id: row.verdict for row in connection.execute(answers.select())}
+        told = connection.execute(events.select()).all()
+    database.close()
+    assert kept == decided
+    assert len(told) == 6  # none was counted twice
+    assert seat.complaints  # the browser said that the server was away
+    seat.complaints.clear()
+
+
+def test_an_ended_session_keeps_what_was_not_sent(served, seats):
+    seat = seats().join(served)
+    page = seat.page
+    page.goto(f"{served.url}/#/inspect")
+    item = seat.shown()
+    page.wait_for_load_state("networkidle")
+    seat.context.clear_cookies()
+    seat.press("f")
+    page.get_by_role("heading", name="Log in").wait_for()
+    assert served.answers() == {}
+    page.goto("about:blank")
+    page.goto(served.link("Ada"))
+    page.get_by_role("heading", name="Welcome, Ada").wait_for()
+    seat.saved()
+    assert served.answers("Ada")[item]["decision"] == "flag"
+    seat.complaints.clear()  # 401 twice
+
+
+def picture(page: Any, pane: str) -> np.ndarray:
+    """What a pane shows, (H, W) uint8: its red channel."""
+    canvas = f"[data-pane='{pane}'] canvas"
+    page.evaluate("() => new Promise(requestAnimationFrame)")
+    data = page.evaluate(f'() => document.querySelector("{canvas}").toDataURL()')
+    return cv2.imdecode(np.frombuffer(base64.b64decode(data.split(",")[1]), np.uint8), -1)[..., 2]
+
+
+# The values 0..255 under the window 68..132.
+WINDOWED_RAMP = """async () => {
+    const pixels = await import('/static/pixels.js')
+    const canvas = pixels.canvasOf(256, 1)
+    const ramp = new ImageData(256, 1)
+    for (let n = 0; n < 256; n++) ramp.data.set([n, n, n, 255], 4 * n)
+    canvas.getContext('2d').putImageData(ramp, 0, 0)
+    const shown = pixels.pixelsOf(pixels.windowed(canvas, {centre: 100, width: 64}))
+    return [...shown.data].filter((_, n) => n % 4 === 0)
+}"""
+
+
+def test_looking(served, seats):
+    def grey(route: Any) -> None:
+        response = route.fetch()
+        body = response.json()
+        for item in body["items"]:
+            item["grey"] = True
+        route.fulfill(response=response, json=body)
+
+    seat = seats().join(served)
+    page = seat.page
+    page.route("**/api/tasks/inspect/next", grey)
+    page.goto(f"{served.url}/#/inspect")
+    seat.shown()
+    whole = picture(page, "input"), picture(page, "reference")
+    box = page.locator("[data-pane=input] canvas").bounding_box()
+    page.mouse.move(box["x"] + 100, box["y"] + 200)
+    page.mouse.wheel(0, -300)  # over the input
+    page.wait_for_function("() => document.querySelector('.readout').textContent.includes('×')")
+    near = picture(page, "input"), picture(page, "reference")
+    assert all((a != b).any() for a, b in zip(whole, near, strict=True))  # both moved
+    unmarked = near[0] == near[1]
+    assert unmarked.mean() > 0.5  # to the same place: they differ where the region is marked
+    page.mouse.down()
+    page.mouse.move(box["x"] + 160, box["y"] + 240, steps=3)
+    page.mouse.up()
+    assert (picture(page, "reference") != near[1]).any()
+    seat.press("0")
+    assert (picture(page, "input") == whole[0]).all()
+    # Window and level with the right button, against the formula.
+    page.mouse.down(button="right")
+    page.mouse.move(box["x"] + 60, box["y"] + 170, steps=2)
+    page.mouse.up(button="right")
+    width, centre = map(int, re.findall(r"W (\d+) L (\d+)", page.locator(".readout").inner_text())[0])
+    assert (width, centre) != (255, 128)
+    expected = np.clip((np.arange(256) - 68) / 64 * 255, 0, 255)
+    assert np.abs(np.array(page.evaluate(WINDOWED_RAMP)) - expected).max() <= 0.5
+    seat.press("0", "o")
+    outlined = picture(page, "input")
+    assert 0 < (outlined != whole[0]).mean() < 0.2
+    seat.press("o", "v")
+    assert page.get_by_role("radio", name="Slider").is_checked()
+    caption = page.locator(".stage figcaption")
+    assert caption.inner_text() == "left: Input · right: Output"
+    before = page.evaluate("() => document.querySelector('.stage canvas').toDataURL()")
+    page.mouse.move(box["x"] + 2 * box["width"] / 2, box["y"] + 300)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] - 200, box["y"] + 300, steps=3)
+    page.mouse.up()
+    assert page.get_by_label("Place of the cut").input_value() != "50"
+    page.evaluate("() => new Promise(requestAnimationFrame)")
+    assert page.evaluate("() => document.querySelector('.stage canvas').toDataURL()") != before
+    seat.press("v")
+    page.wait_for_function("() => document.querySelector('.stage figcaption').textContent === 'Output'")
+    page.wait_for_function("() => document.querySelector('.stage figcaption').textContent === 'Input'")
+    seat.press("v")
+    page.wait_for_function(
+        "() => /differs by \\d+ of 255/.test(document.querySelector('.stage figcaption').textContent)"
+    )
+    seat.press("v")
+    assert caption.all_inner_texts() == ["Input", "Output"]
+
+
+def test_an_adjudicator_settles_what_raters_differ_on(served, seats):
+    items: list[int] = []
+    for name, words in (("Ada", ["accept", "accept"]), ("Bob", ["reject", "accept"])):
+        seat = seats().join(served, name)
+        seat.page.goto(f"{served.url}/#/inspect")
+        for word in words:
+            items.append(seat.shown(items[-1] if items else None))
+            if word == "accept":
+                seat.press("a")
+            else:
+                seat.press("m")
+                seat.page.keyboard.type("<img src=x onerror=alert(1)> left, not right")
+                seat.press("Escape", "r", "1")
+        seat.saved()
+        assert seat.page.get_by_role("link", name="Consensus").count() == 0
+        if name == "Ada":
+            items.append(0)
+    judge = seats().join(served, "Cy", "adjudicator")
+    page = judge.page
+    page.get_by_role("link", name="Consensus").click()
+    item = judge.shown()
+    assert item == items[0]
+    text = page.locator(".said").inner_text()
+    assert "<img src=x onerror=alert(1)> left, not right" in text
+    assert "reject · wrong region" in text
+    assert "Ada" not in page.content()
+    assert "1" in page.locator(".figures").inner_text()
+    page.get_by_role("button", name="Adopt the answer of R02").click()
+    page.get_by_text("Settled by R03: reject · wrong region").wait_for()
+    judge.saved()
+    page.get_by_role("button", name="Accept").click()
+    page.get_by_text("Settled by R03: accept").wait_for()
+    page.get_by_role("button", name="Undo").click()
+    page.get_by_text("Taken back").wait_for()
+    page.get_by_role("button", name="Adopt the answer of R01").click()
+    judge.saved()
+    with served.desk.database.read() as connection:
+        (row,) = connection.execute(consensus.select()).all()
+    assert (row.item_id, row.payload["decision"]) == (item, "accept")
+
+
+PAGES = ("", "inspect", "mask", "rank", "consensus/inspect", "people")
+
+
+@pytest.mark.parametrize("width", [400, 1400])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_fits_and_has_no_serious_fault(served, seats, width, scheme):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed").Axe()
+    seat = seats(width=width, color_scheme=scheme, has_touch=width == 400)
+    page = seat.page
+    page.goto(served.url)
+    check(page, axe, "login")
+    seat.complaints.clear()  # 401: nobody is here yet
+    seat.join(served, "Ada", "admin")
+    for name in PAGES:
+        page.goto("about:blank")
+        page.goto(f"{served.url}/#/{name}")
+        if name in ("inspect", "mask", "rank"):
+            seat.shown()
+        else:
+            page.wait_for_load_state("networkidle")
+        check(page, axe, name)
+        if name == "inspect":
+            page.get_by_role("button", name="Reject").click()
+            page.get_by_text("Scores (optional)").click(force=True)
+            check(page, axe, "inspect, opened")
+            seat.press("f")
+            seat.press("?")
+            check(page, axe, "keys")
+        if name == "mask":
+            page.get_by_role("button", name="Repair").click()
+            page.wait_for_function("() => document.querySelector('[data-pane=repair]')")
+            check(page, axe, "repair")
+
+
+def check(page: Any, axe: Any, name: str) -> None:
+    found = [v for v in axe.run(page).response["violations"] if v["impact"] in ("serious", "critical")]
+    assert [(v["id"], [n["html"] for n in v["nodes"]]) for v in found] == [], name
+    sticking = page.evaluate(
+        """() => [...document.querySelectorAll('body *')]
+            .filter(e => e.getBoundingClientRect().right > innerWidth + 1)
+            .filter(e => !e.closest('.scroll, .hidden, .skip'))
+            .map(e => e.tagName + '.' + e.className)"""
+    )
+    assert sticking == [], name
+    assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth"), name

@@ -19,8 +19,7 @@ export function consensusPage(main, app, task) {
   const kind = KINDS[task.kind];
   const stage = h("div", { class: "stage" });
   const viewer = new Viewer(stage);
-  const looking = tools(viewer);
-  if (kind.OUTLINE) looking.setOutline(true);
+  const looking = tools(viewer, kind.OUTLINE);
   const figures = h("div", { class: "figures" });
   const asked = h("div", {});
   const side = h("section", { class: "panel", "aria-label": "Answers and decision" });

@@ -92,4 +92,6 @@ async function begin() {
   route();
 }
 
+// A link that is opened where the page already is.
+addEventListener("hashchange", () => location.hash.startsWith("#join=") && location.reload());
 begin().catch((error) => app.failed(error));

@@ -4,13 +4,16 @@ import { button, choice, h, keycap, tick } from "./dom.js";
 import { keep, kept } from "./keep.js";
 import { MODES } from "./viewer.js";
 
-/** {element, keys, refresh()}. Mode, outline and opacity stay as they were chosen, from sample to sample. */
-export function tools(viewer) {
+/**
+ * {element, keys, refresh()}. Mode, outline and opacity stay as they were chosen, from sample to sample; where
+ * the work is about the outline (`forced`) it is there to begin with.
+ */
+export function tools(viewer, forced = false) {
   const settings = kept("look") ?? {};
   viewer.mode = settings.mode ?? "side";
-  viewer.outline = settings.outline ?? false;
+  viewer.outline = forced || (settings.outline ?? false);
   viewer.opacity = settings.opacity ?? 0;
-  const save = () => keep("look", { mode: viewer.mode, outline: viewer.outline, opacity: viewer.opacity });
+  const save = () => keep("look", { mode: viewer.mode, outline: forced ? settings.outline : viewer.outline, opacity: viewer.opacity });
 
   const setMode = (mode) => {
     viewer.setMode(mode);
@@ -114,5 +117,5 @@ export function tools(viewer) {
     ["[", "Region fainter", () => setOpacity(viewer.opacity - 0.1)],
     ["]", "Region stronger", () => setOpacity(viewer.opacity + 0.1)],
   ];
-  return { element, keys, refresh, setOutline };
+  return { element, keys, refresh };
 }

@@ -34,8 +34,7 @@ export function workPage(main, app, task) {
   const feed = new Feed(task, app.user.id, app.outbox);
   const stage = h("div", { class: "stage" });
   const viewer = new Viewer(stage);
-  const looking = tools(viewer);
-  if (kind.OUTLINE) looking.setOutline(true);
+  const looking = tools(viewer, kind.OUTLINE);
   const asked = h("div", {});
   const side = h("section", { class: "panel", "aria-label": "Your answer" });
   const back = button("Previous", "←", () => feed.previous());

@@ -595,3 +595,42 @@ def check(page: Any, axe: Any, name: str) -> None:
     )
     assert sticking == [], name
     assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth"), name
+
+
+def test_fingers(served, seats):
+    seat = seats(width=400, has_touch=True).join(served)
+    page = seat.page
+    page.goto(f"{served.url}/#/inspect")
+    first = seat.shown()
+    before = picture(page, "reference")
+    box = page.locator("[data-pane=input] canvas").bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    devtools = seat.context.new_cdp_session(page)
+
+    def touch(kind: str, *points: tuple[float, float]) -> None:
+        places = [{"x": px, "y": py, "id": n} for n, (px, py) in enumerate(points)]
+        devtools.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": places})
+
+    touch("touchStart", (x - 20, y))
+    touch("touchStart", (x - 20, y), (x + 20, y))
+    for apart in (30, 50, 80):
+        touch("touchMove", (x - apart, y), (x + apart, y))
+    touch("touchEnd")
+    zoom = float(page.locator(".readout").inner_text().split("×")[0])
+    assert zoom == pytest.approx(4, abs=0.5)  # 160 px apart after 40
+    assert (picture(page, "reference") != before).any()
+    accept = page.get_by_role("button", name="Accept").bounding_box()
+    assert accept["y"] + accept["height"] <= 900  # in view without scrolling
+    page.touchscreen.tap(accept["x"] + 20, accept["y"] + 20)
+    seat.shown(first)
+    seat.saved()
+    assert served.answers()[first]["decision"] == "accept"
+    page.goto(f"{served.url}/#/mask")
+    page.locator("[data-pane=eroded]").wait_for()
+    item = seat.shown()
+    page.locator("[data-pane=eroded] canvas").tap()
+    page.locator("[data-pane=eroded].chosen").wait_for()
+    page.get_by_role("button", name="Save").tap()
+    seat.shown(item)
+    seat.saved()
+    assert served.answers()[item]["choice"] == "eroded"

@@ -38,7 +38,12 @@ export async function call(method, path, body) {
   // A proxy whose server is away answers in its place.
   if (response.status >= 500) throw new Unreachable(`${response.status}`);
   const error = said?.error ?? { code: "invalid", message: response.statusText };
-  throw new Refusal(response.status, error.code, error.message, Number(response.headers.get("Retry-After")) || 0);
+  throw new Refusal(
+    response.status,
+    error.code,
+    error.message,
+    Number(response.headers.get("Retry-After")) || 0,
+  );
 }
 
 function parsed(text) {

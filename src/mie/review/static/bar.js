@@ -12,10 +12,20 @@ export function bar(element, app) {
   const count = h("span", { class: "count" });
   const progress = h("div", { class: "progress", hidden: true }, meter, count);
   const saved = h("p", { class: "saved", role: "status" });
-  const theme = button("", null, () => setTheme(THEMES[(THEMES.indexOf(chosen()) + 1) % 3]), { class: "icon theme" });
-  const keys = button("Keys", "?", showKeys, { class: "icon" });
+  const theme = button("", null, () => setTheme(THEMES[(THEMES.indexOf(chosen()) + 1) % 3]), {
+    class: "icon theme",
+  });
+  const keys = button(h("span", {}, "Keys"), "?", showKeys, { class: "icon keys", "aria-label": "Keys" });
   const links = h("nav", { "aria-label": "Pages" });
-  element.replaceChildren(h("a", { class: "home", href: "#/" }, "mie review"), title, progress, saved, links, theme, keys);
+  element.replaceChildren(
+    h("a", { class: "home", href: "#/" }, "mie review"),
+    title,
+    progress,
+    saved,
+    links,
+    theme,
+    keys,
+  );
 
   const chosen = () => kept("theme") ?? "auto";
   const setTheme = (name) => {
@@ -26,7 +36,10 @@ export function bar(element, app) {
     const name = chosen();
     document.documentElement.dataset.theme = name;
     theme.textContent = { auto: "◐", light: "☀", dark: "☾" }[name];
-    theme.setAttribute("aria-label", `Colours: ${{ auto: "as the system", light: "light", dark: "dark" }[name]}. Change`);
+    theme.setAttribute(
+      "aria-label",
+      `Colours: ${{ auto: "as the system", light: "light", dark: "dark" }[name]}. Change`,
+    );
     theme.title = theme.getAttribute("aria-label");
   };
   showTheme();
@@ -37,7 +50,11 @@ export function bar(element, app) {
       title.textContent = name;
       document.title = name ? `${name} – mie review` : "mie review";
       progress.hidden = true;
-      links.replaceChildren(...pages.map(([href, label]) => h("a", { href, "aria-current": href === here ? "page" : null }, label)));
+      links.replaceChildren(
+        ...pages.map(([href, label]) =>
+          h("a", { href, "aria-current": href === here ? "page" : null }, label),
+        ),
+      );
     },
     progress({ progress: at }) {
       progress.hidden = false;
@@ -51,7 +68,12 @@ export function bar(element, app) {
       const waiting = outbox.waiting().length;
       element.classList.toggle("unsaved", waiting > 0 && outbox.late);
       saved.dataset.waiting = waiting;
-      const text = waiting === 0 ? "Saved" : outbox.late ? `${plural(waiting, "answer")} not yet saved – trying again` : "Saving…";
+      const text =
+        waiting === 0
+          ? "Saved"
+          : outbox.late
+            ? `${plural(waiting, "answer")} not yet saved – trying again`
+            : "Saving…";
       if (saved.textContent !== text) saved.textContent = text;
       saved.title = waiting ? "Kept in this browser until the server has it" : "Everything is on the server";
     },

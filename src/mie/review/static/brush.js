@@ -10,7 +10,9 @@ export class Brush {
     this.values = Uint8Array.from({ length: width * height }, (_, at) => grey[4 * at]);
     this.canvas = canvasOf(width, height);
     this.context = this.canvas.getContext("2d");
-    this.colours = new Map(classes.map(({ value, colour }) => [value, [...(COLOURS[colour] ?? COLOURS.red), 255]]));
+    this.colours = new Map(
+      classes.map(({ value, colour }) => [value, [...(COLOURS[colour] ?? COLOURS.red), 255]]),
+    );
     this.value = classes[0].value;
     this.erasing = false;
     this.size = Math.max(3, Math.round(Math.max(width, height) / 40));

@@ -6,10 +6,21 @@ let count = 0;
 
 export function comment(text, changed) {
   const id = `comment-${(count += 1)}`;
-  const field = h("textarea", { id, rows: 2, maxlength: 2000, oninput: changed, placeholder: "No names of patients, please" });
+  const field = h("textarea", {
+    id,
+    rows: 2,
+    maxlength: 2000,
+    oninput: changed,
+    placeholder: "No names of patients, please",
+  });
   field.value = text ?? "";
   return {
-    element: h("div", { class: "comment" }, h("label", { for: id }, "Comment (optional)", keycap("M")), field),
+    element: h(
+      "div",
+      { class: "comment" },
+      h("label", { for: id }, "Comment (optional)", keycap("M")),
+      field,
+    ),
     focus: () => field.focus(),
     get value() {
       return field.value.trim();

@@ -23,17 +23,40 @@ export function consensusPage(main, app, task) {
   const figures = h("div", { class: "figures" });
   const asked = h("div", {});
   const side = h("section", { class: "panel", "aria-label": "Answers and decision" });
-  const which = h("select", { id: "which", onchange: () => load() }, WHICH.map(([value, label]) => h("option", { value }, label)));
+  const which = h(
+    "select",
+    { id: "which", onchange: () => load() },
+    WHICH.map(([value, label]) => h("option", { value }, label)),
+  );
   const back = button("Previous", "←", () => go(at - 1));
   const ahead = button("Next", "→", () => go(at + 1));
   const place = h("p", { class: "place", "aria-live": "polite" });
-  const empty = h("p", { class: "hint" });
-  const page = h("div", { class: `work consensus ${task.kind}` }, h("section", { class: "look", "aria-label": "Sample" }, asked, looking.element, stage), side);
-  const kinds = app.me.tasks.map((each) => h("a", { href: `#/consensus/${each.kind}`, "aria-current": each.kind === task.kind ? "page" : null }, each.title));
-  main.replaceChildren(
-    h("div", { class: "judging" }, h("nav", { "aria-label": "Kinds of work" }, kinds), h("span", { class: "which" }, h("label", { for: "which" }, "Show "), which), figures),
-    page,
+  const empty = h("p", { class: "plain", hidden: true });
+  const page = h(
+    "div",
+    { class: `work consensus ${task.kind}` },
+    h("section", { class: "look", "aria-label": "Sample" }, asked, looking.element, stage),
+    side,
   );
+  const kinds = app.me.tasks.map((each) =>
+    h(
+      "a",
+      { href: `#/consensus/${each.kind}`, "aria-current": each.kind === task.kind ? "page" : null },
+      each.title,
+    ),
+  );
+  main.replaceChildren(
+    h(
+      "div",
+      { class: "judging" },
+      h("nav", { "aria-label": "Kinds of work" }, kinds),
+      h("span", { class: "which" }, h("label", { for: "which" }, "Show "), which),
+      figures,
+    ),
+    page,
+    empty,
+  );
+  page.hidden = true;
 
   let listed = [];
   let after = null;
@@ -70,7 +93,11 @@ export function consensusPage(main, app, task) {
     const detail = await fetched(at);
     if (gone) return undefined;
     draw(detail);
-    if (listed[at + 1]) fetched(at + 1).then((next) => prefetch(next.item), () => {});
+    if (listed[at + 1])
+      fetched(at + 1).then(
+        (next) => prefetch(next.item),
+        () => {},
+      );
     return undefined;
   };
 
@@ -85,27 +112,36 @@ export function consensusPage(main, app, task) {
   const nothing = () => {
     release?.();
     release = null;
-    asked.replaceChildren();
-    stage.replaceChildren();
-    viewer.frames = [];
-    looking.element.hidden = true;
-    empty.textContent = which.value === "disagreement" ? "No two raters differ here." : "There is nothing here yet.";
-    side.replaceChildren(empty);
+    page.hidden = true;
+    empty.hidden = false;
+    empty.textContent =
+      which.value === "disagreement"
+        ? "No two raters differ here, so there is nothing to settle."
+        : "There is nothing here yet.";
   };
 
   const draw = ({ item, answers, consensus }) => {
     release?.();
     current?.stop?.();
-    looking.element.hidden = false;
+    page.hidden = false;
+    empty.hidden = true;
     viewer.paint = null;
     const entry = listed[at];
     place.textContent = `${at + 1} of ${listed.length}${after === null ? "" : "+"}${entry.settled ? " · settled" : ""}`;
     back.disabled = at === 0;
     ahead.disabled = at + 1 >= listed.length && after === null;
     const settle = (answer, mask = null) => {
-      app.outbox.add({ path: `/api/items/${item.id}/consensus`, body: { version: item.version, answer }, item: item.id, mask });
+      app.outbox.add({
+        path: `/api/items/${item.id}/consensus`,
+        body: { version: item.version, answer },
+        item: item.id,
+        mask,
+      });
       entry.settled = true;
-      cache.set(item.id, Promise.resolve({ item, answers, consensus: { answer, by: app.user.pseudonym, repaired: mask } }));
+      cache.set(
+        item.id,
+        Promise.resolve({ item, answers, consensus: { answer, by: app.user.pseudonym, repaired: mask } }),
+      );
       app.say(`Settled: ${kind.summary(answer)}`);
       go(Math.min(at + 1, listed.length - 1));
     };
@@ -117,19 +153,51 @@ export function consensusPage(main, app, task) {
       go(at);
     };
     const decided = { ...item, answer: consensus?.answer ?? null, repaired: consensus?.repaired };
-    const seen = viewer.show({ panes: withRaters(kind, item, answers), size: item.size, grey: item.grey, mask: item.images.mask, classes: item.classes, pair: kind.pair?.(item) });
-    current = kind.panel({ task, item: decided, viewer, begun: null, save: () => {}, submit: settle, say: app.say });
+    const seen = viewer.show({
+      panes: withRaters(kind, item, answers),
+      size: item.size,
+      grey: item.grey,
+      mask: item.images.mask,
+      classes: item.classes,
+      pair: kind.pair?.(item),
+    });
+    current = kind.panel({
+      task,
+      item: decided,
+      viewer,
+      begun: null,
+      save: () => {},
+      submit: settle,
+      say: app.say,
+    });
     asked.replaceChildren(current.asked ?? heading(item));
     side.replaceChildren(
       place,
       h("h2", {}, plural(answers.length, "answer")),
-      h("ul", { class: "said" }, answers.map((given) => said(kind, given, () => settle({ ...given.answer, comment: "" })))),
-      consensus ? h("p", { class: "place" }, `Settled by ${consensus.by}: ${kind.summary(consensus.answer)}`) : null,
+      h(
+        "ul",
+        { class: "said" },
+        answers.map((given) => said(kind, given, () => settle({ ...given.answer, comment: "" }))),
+      ),
+      consensus
+        ? h("p", { class: "place" }, `Settled by ${consensus.by}: ${kind.summary(consensus.answer)}`)
+        : null,
       h("h2", {}, consensus ? "Decide anew" : "Or decide yourself"),
       current.element,
-      h("nav", { class: "walk", "aria-label": "Samples" }, back, ahead, consensus ? button("Undo", "U", undo) : null),
+      h(
+        "nav",
+        { class: "walk", "aria-label": "Samples" },
+        back,
+        ahead,
+        consensus ? button("Undo", "U", undo) : null,
+      ),
     );
-    release = useKeys("Decide", [...current.keys, ["ArrowLeft", "Previous sample", () => go(at - 1)], ["ArrowRight", "Next sample", () => go(at + 1)], ["u", "Take the decision back", () => consensus && undo()]]);
+    release = useKeys("Decide", [
+      ...current.keys,
+      ["ArrowLeft", "Previous sample", () => go(at - 1)],
+      ["ArrowRight", "Next sample", () => go(at + 1)],
+      ["u", "Take the decision back", () => consensus && undo()],
+    ]);
     looking.refresh();
     const here = current;
     seen.then(() => {
@@ -166,10 +234,22 @@ function said(kind, { rater, answer }, adopt) {
 function withRaters(kind, item, answers) {
   const panes = kind.panes(item);
   if (item.kind !== "mask") return panes;
-  const by = (id) => answers.filter(({ answer }) => answer.choice === id).map(({ rater }) => rater).join(", ");
+  const by = (id) =>
+    answers
+      .filter(({ answer }) => answer.choice === id)
+      .map(({ rater }) => rater)
+      .join(", ");
   const repaired = answers.filter(({ answer }) => answer.choice === "repaired");
   return [
-    ...panes.map((pane) => ({ ...pane, title: `${pane.title}${by(pane.name) ? ` · ${by(pane.name)}` : ""}` })),
-    ...repaired.map(({ rater, mask_image: mask }) => ({ name: `by-${rater}`, title: `repaired by ${rater}`, url: item.images.input, mask })),
+    ...panes.map((pane) => ({
+      ...pane,
+      title: `${pane.title}${by(pane.name) ? ` · ${by(pane.name)}` : ""}`,
+    })),
+    ...repaired.map(({ rater, mask_image: mask }) => ({
+      name: `by-${rater}`,
+      title: `repaired by ${rater}`,
+      url: item.images.input,
+      mask,
+    })),
   ];
 }

@@ -9,20 +9,28 @@ export function h(name, attributes = {}, ...children) {
     else if (key === "value" || key === "checked") element[key] = value;
     else element.setAttribute(key, value === true && !key.startsWith("aria-") ? "" : String(value));
   }
-  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  element.append(
+    ...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false),
+  );
   return element;
 }
 
 /** A button that tells its key. */
 export function button(label, key, onclick, attributes = {}) {
-  return h("button", { type: "button", "aria-keyshortcuts": key ? ariaKey(key) : null, onclick, ...attributes }, label, key ? keycap(key) : null);
+  return h(
+    "button",
+    { type: "button", "aria-keyshortcuts": key ? ariaKey(key) : null, onclick, ...attributes },
+    label,
+    key ? keycap(key) : null,
+  );
 }
 
 export function keycap(key) {
   return h("kbd", { "aria-hidden": "true" }, key);
 }
 
-const ariaKey = (key) => ({ "←": "ArrowLeft", "→": "ArrowRight", "↵": "Enter", "↑": "ArrowUp", "↓": "ArrowDown" })[key] ?? key;
+const ariaKey = (key) =>
+  ({ "←": "ArrowLeft", "→": "ArrowRight", "↵": "Enter", "↑": "ArrowUp", "↓": "ArrowDown" })[key] ?? key;
 
 /** Labelled radio buttons that look like a row of buttons. `choices`: [[value, label, key]] */
 export function choice(legend, name, choices, value, onchange, attributes = {}) {
@@ -37,7 +45,13 @@ export function choice(legend, name, choices, value, onchange, attributes = {}) 
         h(
           "label",
           {},
-          h("input", { type: "radio", name, value: each, checked: each === value, onchange: () => onchange(each) }),
+          h("input", {
+            type: "radio",
+            name,
+            value: each,
+            checked: each === value,
+            onchange: () => onchange(each),
+          }),
           h("span", {}, label, key ? keycap(key) : null),
         ),
       ),

@@ -9,7 +9,13 @@ export function dragging(root, drop) {
   root.addEventListener("pointerdown", (event) => {
     const chip = event.target.closest("[data-label]");
     if (!chip || event.button !== 0) return;
-    held = { chip, x: event.clientX, y: event.clientY, id: event.pointerId, criterion: chip.closest("[data-criterion]") };
+    held = {
+      chip,
+      x: event.clientX,
+      y: event.clientY,
+      id: event.pointerId,
+      criterion: chip.closest("[data-criterion]"),
+    };
   });
 
   root.addEventListener("pointermove", (event) => {

@@ -10,12 +10,18 @@ export function figuresLine(found) {
     ["answers", `${found.answers_done} of ${found.answers_wanted}`],
     ["raters differ on", `${found.items_disagreeing}`],
     rate ? ["accepted", `${two(rate.value)} (${two(rate.low)}–${two(rate.high)}, n ${rate.n})`] : null,
-    agreement.krippendorff_alpha !== null ? ["Krippendorff α", `${two(agreement.krippendorff_alpha)} (n ${agreement.n})`] : null,
+    agreement.krippendorff_alpha !== null
+      ? ["Krippendorff α", `${two(agreement.krippendorff_alpha)} (n ${agreement.n})`]
+      : null,
     agreement.kendall_w !== null ? ["Kendall W", `${two(agreement.kendall_w)} (n ${agreement.n})`] : null,
     agreement.reason ? ["agreement", agreement.reason] : null,
     found.seconds_left ? ["left", duration(found.seconds_left)] : null,
   ];
-  return h("dl", {}, facts.filter(Boolean).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+  return h(
+    "dl",
+    {},
+    facts.filter(Boolean).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))),
+  );
 }
 
 export function figuresTable(found) {
@@ -23,12 +29,27 @@ export function figuresTable(found) {
     "table",
     {},
     h("caption", {}, found.title),
-    h("thead", {}, h("tr", {}, ["Rater", "Done", "Seconds each", "Accepted"].map((name) => h("th", { scope: "col" }, name)))),
+    h(
+      "thead",
+      {},
+      h(
+        "tr",
+        {},
+        ["Rater", "Done", "Seconds each", "Accepted"].map((name) => h("th", { scope: "col" }, name)),
+      ),
+    ),
     h(
       "tbody",
       {},
       found.raters.map(({ rater, done, seconds_per_answer: seconds, accept_rate: accepted }) =>
-        h("tr", {}, h("th", { scope: "row" }, rater), h("td", {}, String(done)), h("td", {}, seconds === null ? "–" : seconds.toFixed(1)), h("td", {}, accepted === null || accepted === undefined ? "–" : two(accepted))),
+        h(
+          "tr",
+          {},
+          h("th", { scope: "row" }, rater),
+          h("td", {}, String(done)),
+          h("td", {}, seconds === null ? "–" : seconds.toFixed(1)),
+          h("td", {}, accepted === null || accepted === undefined ? "–" : two(accepted)),
+        ),
       ),
     ),
   );

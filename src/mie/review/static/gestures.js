@@ -4,6 +4,7 @@
 export function listen(stage, viewer) {
   const pointers = new Map();
   let act = null;
+  let gone = 0; // how far a pointer went since it came down
 
   const at = (event, canvas) => {
     const box = canvas.getBoundingClientRect();
@@ -23,6 +24,7 @@ export function listen(stage, viewer) {
       act = "pinch";
     } else if (pointers.size === 1) {
       act = chosen(event, canvas);
+      gone = 0;
       if (act === "paint") viewer.paint.begin(...viewer.inImage(canvas, ...at(event, canvas)));
     }
   });
@@ -30,7 +32,8 @@ export function listen(stage, viewer) {
   function chosen(event, canvas) {
     if (event.button === 2 || (viewer.levelling && event.button === 0)) return viewer.grey ? "level" : "move";
     if (viewer.paint && event.button === 0 && !event.shiftKey) return "paint";
-    if (viewer.mode === "slider" && Math.abs(at(event, canvas)[0] - viewer.cutPlace(canvas)) < 28) return "cut";
+    if (viewer.mode === "slider" && Math.abs(at(event, canvas)[0] - viewer.cutPlace(canvas)) < 28)
+      return "cut";
     return "move";
   }
 
@@ -44,6 +47,7 @@ export function listen(stage, viewer) {
       return;
     }
     const [dx, dy] = [place[0] - before[0], place[1] - before[1]];
+    gone += Math.hypot(dx, dy);
     if (act === "pinch") pinch(canvas, event, place);
     else if (act === "move") viewer.moved(canvas, dx, dy);
     else if (act === "level") viewer.levelled(dx, dy);
@@ -73,6 +77,7 @@ export function listen(stage, viewer) {
   const ended = (event) => {
     if (!pointers.delete(event.pointerId)) return;
     if (act === "paint") viewer.paint?.end();
+    if (act === "move" && gone < 6) viewer.tapped?.(event.target.closest("figure")?.dataset.pane);
     // A finger that stays after a pinch neither paints nor jumps.
     act = pointers.size ? "move" : null;
   };
@@ -87,10 +92,17 @@ export function listen(stage, viewer) {
       if (!canvas) return;
       event.preventDefault();
       const lines = event.deltaMode === 1 ? 33 : 1;
-      viewer.zoomed(canvas, Math.exp(-Math.max(-80, Math.min(80, event.deltaY * lines)) / 300), ...at(event, canvas));
+      viewer.zoomed(
+        canvas,
+        Math.exp(-Math.max(-80, Math.min(80, event.deltaY * lines)) / 300),
+        ...at(event, canvas),
+      );
     },
     { passive: false },
   );
 
-  stage.addEventListener("dblclick", (event) => event.target.closest("canvas") && !viewer.paint && viewer.reset());
+  stage.addEventListener(
+    "dblclick",
+    (event) => event.target.closest("canvas") && !viewer.paint && viewer.reset(),
+  );
 }

@@ -4,7 +4,8 @@ import { get } from "./api.js";
 import { duration, h, plural } from "./dom.js";
 
 const WHAT = {
-  inspect: "Look at an image before and after an edit. Accept it, reject it with a reason, or flag it for somebody else.",
+  inspect:
+    "Look at an image before and after an edit. Accept it, reject it with a reason, or flag it for somebody else.",
   mask: "Choose which outline fits the structure best, or repair it with a brush.",
   rank: "Put the outputs of several unnamed models in order: accuracy, preservation, quality.",
   questions: "Follow an image through several edits and answer yes or no.",
@@ -17,23 +18,32 @@ export function homePage(main, app) {
         "div",
         { class: "plain home" },
         h("h1", {}, `Welcome, ${app.user.name}`),
-        h("p", {}, `${app.me.dataset.name}, ${plural(app.me.dataset.samples, "sample")}. Every answer is saved at once; you may stop at any time and go on later.`),
+        h(
+          "p",
+          {},
+          `${app.me.dataset.name}, ${plural(app.me.dataset.samples, "sample")}. Every answer is saved at once; you may stop at any time and go on later.`,
+        ),
         h("div", { class: "cards" }, app.me.tasks.map(card)),
       ),
     );
   show();
   let gone = false;
-  get("/api/me").then((me) => {
-    app.me.tasks = me.tasks;
-    if (!gone) show();
-  }, () => {});
+  get("/api/me").then(
+    (me) => {
+      app.me.tasks = me.tasks;
+      if (!gone) show();
+    },
+    () => {},
+  );
   return () => (gone = true);
 }
 
 function card(task) {
   const { done, remaining, seconds_left: left } = task.progress;
   const total = done + (remaining ?? 0);
-  const rest = remaining ? `${done} of ${total} done${left ? ` · about ${duration(left)} left` : ""}` : `${done} done, nothing left`;
+  const rest = remaining
+    ? `${done} of ${total} done${left ? ` · about ${duration(left)} left` : ""}`
+    : `${done} done, nothing left`;
   return h(
     "article",
     { class: "card" },
@@ -41,6 +51,11 @@ function card(task) {
     h("p", {}, WHAT[task.kind]),
     h("progress", { max: total || 1, value: done, "aria-label": `Progress of: ${task.title}` }),
     h("p", { class: "small" }, rest),
-    h("a", { class: "go primary", href: `#/${task.kind}` }, done ? "Continue" : "Start", h("span", { class: "hidden" }, `: ${task.title}`)),
+    h(
+      "a",
+      { class: "go primary", href: `#/${task.kind}` },
+      done ? "Continue" : "Start",
+      h("span", { class: "hidden" }, `: ${task.title}`),
+    ),
   );
 }

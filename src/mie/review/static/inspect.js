@@ -3,7 +3,8 @@
 import { button, h, keycap } from "./dom.js";
 import { comment } from "./comment.js";
 
-export const HINT = "Does the output do what the instruction says, in the right place, and leave the rest as it was?";
+export const HINT =
+  "Does the output do what the instruction says, in the right place, and leave the rest as it was?";
 
 export function panes(item) {
   return [
@@ -70,7 +71,11 @@ export function panel({ task, item, begun, save, submit }) {
         { class: "decide" },
         button("Accept", "A", () => give("accept"), { class: "yes", ...pressed("accept") }),
         reject,
-        button("Flag", "F", () => give("flag"), { class: "maybe", title: "Not sure: somebody else should look", ...pressed("flag") }),
+        button("Flag", "F", () => give("flag"), {
+          class: "maybe",
+          title: "Not sure: somebody else should look",
+          ...pressed("flag"),
+        }),
       ),
       reasons,
       scored,
@@ -82,13 +87,17 @@ export function panel({ task, item, begun, save, submit }) {
       ["f", "Flag: somebody else should look", () => give("flag")],
       ["Escape", null, () => reasons.hidden || ask(false)],
       ["m", "Comment", () => note.focus()],
-      ...["1", "2", "3", "4", "5"].map((key) => [key, key === "1" ? "to 5: score accuracy, preservation, quality in turn" : null, () => score(Number(key))]),
-      ["6", null, () => score(6)],
-      ["Backspace", "Clear the scores", () => {
-        for (const name of task.criteria) delete scores[name];
-        for (const input of scored.querySelectorAll("input")) input.checked = false;
-        save(draft());
-      }],
+      ["1", "Score accuracy, preservation, quality in turn", () => score(1), "1–5"],
+      ...["2", "3", "4", "5", "6"].map((key) => [key, null, () => score(Number(key))]),
+      [
+        "Backspace",
+        "Clear the scores",
+        () => {
+          for (const name of task.criteria) delete scores[name];
+          for (const input of scored.querySelectorAll("input")) input.checked = false;
+          save(draft());
+        },
+      ],
     ],
   };
 }

@@ -4,7 +4,10 @@ import { h } from "./dom.js";
 
 const layers = [];
 
-/** keys: [["a", "Accept", action], ...]; the last layer added is asked first. Returns what takes it away. */
+/**
+ * keys: [["a", "Accept", action], ...], perhaps with a fourth part: the key as it is listed, "1–5" for several.
+ * The last layer added is asked first. Returns what takes it away.
+ */
 export function useKeys(title, keys) {
   const layer = { title, keys };
   layers.push(layer);
@@ -14,7 +17,16 @@ export function useKeys(title, keys) {
   };
 }
 
-const NAMES = { ArrowLeft: "←", ArrowRight: "→", ArrowUp: "↑", ArrowDown: "↓", Enter: "↵ Enter", Escape: "Esc", " ": "Space", "=": "+ or =" };
+const NAMES = {
+  ArrowLeft: "←",
+  ArrowRight: "→",
+  ArrowUp: "↑",
+  ArrowDown: "↓",
+  Enter: "↵ Enter",
+  Escape: "Esc",
+  " ": "Space",
+  "=": "+ or =",
+};
 
 function typing(target) {
   return target.closest?.("textarea, select, input:not([type=radio], [type=checkbox], [type=range])");
@@ -24,13 +36,15 @@ function typing(target) {
 function isItsOwn(event) {
   const { key, target } = event;
   if (typing(target)) return !(key === "Escape" || (key === "Enter" && (event.ctrlKey || event.metaKey)));
-  if (key === "Enter" || key === " ") return target.closest?.("button, a, summary, select") !== null && target.closest !== undefined;
+  if (key === "Enter" || key === " ")
+    return target.closest?.("button, a, summary, select") !== null && target.closest !== undefined;
   if (key.startsWith("Arrow")) return Boolean(target.closest?.("input, [data-arrows]"));
   return false;
 }
 
 addEventListener("keydown", (event) => {
-  if (event.defaultPrevented || event.altKey || document.querySelector("dialog[open]:not([data-keys])")) return;
+  if (event.defaultPrevented || event.altKey || document.querySelector("dialog[open]:not([data-keys])"))
+    return;
   const command = event.ctrlKey || event.metaKey;
   const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
   if (typing(event.target) && key === "Escape") {
@@ -61,14 +75,20 @@ export function showKeys() {
         "section",
         {},
         h("h3", {}, layer.title),
-        h("dl", {}, rows.map(([key, label]) => h("div", {}, h("dt", {}, h("kbd", {}, shown(key))), h("dd", {}, label)))),
+        h(
+          "dl",
+          {},
+          rows.map(([key, label, , listed]) =>
+            h("div", {}, h("dt", {}, h("kbd", {}, listed ?? shown(key))), h("dd", {}, label)),
+          ),
+        ),
       )
     );
   });
   const dialog = h(
     "dialog",
     { class: "keys", "aria-labelledby": "keys-title", onclose: () => dialog.remove() },
-    h("h2", { id: "keys-title" }, "Keys"),
+    h("h2", { id: "keys-title", tabindex: -1, autofocus: true }, "Keys"),
     h("div", { class: "columns" }, parts),
     h("form", { method: "dialog" }, h("button", { class: "primary" }, "Close")),
   );
@@ -82,5 +102,8 @@ export function showKeys() {
 }
 
 function shown(key) {
-  return key.split(/(?<=Ctrl\+|Shift\+)/).map((part) => NAMES[part] ?? (part.length === 1 ? part.toUpperCase() : part)).join("");
+  return key
+    .split(/(?<=Ctrl\+|Shift\+)/)
+    .map((part) => NAMES[part] ?? (part.length === 1 ? part.toUpperCase() : part))
+    .join("");
 }

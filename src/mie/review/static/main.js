@@ -25,12 +25,24 @@ const app = {
   /** A message that stays until it is read. */
   warn(text, ...more) {
     clearTimeout(app.fading);
-    notice.replaceChildren(h("p", { class: "error", role: "alert" }, text, ...more, button("Dismiss", null, () => notice.replaceChildren())));
+    notice.replaceChildren(
+      h(
+        "p",
+        { class: "error", role: "alert" },
+        text,
+        ...more,
+        button("Dismiss", null, () => notice.replaceChildren()),
+      ),
+    );
   },
   progress: (task) => top.progress(task),
   failed(error) {
     if (error instanceof Refusal && error.status === 401) app.locked();
-    else app.warn(error.message || "The server does not answer.", button("Try again", null, () => location.reload()));
+    else
+      app.warn(
+        error.message || "The server does not answer.",
+        button("Try again", null, () => location.reload()),
+      );
   },
   /** The session has ended: what waits stays in the browser until the same person is back. */
   locked() {
@@ -44,7 +56,11 @@ let leave = null;
 
 function pages() {
   const { can, tasks } = app.me;
-  return [["#/", "Work"], can.adjudicate && [`#/consensus/${tasks[0].kind}`, "Consensus"], can.administer && ["#/people", "People"]].filter(Boolean);
+  return [
+    ["#/", "Work"],
+    can.adjudicate && [`#/consensus/${tasks[0].kind}`, "Consensus"],
+    can.administer && ["#/people", "People"],
+  ].filter(Boolean);
 }
 
 function route() {
@@ -78,7 +94,8 @@ async function begin() {
   app.outbox = new Outbox(`${app.me.dataset.digest.slice(0, 12)}:${app.user.id}`);
   app.outbox.addEventListener("change", () => {
     top.saved(app.outbox);
-    for (const { item, message } of app.outbox.refused.splice(0)) app.warn(`The answer to sample ${item} was not taken: ${message} `);
+    for (const { item, message } of app.outbox.refused.splice(0))
+      app.warn(`The answer to sample ${item} was not taken: ${message} `);
   });
   app.outbox.addEventListener("locked", () => app.locked());
   top.saved(app.outbox);

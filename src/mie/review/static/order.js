@@ -25,7 +25,9 @@ export class Order {
   }
 
   remove(label) {
-    this.groups = this.groups.map((group) => group.filter((each) => each !== label)).filter((group) => group.length);
+    this.groups = this.groups
+      .map((group) => group.filter((each) => each !== label))
+      .filter((group) => group.length);
   }
 
   /** Between two groups: before the group that is now at `place`. */
@@ -34,7 +36,9 @@ export class Order {
     const alone = mark?.length === 1 && mark[0] === label;
     if (alone) return;
     this.remove(label);
-    const at = mark ? this.groups.findIndex((group) => group === mark || group.every((each) => mark.includes(each))) : this.groups.length;
+    const at = mark
+      ? this.groups.findIndex((group) => group === mark || group.every((each) => mark.includes(each)))
+      : this.groups.length;
     this.groups.splice(at < 0 ? this.groups.length : at, 0, [label]);
   }
 

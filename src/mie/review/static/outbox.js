@@ -34,7 +34,7 @@ export class Outbox extends EventTarget {
   /** `mask`: a PNG as data URL, to be uploaded before the answer that names it. */
   add({ path, body, item, mask = null }) {
     const stamp = String(Date.now()).padStart(15, "0");
-    const number = String(this.count = (this.count ?? 0) + 1).padStart(6, "0");
+    const number = String((this.count = (this.count ?? 0) + 1)).padStart(6, "0");
     const key = crypto.randomUUID?.() ?? randomKey();
     const name = `${this.prefix}${stamp}-${number}-${key}`;
     const entry = { path, item, mask, body: { key, ...body } };
@@ -106,5 +106,7 @@ export class Outbox extends EventTarget {
 
 // randomUUID exists only where the page came over TLS or from this machine.
 function randomKey() {
-  return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+  return [...crypto.getRandomValues(new Uint8Array(16))]
+    .map((byte) => byte.toString(16).padStart(2, "0"))
+    .join("");
 }

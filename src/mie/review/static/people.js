@@ -9,16 +9,32 @@ export function peoplePage(main, app) {
   const links = h("div", {});
   const figures = h("div", { class: "sheets" });
   const name = h("input", { id: "invitee", maxlength: 80, autocomplete: "off" });
-  const role = h("select", { id: "role" }, ["rater", "adjudicator", "admin"].map((each) => h("option", { value: each }, each)));
+  const role = h(
+    "select",
+    { id: "role" },
+    ["rater", "adjudicator", "admin"].map((each) => h("option", { value: each }, each)),
+  );
   const made = h("div", { "aria-live": "polite" });
 
   const run = (promise) => promise.catch((error) => app.failed(error));
 
   const invite = async (event) => {
     event.preventDefault();
-    const { url } = await post("/api/invites", { name: name.value.trim() || null, role: role.value, days: 7 });
-    const field = h("input", { value: url, readonly: true, "aria-label": "Link", onfocus: () => field.select() });
-    made.replaceChildren(h("p", {}, "Send this link. It works once, within seven days, and is not shown again."), field);
+    const { url } = await post("/api/invites", {
+      name: name.value.trim() || null,
+      role: role.value,
+      days: 7,
+    });
+    const field = h("input", {
+      value: url,
+      readonly: true,
+      "aria-label": "Link",
+      onfocus: () => field.select(),
+    });
+    made.replaceChildren(
+      h("p", {}, "Send this link. It works once, within seven days, and is not shown again."),
+      field,
+    );
     field.focus();
     await load();
   };
@@ -30,7 +46,15 @@ export function peoplePage(main, app) {
         "table",
         {},
         h("caption", {}, "People"),
-        h("thead", {}, h("tr", {}, ["Name", "Known as", "Role", "Answers", ""].map((each) => h("th", { scope: "col" }, each)))),
+        h(
+          "thead",
+          {},
+          h(
+            "tr",
+            {},
+            ["Name", "Known as", "Role", "Answers", ""].map((each) => h("th", { scope: "col" }, each)),
+          ),
+        ),
         h(
           "tbody",
           {},
@@ -42,7 +66,18 @@ export function peoplePage(main, app) {
               h("td", {}, user.pseudonym),
               h("td", {}, user.role),
               h("td", {}, String(user.answers)),
-              h("td", {}, user.id === app.user.id ? "you" : button(user.active ? "Shut out" : "Let in", null, () => run(post(`/api/users/${user.id}`, { active: !user.active }).then(load)), { "aria-label": `${user.active ? "Shut out" : "Let in"} ${user.name}` })),
+              h(
+                "td",
+                {},
+                user.id === app.user.id
+                  ? "you"
+                  : button(
+                      user.active ? "Shut out" : "Let in",
+                      null,
+                      () => run(post(`/api/users/${user.id}`, { active: !user.active }).then(load)),
+                      { "aria-label": `${user.active ? "Shut out" : "Let in"} ${user.name}` },
+                    ),
+              ),
             ),
           ),
         ),
@@ -51,14 +86,40 @@ export function peoplePage(main, app) {
     const open = invites.filter((each) => !each.used && !each.expired);
     links.replaceChildren(
       open.length ? h("h2", {}, "Links not yet used") : "",
-      h("ul", {}, open.map((each) => h("li", {}, `${each.name ?? "anybody"} (${each.role}) `, button("Withdraw", null, () => run(call("DELETE", `/api/invites/${each.id}`).then(load)))))),
+      h(
+        "ul",
+        {},
+        open.map((each) =>
+          h(
+            "li",
+            {},
+            `${each.name ?? "anybody"} (${each.role}) `,
+            button("Withdraw", null, () => run(call("DELETE", `/api/invites/${each.id}`).then(load))),
+          ),
+        ),
+      ),
     );
   };
 
   const count = async () => {
     for (const task of app.me.tasks) {
       const found = await get(`/api/tasks/${task.kind}/figures`);
-      figures.append(h("section", { class: "card" }, figuresTable({ ...found, title: task.title }), h("div", { class: "figures" }, figuresLine(found)), h("p", {}, "Download: ", h("a", { href: `/api/export/${task.kind}.csv`, download: "" }, `${task.kind}.csv`), " · ", h("a", { href: `/api/export/${task.kind}.jsonl`, download: "" }, `${task.kind}.jsonl`))));
+      figures.append(
+        h(
+          "section",
+          { class: "card" },
+          figuresTable({ ...found, title: task.title }),
+          h("div", { class: "figures" }, figuresLine(found)),
+          h(
+            "p",
+            {},
+            "Download: ",
+            h("a", { href: `/api/export/${task.kind}.csv`, download: "" }, `${task.kind}.csv`),
+            " · ",
+            h("a", { href: `/api/export/${task.kind}.jsonl`, download: "" }, `${task.kind}.jsonl`),
+          ),
+        ),
+      );
     }
   };
 
@@ -67,7 +128,15 @@ export function peoplePage(main, app) {
       "div",
       { class: "plain people" },
       h("h1", {}, "People and figures"),
-      h("form", { class: "invite", onsubmit: (event) => run(invite(event)) }, h("label", { for: "invitee" }, "Name (empty: they say it themselves)"), name, h("label", { for: "role" }, "Role"), role, h("button", { class: "primary" }, "Make a link")),
+      h(
+        "form",
+        { class: "invite", onsubmit: (event) => run(invite(event)) },
+        h("label", { for: "invitee" }, "Name (empty: they say it themselves)"),
+        name,
+        h("label", { for: "role" }, "Role"),
+        role,
+        h("button", { class: "primary" }, "Make a link"),
+      ),
       made,
       people,
       links,

@@ -58,13 +58,15 @@ export function difference(a, b) {
   return { canvas: asCanvas(first), most };
 }
 
-const hot = (share) => [share * 3, share * 3 - 1, share * 3 - 2].map((part) => Math.max(0, Math.min(1, part)) * 255);
+const hot = (share) =>
+  [share * 3, share * 3 - 1, share * 3 - 2].map((part) => Math.max(0, Math.min(1, part)) * 255);
 
 /** For each class of a mask (values in R): its colour, an outline along the edges of pixels, and its fill. */
 export function regions(mask, classes) {
   const { data, width, height } = pixelsOf(mask);
   return classes.map(({ value, colour }) => {
-    const inside = (x, y) => x >= 0 && y >= 0 && x < width && y < height && data[4 * (y * width + x)] === value;
+    const inside = (x, y) =>
+      x >= 0 && y >= 0 && x < width && y < height && data[4 * (y * width + x)] === value;
     const path = new Path2D();
     for (let y = 0; y <= height; y++) along(path, width, (x) => inside(x, y) !== inside(x, y - 1), y, true);
     for (let x = 0; x <= width; x++) along(path, height, (y) => inside(x, y) !== inside(x - 1, y), x, false);

@@ -28,7 +28,9 @@ function panesOf(turn, at) {
 }
 
 export function summary(answer) {
-  return Object.entries(answer.answers).map(([id, said]) => `${id.replaceAll("_", " ")}: ${said.replaceAll("_", " ")}`).join(" · ");
+  return Object.entries(answer.answers)
+    .map(([id, said]) => `${id.replaceAll("_", " ")}: ${said.replaceAll("_", " ")}`)
+    .join(" · ");
 }
 
 export function panel({ task, item, begun, save, submit, viewer, say }) {
@@ -43,17 +45,37 @@ export function panel({ task, item, begun, save, submit, viewer, say }) {
     turn = Math.max(-1, Math.min(item.turns.length - 1, at));
     drawTurns();
     const shown = turn < 0 ? panes(item) : panesOf(item.turns[turn], turn);
-    viewer.show({ panes: shown, size: item.size, grey: item.grey, same: true, pair: turn < 0 ? undefined : ["input", "output"] }).then(() => viewer.tell());
+    viewer
+      .show({
+        panes: shown,
+        size: item.size,
+        grey: item.grey,
+        same: true,
+        pair: turn < 0 ? undefined : ["input", "output"],
+      })
+      .then(() => viewer.tell());
   };
   const drawTurns = () =>
     strip.replaceChildren(
-      h("li", {}, button("All turns", null, () => look(-1), { "aria-pressed": turn === -1 })),
+      h(
+        "li",
+        {},
+        button("All turns", null, () => look(-1), { "aria-pressed": turn === -1 }),
+      ),
       ...item.turns.map(({ prompt }, at) =>
-        h("li", {}, button(h("span", {}, h("b", {}, `Turn ${at + 1} `), prompt), null, () => look(at), { "aria-pressed": turn === at })),
+        h(
+          "li",
+          {},
+          button(h("span", {}, h("b", {}, `Turn ${at + 1} `), prompt), null, () => look(at), {
+            "aria-pressed": turn === at,
+          }),
+        ),
       ),
     );
 
-  const boxes = asked.map(({ id, text }) => choice(text, `question-${id}`, ANSWERS, answers[id], (said) => reply(id, said)));
+  const boxes = asked.map(({ id, text }) =>
+    choice(text, `question-${id}`, ANSWERS, answers[id], (said) => reply(id, said)),
+  );
   const done = button("Save", "↵", () => finish(), { class: "primary" });
   const open = () => asked.findIndex(({ id }) => !(id in answers));
   const draw = () => {
@@ -67,7 +89,10 @@ export function panel({ task, item, begun, save, submit, viewer, say }) {
     draw();
   };
   const replyNext = (said) => open() >= 0 && reply(asked[open()].id, said);
-  const finish = () => (open() >= 0 ? say("Answer every question first.") : submit({ kind: "questions", answers: { ...answers }, comment: note.value }));
+  const finish = () =>
+    open() >= 0
+      ? say("Answer every question first.")
+      : submit({ kind: "questions", answers: { ...answers }, comment: note.value });
   const clear = () => {
     const last = asked.findLast(({ id }) => id in answers);
     if (!last) return;
@@ -80,8 +105,20 @@ export function panel({ task, item, begun, save, submit, viewer, say }) {
   drawTurns();
   draw();
   return {
-    asked: h("div", { class: "asked" }, h("p", { class: "label" }, "Instructions"), strip, h("p", { class: "facts" }, [item.modality, item.anatomy].filter(Boolean).join(" · "))),
-    element: h("form", { class: "answer", onsubmit: (event) => event.preventDefault() }, boxes, note.element, done),
+    asked: h(
+      "div",
+      { class: "asked" },
+      h("p", { class: "label" }, "Instructions"),
+      strip,
+      h("p", { class: "facts" }, [item.modality, item.anatomy].filter(Boolean).join(" · ")),
+    ),
+    element: h(
+      "form",
+      { class: "answer", onsubmit: (event) => event.preventDefault() },
+      boxes,
+      note.element,
+      done,
+    ),
     keys: [
       ["y", "Yes to the marked question", () => replyNext("yes")],
       ["n", "No", () => replyNext("no")],

@@ -26,21 +26,34 @@ export const pair = (item) => ["reference", item.outputs[0].label];
 export const inWords = (groups) => groups.map((group) => group.join(" = ")).join(" > ");
 
 export function summary(answer) {
-  return Object.entries(answer.rankings).map(([name, groups]) => `${name} ${inWords(groups)}`).join(" · ");
+  return Object.entries(answer.rankings)
+    .map(([name, groups]) => `${name} ${inWords(groups)}`)
+    .join(" · ");
 }
 
 export function panel({ task, item, begun, save, submit, say }) {
   const from = begun ?? item.answer ?? {};
   const labels = item.outputs.map((output) => output.label);
-  const orders = Object.fromEntries(task.criteria.map((name) => [name, new Order(labels, from.rankings?.[name])]));
+  const orders = Object.fromEntries(
+    task.criteria.map((name) => [name, new Order(labels, from.rankings?.[name])]),
+  );
   const note = comment(from.comment, () => keepDraft());
   let active = task.criteria.find((name) => !orders[name].complete) ?? task.criteria[0];
 
-  const boxes = Object.fromEntries(task.criteria.map((name) => [name, h("section", { class: "criterion", "data-criterion": name, "aria-label": name })]));
+  const boxes = Object.fromEntries(
+    task.criteria.map((name) => [
+      name,
+      h("section", { class: "criterion", "data-criterion": name, "aria-label": name }),
+    ]),
+  );
   const done = button("Save", "↵", () => finish(), { class: "primary" });
   const missing = h("p", { class: "small", "aria-live": "polite" });
 
-  const keepDraft = () => save({ rankings: Object.fromEntries(task.criteria.map((name) => [name, orders[name].toJSON()])), comment: note.value });
+  const keepDraft = () =>
+    save({
+      rankings: Object.fromEntries(task.criteria.map((name) => [name, orders[name].toJSON()])),
+      comment: note.value,
+    });
 
   const change = (name, how) => {
     const { activeElement } = document;
@@ -48,7 +61,8 @@ export function panel({ task, item, begun, save, submit, say }) {
     const [here, order] = [active, orders[name]];
     active = name;
     how(order);
-    if (order.complete && here === name) active = task.criteria.find((each) => !orders[each].complete) ?? name;
+    if (order.complete && here === name)
+      active = task.criteria.find((each) => !orders[each].complete) ?? name;
     keepDraft();
     draw();
     // The chip that had the focus was made anew.
@@ -87,7 +101,14 @@ export function panel({ task, item, begun, save, submit, say }) {
         { class: "line", "data-line": true },
         h("span", { class: "gap", "data-gap": 0 }, order.groups.length ? "best" : "best first…"),
         order.groups.map((group, at) => [
-          h("span", { class: "group" }, group.map((label, k) => [k ? h("span", { class: "sign" }, "=") : null, chip(name, label, at + 1)])),
+          h(
+            "span",
+            { class: "group" },
+            group.map((label, k) => [
+              k ? h("span", { class: "sign" }, "=") : null,
+              chip(name, label, at + 1),
+            ]),
+          ),
           h("span", { class: "gap", "data-gap": at + 1 }, at + 1 < order.groups.length ? "›" : ""),
         ]),
       ),
@@ -96,9 +117,14 @@ export function panel({ task, item, begun, save, submit, say }) {
         { class: "tray", "data-tray": true },
         order.rest.map((label) => chip(name, label, 0)),
         order.rest.length && order.groups.length
-          ? button("tie next", "=", () => change(name, (o) => (o.tie = !o.tie)), { class: "quiet", "aria-pressed": order.tie })
+          ? button("tie next", "=", () => change(name, (o) => (o.tie = !o.tie)), {
+              class: "quiet",
+              "aria-pressed": order.tie,
+            })
           : null,
-        above && !order.groups.length && orders[above].complete ? button(`as ${above}`, "K", () => copy(name), { class: "quiet" }) : null,
+        above && !order.groups.length && orders[above].complete
+          ? button(`as ${above}`, "K", () => copy(name), { class: "quiet" })
+          : null,
       ),
     );
   };
@@ -127,7 +153,14 @@ export function panel({ task, item, begun, save, submit, say }) {
     draw();
   };
 
-  const element = h("form", { class: "answer", onsubmit: (event) => event.preventDefault() }, Object.values(boxes), note.element, missing, done);
+  const element = h(
+    "form",
+    { class: "answer", onsubmit: (event) => event.preventDefault() },
+    Object.values(boxes),
+    note.element,
+    missing,
+    done,
+  );
   dragging(element, (label, name, target) =>
     change(name, (order) => {
       if (target.dataset.label) order.tieWith(label, target.dataset.label);
@@ -142,8 +175,9 @@ export function panel({ task, item, begun, save, submit, say }) {
     keys: [
       ...labels.map((label, at) => [
         label.toLowerCase(),
-        at ? null : `to ${labels.at(-1)}: the next best; with Shift: tied with the last`,
+        at ? null : "The next best; with Shift: tied with the last",
         (event) => change(active, (order) => order.add(label, event.shiftKey || order.tie)),
+        `A–${labels.at(-1)}`,
       ]),
       ["=", "The next is tied with the last", () => change(active, (order) => (order.tie = !order.tie))],
       ["Backspace", "Take the last one out", () => change(active, (order) => order.undo())],

@@ -23,7 +23,9 @@ async function known(main, told = "") {
 }
 
 async function waitFor(main) {
-  main.replaceChildren(h("div", { class: "plain" }, h("h1", {}, "The server does not answer"), h("p", {}, "Trying again…")));
+  main.replaceChildren(
+    h("div", { class: "plain" }, h("h1", {}, "The server does not answer"), h("p", {}, "Trying again…")),
+  );
   await new Promise((resolve) => setTimeout(resolve, 1500));
   return known(main);
 }
@@ -51,7 +53,11 @@ async function join(main, token) {
       told,
       text: "Who are you? Other raters see neither your name nor your answers. With a password you can come back without a link.",
       action: "Begin",
-      password: { label: "Password (optional, 10 characters or more)", autocomplete: "new-password", minlength: 10 },
+      password: {
+        label: "Password (optional, 10 characters or more)",
+        autocomplete: "new-password",
+        minlength: 10,
+      },
     });
     name = given.name;
     password = given.password || null;
@@ -78,8 +84,20 @@ async function login(main, told) {
 function form(main, { title, text, told, action, password }) {
   const { label, ...attributes } = password;
   return new Promise((resolve) => {
-    const name = h("input", { id: "name", name: "name", required: true, maxlength: 80, autocomplete: "username" });
-    const secret = h("input", { id: "password", name: "password", type: "password", maxlength: 200, ...attributes });
+    const name = h("input", {
+      id: "name",
+      name: "name",
+      required: true,
+      maxlength: 80,
+      autocomplete: "username",
+    });
+    const secret = h("input", {
+      id: "password",
+      name: "password",
+      type: "password",
+      maxlength: 200,
+      ...attributes,
+    });
     const onsubmit = (event) => {
       event.preventDefault();
       resolve({ name: name.value.trim(), password: secret.value });

@@ -13,7 +13,12 @@ export function tools(viewer, forced = false) {
   viewer.mode = settings.mode ?? "side";
   viewer.outline = forced || (settings.outline ?? false);
   viewer.opacity = settings.opacity ?? 0;
-  const save = () => keep("look", { mode: viewer.mode, outline: forced ? settings.outline : viewer.outline, opacity: viewer.opacity });
+  const save = () =>
+    keep("look", {
+      mode: viewer.mode,
+      outline: forced ? settings.outline : viewer.outline,
+      opacity: viewer.opacity,
+    });
 
   const setMode = (mode) => {
     viewer.setMode(mode);
@@ -22,19 +27,31 @@ export function tools(viewer, forced = false) {
   const modes = choice("View", "view-mode", MODES, viewer.mode, setMode, { class: "choice bare" });
   modes.querySelector(".row").append(keycap("V"));
 
-  const cut = h("input", { type: "range", min: 0, max: 100, "aria-label": "Place of the cut", oninput: () => viewer.setCut(cut.value / 100) });
+  const cut = h("input", {
+    type: "range",
+    min: 0,
+    max: 100,
+    "aria-label": "Place of the cut",
+    oninput: () => viewer.setCut(cut.value / 100),
+  });
   const cutting = h("span", { class: "tool" }, cut);
   const flip = button("Swap", "X", () => viewer.flip());
   const pairs = [0, 1].map((at) =>
-    h("select", { "aria-label": at ? "Compare with" : "Compare", onchange: (event) => {
-      const pair = [...viewer.pair];
-      pair[at] = event.target.value;
-      viewer.setPair(pair);
-    } }),
+    h("select", {
+      "aria-label": at ? "Compare with" : "Compare",
+      onchange: (event) => {
+        const pair = [...viewer.pair];
+        pair[at] = event.target.value;
+        viewer.setPair(pair);
+      },
+    }),
   );
   const pairing = h("span", { class: "tool" }, pairs[0], h("span", { "aria-hidden": "true" }, "–"), pairs[1]);
 
-  const level = button("Window", "W", () => toggleLevel(), { "aria-pressed": false, title: "Drag on a picture: sideways contrast, up and down brightness. Also with the right mouse button." });
+  const level = button("Window", "W", () => toggleLevel(), {
+    "aria-pressed": false,
+    title: "Drag on a picture: sideways contrast, up and down brightness. Also with the right mouse button.",
+  });
   const readout = h("output", { class: "readout", "aria-label": "Zoom and window" });
   const toggleLevel = () => {
     viewer.levelling = !viewer.levelling;
@@ -42,29 +59,59 @@ export function tools(viewer, forced = false) {
     viewer.tell();
   };
 
-  const outline = h("input", { type: "checkbox", checked: viewer.outline, onchange: () => setOutline(outline.checked) });
+  const outline = h("input", {
+    type: "checkbox",
+    checked: viewer.outline,
+    onchange: () => setOutline(outline.checked),
+  });
   const setOutline = (on) => {
     viewer.outline = outline.checked = on;
     viewer.draw();
     save();
   };
-  const opacity = h("input", { type: "range", min: 0, max: 100, step: 5, value: viewer.opacity * 100, oninput: () => setOpacity(opacity.value / 100) });
+  const opacity = h("input", {
+    type: "range",
+    min: 0,
+    max: 100,
+    step: 5,
+    value: viewer.opacity * 100,
+    oninput: () => setOpacity(opacity.value / 100),
+  });
   const setOpacity = (value) => {
     viewer.opacity = Math.max(0, Math.min(1, value));
     opacity.value = viewer.opacity * 100;
     viewer.draw();
     save();
   };
-  const region = h("span", { class: "tool" }, h("label", { class: "check" }, outline, "Outline", keycap("O")), h("label", { class: "check" }, "Fill", opacity));
+  const region = h(
+    "span",
+    { class: "tool" },
+    h("label", { class: "check" }, outline, "Outline", keycap("O")),
+    h("label", { class: "check" }, "Fill", opacity),
+  );
 
   const zoom = h(
     "span",
     { class: "tool zoom", role: "group", "aria-label": "Zoom" },
-    button("−", null, () => viewer.zoomed(null, 1 / 1.4), { "aria-label": "Zoom out", title: "Zoom out (−)" }),
+    button("−", null, () => viewer.zoomed(null, 1 / 1.4), {
+      "aria-label": "Zoom out",
+      title: "Zoom out (−)",
+    }),
     button("Fit", null, () => viewer.reset(), { title: "Whole picture, whole window (0)" }),
     button("+", null, () => viewer.zoomed(null, 1.4), { "aria-label": "Zoom in", title: "Zoom in (+)" }),
   );
-  const element = h("div", { class: "tools", role: "group", "aria-label": "How to look" }, modes, cutting, flip, pairing, zoom, level, region, readout);
+  const element = h(
+    "div",
+    { class: "tools", role: "group", "aria-label": "How to look" },
+    modes,
+    cutting,
+    flip,
+    pairing,
+    zoom,
+    level,
+    region,
+    readout,
+  );
 
   const refresh = () => {
     tick(modes, viewer.mode);
@@ -86,7 +133,10 @@ export function tools(viewer, forced = false) {
     region.hidden = !viewer.classes?.length;
     modes.hidden = viewer.panes.length < 2 || viewer.alike;
     const { centre, width } = viewer.window;
-    const parts = [viewer.look.zoom > 1 ? `${viewer.look.zoom.toFixed(1)}×` : "", width === 255 && centre === 127.5 ? "" : `W ${Math.round(width)} L ${Math.round(centre)}`];
+    const parts = [
+      viewer.look.zoom > 1 ? `${viewer.look.zoom.toFixed(1)}×` : "",
+      width === 255 && centre === 127.5 ? "" : `W ${Math.round(width)} L ${Math.round(centre)}`,
+    ];
     readout.textContent = parts.filter(Boolean).join(" · ");
   };
   viewer.addEventListener("change", refresh);

@@ -23,14 +23,18 @@ export class Viewer extends EventTarget {
     this.outline = false;
     this.opacity = 0;
     this.levelling = false;
-    this.paint = null;
+    this.paint = null; // a Brush while somebody paints
+    this.tapped = null; // told the name of a pane that was pressed and let go
     this.panes = [];
     this.look = { zoom: 1, x: 0.5, y: 0.5 };
     this.window = { ...WHOLE };
     listen(stage, this);
     new ResizeObserver(() => this.layout()).observe(stage);
     this.still = matchMedia("(prefers-reduced-motion: reduce)").matches;
-    this.blinking = setInterval(() => this.mode === "blink" && !this.still && !document.hidden && this.flip(), BLINK);
+    this.blinking = setInterval(
+      () => this.mode === "blink" && !this.still && !document.hidden && this.flip(),
+      BLINK,
+    );
   }
 
   stop() {
@@ -55,7 +59,11 @@ export class Viewer extends EventTarget {
     const turn = (this.turn = {});
     const loaded = await Promise.allSettled(panes.map((pane) => picture(displayed(pane.url, size))));
     if (turn !== this.turn) return;
-    this.panes = panes.map((pane, at) => ({ ...pane, bitmap: loaded[at].value ?? null, full: Math.max(...size) <= 1024 }));
+    this.panes = panes.map((pane, at) => ({
+      ...pane,
+      bitmap: loaded[at].value ?? null,
+      full: Math.max(...size) <= 1024,
+    }));
     this.build();
     this.loadRegions(turn);
   }
@@ -116,7 +124,9 @@ export class Viewer extends EventTarget {
     const n = this.frames.length;
     const shape = this.size[0] / this.size[1];
     const scale = (columns) => Math.min(wide / columns / shape, high / Math.ceil(n / columns) - 26);
-    const columns = [...Array(n).keys()].map((k) => k + 1).reduce((best, k) => (scale(k) > scale(best) ? k : best), 1);
+    const columns = [...Array(n).keys()]
+      .map((k) => k + 1)
+      .reduce((best, k) => (scale(k) > scale(best) ? k : best), 1);
     this.stage.style.gridTemplateColumns = `repeat(${columns}, minmax(0, 1fr))`;
     this.draw();
   }
@@ -170,7 +180,8 @@ export class Viewer extends EventTarget {
     }
     if (!frame.pane) canvas.setAttribute("aria-label", caption.textContent);
     if (this.hovered?.canvas === canvas && this.paint) this.drawBrush(context, dense, scale);
-    canvas.style.touchAction = this.look.zoom === 1 && !this.paint && !this.levelling && this.mode !== "slider" ? "pan-y" : "none";
+    canvas.style.touchAction =
+      this.look.zoom === 1 && !this.paint && !this.levelling && this.mode !== "slider" ? "pan-y" : "none";
     canvas.style.cursor = this.paint ? "crosshair" : this.levelling ? "ns-resize" : "grab";
   }
 
@@ -200,7 +211,10 @@ export class Viewer extends EventTarget {
       if (!this.outline) continue;
       context.save();
       context.scale(this.size[0] / region.width, this.size[1] / region.height);
-      for (const [colour, wide] of [["rgba(0,0,0,.65)", 3.5], [lineOf(region.colour), 1.7]]) {
+      for (const [colour, wide] of [
+        ["rgba(0,0,0,.65)", 3.5],
+        [lineOf(region.colour), 1.7],
+      ]) {
         context.strokeStyle = colour;
         context.lineWidth = (wide / scale) * (region.width / this.size[0]);
         context.stroke(region.path);
@@ -212,7 +226,10 @@ export class Viewer extends EventTarget {
   drawBrush(context, dense, scale) {
     const radius = Math.max(2, (this.paint.size / 2) * scale);
     context.setTransform(dense, 0, 0, dense, 0, 0);
-    for (const [colour, wide] of [["#000", 3], ["#fff", 1.2]]) {
+    for (const [colour, wide] of [
+      ["#000", 3],
+      ["#fff", 1.2],
+    ]) {
       context.strokeStyle = colour;
       context.lineWidth = wide;
       context.beginPath();
@@ -237,11 +254,14 @@ export class Viewer extends EventTarget {
     for (const pane of this.panes) {
       if (pane.full || !pane.bitmap || (pane.bitmap.width / this.size[0]) * 1.2 > scale) continue;
       pane.full = true;
-      picture(pane.url).then((bitmap) => {
-        Object.assign(pane, { bitmap, windowedAt: null });
-        this.difference = null;
-        this.draw();
-      }, () => (pane.full = false));
+      picture(pane.url).then(
+        (bitmap) => {
+          Object.assign(pane, { bitmap, windowedAt: null });
+          this.difference = null;
+          this.draw();
+        },
+        () => (pane.full = false),
+      );
     }
   }
 
@@ -261,7 +281,11 @@ export class Viewer extends EventTarget {
 
   moved(canvas, dx, dy) {
     const { scale } = this.place(canvas);
-    this.lookAt(this.look.zoom, this.look.x - dx / scale / this.size[0], this.look.y - dy / scale / this.size[1]);
+    this.lookAt(
+      this.look.zoom,
+      this.look.x - dx / scale / this.size[0],
+      this.look.y - dy / scale / this.size[1],
+    );
   }
 
   /** By a factor, keeping what lies at (x, y) where it is; the middle by default. */
@@ -274,7 +298,11 @@ export class Viewer extends EventTarget {
     const zoom = Math.max(1, Math.min(40, this.look.zoom * factor));
     this.look.zoom = zoom;
     const after = this.inImage(canvas, x, y);
-    this.lookAt(zoom, this.look.x + (before[0] - after[0]) / this.size[0], this.look.y + (before[1] - after[1]) / this.size[1]);
+    this.lookAt(
+      zoom,
+      this.look.x + (before[0] - after[0]) / this.size[0],
+      this.look.y + (before[1] - after[1]) / this.size[1],
+    );
   }
 
   lookAt(zoom, x, y) {
@@ -363,7 +391,10 @@ function clipped(context, dense, box, into, paint) {
 }
 
 function drawCut(context, at, height) {
-  for (const [colour, wide] of [["#000", 4], ["#fff", 2]]) {
+  for (const [colour, wide] of [
+    ["#000", 4],
+    ["#fff", 2],
+  ]) {
     context.strokeStyle = context.fillStyle = colour;
     context.lineWidth = wide;
     context.beginPath();

@@ -42,7 +42,12 @@ export function workPage(main, app, task) {
   const undo = button("Undo", "U", () => takeBack());
   const place = h("p", { class: "place", "aria-live": "polite" });
   const walk = h("nav", { class: "walk", "aria-label": "Samples" }, back, ahead, undo);
-  const page = h("div", { class: `work ${task.kind}` }, h("section", { class: "look", "aria-label": "Sample" }, asked, looking.element, stage), side);
+  const page = h(
+    "div",
+    { class: `work ${task.kind}` },
+    h("section", { class: "look", "aria-label": "Sample" }, asked, looking.element, stage),
+    side,
+  );
   const empty = h("div", { class: "plain" });
   main.replaceChildren(page, empty);
 
@@ -63,12 +68,14 @@ export function workPage(main, app, task) {
     app.say(item ? "Taken back. Answer it anew." : "There is nothing to take back.");
   };
 
-  const submit = (item) => (answer, mask = null) => {
-    if (shown !== item.id) return; // a second press of the same key
-    shown = null;
-    app.say(`Saved: ${kind.summary(answer)}`);
-    feed.answer(item, answer, clock.seconds(), mask);
-  };
+  const submit =
+    (item) =>
+    (answer, mask = null) => {
+      if (shown !== item.id) return; // a second press of the same key
+      shown = null;
+      app.say(`Saved: ${kind.summary(answer)}`);
+      feed.answer(item, answer, clock.seconds(), mask);
+    };
 
   const render = () => {
     const item = feed.item;
@@ -84,7 +91,9 @@ export function workPage(main, app, task) {
       empty.replaceChildren(...nothing(feed, app, walk));
       return;
     }
-    const words = feed.reviewing ? `Answered ${feed.at + 1} of ${feed.trail.length}: ${item.answer ? kind.summary(item.answer) : ""}` : "";
+    const words = feed.reviewing
+      ? `Answered ${feed.at + 1} of ${feed.trail.length}: ${item.answer ? kind.summary(item.answer) : ""}`
+      : "";
     place.textContent = words;
     place.hidden = !words;
     if (shown === item.id) return;
@@ -93,7 +102,14 @@ export function workPage(main, app, task) {
     clock.start();
     const begun = feed.draft(item);
     viewer.paint = null;
-    const seen = viewer.show({ panes: kind.panes(item), size: item.size, grey: item.grey, mask: item.images.mask, classes: item.classes, pair: kind.pair?.(item) });
+    const seen = viewer.show({
+      panes: kind.panes(item),
+      size: item.size,
+      grey: item.grey,
+      mask: item.images.mask,
+      classes: item.classes,
+      pair: kind.pair?.(item),
+    });
     current = kind.panel({
       task,
       item,
@@ -142,7 +158,10 @@ export function workPage(main, app, task) {
 
 function nothing(feed, app, walk) {
   if (feed.down) {
-    return [h("h1", {}, "The server does not answer"), h("p", {}, "Your answers are kept in this browser and will be sent as soon as it is back.")];
+    return [
+      h("h1", {}, "The server does not answer"),
+      h("p", {}, "Your answers are kept in this browser and will be sent as soon as it is back."),
+    ];
   }
   return [
     h("h1", {}, "Nothing left for you here"),

@@ -5,10 +5,10 @@ import { button, h } from "./dom.js";
 import { dragging } from "./drag.js";
 import { Order } from "./order.js";
 
-export const HINT = "Tap the outputs from best to worst, or drag them. Drop one on another for a tie.";
+export const HINT = "Tap from best to worst, or drag. One dropped on another is a tie.";
 
 const ASKS = {
-  accuracy: "Is what was asked for done, and in the right place?",
+  accuracy: "Done as asked, in the right place?",
   preservation: "Is everything else as it was?",
   quality: "Does it look like a real, clean image?",
 };

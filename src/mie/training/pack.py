@@ -1,0 +1,66 @@
+"""What is trained on: images and masks stored once, rows that point to them, and all that can be asked for.
+
+A row says which image goes in, what should come out (a goal image, or a mask to paint), and which `Ask` puts it
+into words. Nothing is letterboxed, augmented or painted yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mie.records import Pixels
+
+TRAIN, VALIDATION = "train", "validation"
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """One sentence, the template it was made from, and the colour of class 1..n that it names."""
+
+    prompt: str
+    template: str
+    colours: tuple[str, ...] = ()  # empty where nothing is painted
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One thing that can be asked for, said in several ways. `held_out` ways are never trained on."""
+
+    key: str  # "perception/lesion/skin lesion/dermoscopy", "transformation/mri_motion/MRI/brain"
+    wordings: tuple[Wording, ...]
+    held_out: tuple[Wording, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One training sample. Numbers are places in the pack's lists."""
+
+    id: str
+    perspective: str
+    task: str
+    target: str
+    key: str | None  # a transformation's target key
+    modality: str
+    anatomy: str
+    source: str
+    patient_id: str | None
+    license: str
+    fold: str  # TRAIN or VALIDATION; no patient is in both
+    input: int
+    goal: int | None  # transformation: the wanted image
+    mask: int | None  # perception: the classes to paint
+    classes: int  # how many classes the mask holds
+    ask: int
+    # What a fresh simulation of this pair needs (`mie.training.simulate`); None where it cannot be made again.
+    simulate: Mapping[str, Any] | None = None
+
+
+@dataclass(slots=True)
+class Pack:
+    images: list[Pixels]  # uint8, (H, W) where the image is grey, else (H, W, 3) RGB
+    masks: list[Pixels]  # uint8 (H, W), 0 is background, 1..n the classes
+    rows: list[Row]
+    asks: list[Ask]
+    facts: dict[str, Any]  # which datasets, with their digests, and how they were packed

@@ -1,14 +1,16 @@
 """What is trained on: images and masks stored once, rows that point to them, and all that can be asked for.
 
-A row says which image goes in, what should come out (a goal image, or a mask to paint), and which `Ask` puts it
-into words. Nothing is letterboxed, augmented or painted yet.
+A row says which image goes in, what should come out (a goal image, or a mask to paint), and which `Ask` puts
+it into words. Nothing is letterboxed, augmented or painted yet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from mie.records import Pixels
 
@@ -53,7 +55,7 @@ class Row:
     mask: int | None  # perception: the classes to paint
     classes: int  # how many classes the mask holds
     ask: int
-    # What a fresh simulation of this pair needs (`mie.training.simulate`); None where it cannot be made again.
+    # What a fresh simulation of this pair needs (`mie.training.simulate`); None where there can be none.
     simulate: Mapping[str, Any] | None = None
 
 
@@ -64,3 +66,31 @@ class Pack:
     rows: list[Row]
     asks: list[Ask]
     facts: dict[str, Any]  # which datasets, with their digests, and how they were packed
+
+
+def join_packs(packs: Sequence[Pack]) -> Pack:
+    """Several packs as one, in order; what two of them hold in common is there twice."""
+    joined = Pack([], [], [], [], {"packs": [pack.facts for pack in packs]})
+    for pack in packs:
+        images, masks, asks = len(joined.images), len(joined.masks), len(joined.asks)
+        joined.images += pack.images
+        joined.masks += pack.masks
+        joined.asks += pack.asks
+        joined.rows += [
+            replace(
+                row,
+                input=row.input + images,
+                goal=None if row.goal is None else row.goal + images,
+                mask=None if row.mask is None else row.mask + masks,
+                ask=row.ask + asks,
+            )
+            for row in pack.rows
+        ]
+    return joined
+
+
+def one_channel_if_grey(image: Pixels) -> Pixels:
+    """`(H, W)` where the three channels are equal."""
+    if image.ndim == 3 and (image[..., 0] == image[..., 1]).all() and (image[..., 1] == image[..., 2]).all():
+        return np.ascontiguousarray(image[..., 0])
+    return image

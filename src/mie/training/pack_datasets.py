@@ -1,4 +1,4 @@
-"""Datasets to one pack: the train split read, scaled down, every image stored once, every row put into words."""
+"""Datasets to one pack: train splits read, scaled down, every image kept once, every row put into words."""
 
 from __future__ import annotations
 
@@ -21,14 +21,12 @@ from mie.recipes.transform_targets import TARGETS
 from mie.records import Pixels
 from mie.store.dataset import Dataset
 from mie.store.shards import read_rows
-from mie.training.pack import TRAIN, VALIDATION, Ask, Pack, Row
+from mie.training.pack import TRAIN, VALIDATION, Ask, Pack, Row, one_channel_if_grey
 from mie.training.row_asks import ask_for_row
 from mie.training.separation import leaking
 
-_COLUMNS = (
-    *("id", "perspective", "task", "target", "modality", "anatomy", "source", "case_id", "patient_id"),
-    *("license", "prompt", "prompt_template", "colour", "params", "input", "target_image", "mask"),
-)
+_KEPT = ("id", "perspective", "task", "target", "modality", "anatomy", "source", "patient_id", "license")
+_READ = ("case_id", "prompt", "prompt_template", "colour", "bin", "params", "input", "target_image", "mask")
 
 
 def pack_datasets(
@@ -42,9 +40,9 @@ def pack_datasets(
 ) -> Pack:
     """The train splits of `datasets` as one pack.
 
-    Images keep their shape; a longer side above `longest` is scaled down to it. Every patient of the train split
-    (an image, where the patient is unknown) falls into the validation fold with the chance `validation`, by a
-    hash of `seed`: in all datasets alike. A sample of one dataset whose patient or image is in another
+    Images keep their shape; a longer side above `longest` is scaled down to it. Every patient of the train
+    split (an image, where the patient is unknown) falls into the validation fold with chance `validation`, by
+    a hash of `seed`: in all datasets alike. A sample of one dataset whose patient or image is in another
     dataset's val or test split is left out; `facts["left_out"]` counts them.
     """
     opened = [Dataset(folder) for folder in datasets]
@@ -54,7 +52,7 @@ def pack_datasets(
     with ThreadPoolExecutor(cores()) as pool:
         for done, (dataset, path) in enumerate(shards):
             progress(done, len(shards))
-            rows = [row for row in read_rows(path, _COLUMNS) if row["id"] not in away]
+            rows = [row for row in read_rows(path, [*_KEPT, *_READ]) if row["id"] not in away]
             for row, pixels in zip(rows, pool.map(packer.decode, rows), strict=True):
                 packer.add(row, pixels, dataset.info["recipe"])
     progress(len(shards), len(shards))
@@ -98,10 +96,9 @@ class _Packer:
         params = json.loads(row["params"])
         ask = ask_for_row(row, params, recipe, self._wordings)
         places = {name: self._place(name, array) for name, array in pixels.items()}
-        names = ("id", "perspective", "task", "target", "modality", "anatomy", "source", "patient_id", "license")
         self.pack.rows.append(
             Row(
-                **{name: row[name] for name in names},
+                **{name: row[name] for name in _KEPT},
                 key=params.get("key"),
                 fold=self._fold(row),
                 input=places["input"],
@@ -109,7 +106,7 @@ class _Packer:
                 mask=places.get("mask"),
                 classes=len(row["colour"].split(",")) if "mask" in places else 0,
                 ask=self._ask(ask),
-                simulate=_simulation(params, recipe, max(pixels["input"].shape)),
+                simulate=_simulation(row["bin"], params, recipe),
             )
         )
 
@@ -141,20 +138,18 @@ class _Packer:
 
 
 def class_numbers(mask: Pixels, count: int) -> Pixels:
-    """A stored mask, where class k of n has the value round(255 k / n), as k; other values go to the nearest."""
+    """A stored mask, where class k of n has the value round(255 k / n), as k."""
     return np.floor(mask.astype(np.float32) * (count / 255) + 0.5).astype(np.uint8)
 
 
-def one_channel_if_grey(image: Pixels) -> Pixels:
-    """`(H, W)` where the three channels are equal."""
-    if image.ndim == 3 and (image[..., 0] == image[..., 1]).all() and (image[..., 1] == image[..., 2]).all():
-        return np.ascontiguousarray(image[..., 0])
-    return image
+def _simulation(
+    longer: int | None, params: Mapping[str, Any], recipe: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """What makes this simulated pair again with another severity, from its goal; None where that cannot be.
 
-
-def _simulation(params: Mapping[str, Any], recipe: Mapping[str, Any], longer: int) -> dict[str, Any] | None:
-    """What makes this simulated pair again with another severity, from its goal; None where that cannot be."""
-    if params.get("made") != "simulation":
+    `longer` is the longer side of the stored image in pixels.
+    """
+    if params.get("made") != "simulation" or longer is None:
         return None
     target = TARGETS[params["key"]]
     severity = recipe.get("recipe", {}).get("severity", {}).get(target.key, {})
@@ -164,9 +159,9 @@ def _simulation(params: Mapping[str, Any], recipe: Mapping[str, Any], longer: in
         hu_range = params.get("assumed", {}).get("hu_range")
         if hu_range is None:
             return None  # shown through a window: what lies outside it is lost, and the physics needs it
-        height, width = params["original_size"]
         facts |= {"hu_range": hu_range, "field_mm": params["pixel_mm"] * longer}
     last = params["image_steps"][-1] if params["image_steps"] else {}
-    if target.domain == "magnitude" and last.get("step") == "window" and last.keys() == {"step", "low", "high"}:
+    # The simulation's own window: one of the file's also says where its range came from.
+    if target.domain == "magnitude" and last.keys() == {"step", "low", "high"}:
         facts["white"] = last["high"]  # the goal was darkened so that the degraded image fits into 8 bits
     return facts

@@ -28,7 +28,10 @@ def ask_for_row(
     `recipe` is what `dataset.json` says was built; an imported dataset's says nothing of targets and pairs.
     """
     entry = _entry(recipe, row["source"])
-    template, colours = row["prompt_template"], tuple((row["colour"] or "").split(",")) if row["colour"] else ()
+    template, colours = (
+        row["prompt_template"],
+        tuple((row["colour"] or "").split(",")) if row["colour"] else (),
+    )
     found = None
     if row["modality"] in MODALITIES:
         if row["perspective"] == "perception" and template in PHRASINGS.get(row["task"], ()):

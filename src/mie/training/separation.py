@@ -28,8 +28,8 @@ def leaking(datasets: Sequence[Dataset]) -> dict[str, str]:
     found: list[dict[str, Any]] = []
     with ThreadPoolExecutor(cores()) as pool:
         for path in (path for dataset in datasets for path in dataset.shards()):
-            for traces in pool.map(_traces, read_rows(path, _COLUMNS)):
-                found += traces
+            for shown in pool.map(_traces, read_rows(path, _COLUMNS)):
+                found += shown
     traces = Traces(
         ids=[t["id"] for t in found],
         splits=[t["split"] for t in found],

@@ -1,8 +1,8 @@
 """The ways to ask for one thing: a recipe's own phrasings in every colour, some of them held out.
 
-A model that has seen each thing asked for in few ways learns the sentences by heart. So a training row does not
-keep its one stored prompt: it gets every way its recipe could have drawn. Some templates are never trained on,
-the same ones for ever: samples that carry one of them show what an unseen wording costs.
+A model that has seen each thing asked for in few ways learns the sentences by heart. So a training row does
+not keep its one stored prompt: it gets every way its recipe could have drawn. Some templates are never
+trained on, always the same ones: samples that carry one of them show what an unseen wording costs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LISTS: Final = {**phrasings.PHRASINGS, **transform_phrasings.PHRASINGS}
 
 @cache
 def held_out_templates(kind: str) -> frozenset[str]:
-    """The templates never trained on, for a perception task ("lesion") or a transformation's key ("ct_metal").
+    """The templates never trained on: of a perception task ("lesion") or a transformation's key ("ct_metal").
 
     Depends on the phrasings alone, so that any test sample can be told apart by its `prompt_template`.
     """
@@ -54,8 +54,8 @@ def perception_ask(
 ) -> Ask:
     """Every way to ask for these classes.
 
-    `several`: the image may hold more classes than are painted. Not `numbered`: nobody knows whether the target
-    is one or many, so no sentence that says "it" or "them".
+    `several`: the image may hold more classes than are painted. Not `numbered`: nobody knows whether the
+    target is one or many, so no sentence that says "it" or "them".
     """
     names = ", ".join(target.name for target in targets)
     key = f"perception/{task}/{names}/{modality}" + ("/several" if several else "")
@@ -85,7 +85,9 @@ def transformation_ask(
     """Every way to ask for this transformation that `words` (`{"factor": "4"}`) can fill."""
     filled = transform_phrasings.all_words(modality, anatomy, words)
     said = "".join(f"/{name}={words[name]}" for name in sorted(words))
-    fitting = [t for t in transform_phrasings.PHRASINGS[key] if transform_phrasings.places(t) <= filled.keys()]
+    fitting = [
+        t for t in transform_phrasings.PHRASINGS[key] if transform_phrasings.places(t) <= filled.keys()
+    ]
 
     def say(template: str, _: tuple[str, ...]) -> Wording:
         return Wording(transform_phrasings.ask(template, filled), template)
@@ -126,7 +128,11 @@ def _ask(
     def some(pool: list[str], most: int) -> tuple[Wording, ...]:
         order, palette = draw.permutation(len(pool)), draw.permutation(len(colours))
         # Round the templates, and the colours along with them: none comes twice before all came once.
-        ways = [(t, palette[(at + turn) % len(palette)]) for turn in range(len(palette)) for at, t in enumerate(order)]
+        ways = [
+            (t, palette[(at + turn) % len(palette)])
+            for turn in range(len(palette))
+            for at, t in enumerate(order)
+        ]
         return tuple(say(pool[t], colours[c]) for t, c in ways[:most])
 
     trained = some([t for t in templates if t not in held], limit)

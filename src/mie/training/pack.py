@@ -6,7 +6,7 @@ it into words. Nothing is letterboxed, augmented or painted yet.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -66,6 +66,36 @@ class Pack:
     rows: list[Row]
     asks: list[Ask]
     facts: dict[str, Any]  # which datasets, with their digests, and how they were packed
+
+
+def part_of(pack: Pack, keep: Callable[[Row], bool]) -> Pack:
+    """The rows that `keep` likes, with only the images, masks and asks that they need; arrays are shared."""
+    rows = [row for row in pack.rows if keep(row)]
+    shown = _renumbered(place for row in rows for place in (row.input, row.goal))
+    masks = _renumbered(row.mask for row in rows)
+    asks = _renumbered(row.ask for row in rows)
+    return Pack(
+        [pack.images[place] for place in shown],
+        [pack.masks[place] for place in masks],
+        [
+            replace(
+                row,
+                input=shown[row.input],
+                goal=None if row.goal is None else shown[row.goal],
+                mask=None if row.mask is None else masks[row.mask],
+                ask=asks[row.ask],
+            )
+            for row in rows
+        ],
+        [pack.asks[place] for place in asks],
+        pack.facts,
+    )
+
+
+def _renumbered(places: Iterable[int | None]) -> dict[int, int]:
+    """Old place -> new place, in order of first use."""
+    used = dict.fromkeys(place for place in places if place is not None)
+    return {place: at for at, place in enumerate(used)}
 
 
 def join_packs(packs: Sequence[Pack]) -> Pack:

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from mie.store.dataset import Dataset
 from mie.store.shards import read_rows
 from mie.training.pack import TRAIN, VALIDATION, Ask, Pack, Row, one_channel_if_grey
 from mie.training.row_asks import ask_for_row
-from mie.training.separation import leaking
+from mie.training.separation import joined_subjects, leaking
 
 _KEPT = ("id", "perspective", "task", "target", "modality", "anatomy", "source", "patient_id", "license")
 _READ = ("case_id", "prompt", "prompt_template", "colour", "bin", "params", "input", "target_image", "mask")
@@ -42,12 +43,13 @@ def pack_datasets(
 
     Images keep their shape; a longer side above `longest` is scaled down to it. Every patient of the train
     split (an image, where the patient is unknown) falls into the validation fold with chance `validation`, by
-    a hash of `seed`: in all datasets alike. A sample of one dataset whose patient or image is in another
-    dataset's val or test split is left out; `facts["left_out"]` counts them.
+    a hash of `seed`: in all datasets alike, and together with whoever shares an image, or nearly. A sample of
+    one dataset whose patient or image is in another's val or test split is left out; `facts["left_out"]`
+    counts them.
     """
     opened = [Dataset(folder) for folder in datasets]
     away = leaking(opened)
-    packer = _Packer(longest, validation, seed, wordings)
+    packer = _Packer(longest, wordings)
     shards = [(dataset, path) for dataset in opened for path in dataset.shards(TRAIN)]
     with ThreadPoolExecutor(cores()) as pool:
         for done, (dataset, path) in enumerate(shards):
@@ -55,6 +57,7 @@ def pack_datasets(
             rows = [row for row in read_rows(path, [*_KEPT, *_READ]) if row["id"] not in away]
             for row, pixels in zip(rows, pool.map(packer.decode, rows), strict=True):
                 packer.add(row, pixels, dataset.info["recipe"])
+    packer.draw_folds(validation, seed)
     progress(len(shards), len(shards))
     packer.pack.facts |= {
         "datasets": [{"name": d.name, "digest": d.digest} for d in opened],
@@ -75,11 +78,12 @@ def pack_datasets(
 
 
 class _Packer:
-    def __init__(self, longest: int, validation: float, seed: int, wordings: int) -> None:
+    def __init__(self, longest: int, wordings: int) -> None:
         self.pack = Pack([], [], [], [], {})
-        self._longest, self._validation, self._seed, self._wordings = longest, validation, seed, wordings
+        self._longest, self._wordings = longest, wordings
         self._seen: dict[bytes, int] = {}  # pixels -> place; masks and images lie in lists of their own
         self._asks: dict[Ask, int] = {}
+        self._subjects: list[str] = []  # of each row
 
     def decode(self, row: Mapping[str, Any]) -> dict[str, Pixels]:
         """The row's images at the size they are packed in; a mask as class numbers."""
@@ -96,11 +100,13 @@ class _Packer:
         params = json.loads(row["params"])
         ask = ask_for_row(row, params, recipe, self._wordings)
         places = {name: self._place(name, array) for name, array in pixels.items()}
+        # Named as `mie build` does, so that one patient has one name in all datasets.
+        self._subjects.append(row["patient_id"] or f"{row['source']}//{row['case_id']}")
         self.pack.rows.append(
             Row(
                 **{name: row[name] for name in _KEPT},
                 key=params.get("key"),
-                fold=self._fold(row),
+                fold=TRAIN,
                 input=places["input"],
                 goal=places.get("goal"),
                 mask=places.get("mask"),
@@ -109,6 +115,19 @@ class _Packer:
                 simulate=_simulation(row["bin"], params, recipe),
             )
         )
+
+    def draw_folds(self, validation: float, seed: int) -> None:
+        rows = self.pack.rows
+        shown = [
+            (subject, place)
+            for subject, row in zip(self._subjects, rows, strict=True)
+            for place in (row.input, row.goal)
+            if place is not None
+        ]
+        one = joined_subjects(self.pack.images, shown)
+        for at, subject in enumerate(self._subjects):
+            if stable_hash("validation", seed, one[subject]) / 2**64 < validation:
+                rows[at] = replace(rows[at], fold=VALIDATION)
 
     def _image(self, image: Pixels) -> Pixels:
         height, width = image.shape[:2]
@@ -129,12 +148,6 @@ class _Packer:
             self._asks[ask] = len(self.pack.asks)
             self.pack.asks.append(ask)
         return self._asks[ask]
-
-    def _fold(self, row: Mapping[str, Any]) -> str:
-        # Named as `mie build` does, so that one patient has one name in all datasets.
-        subject = row["patient_id"] or f"{row['source']}//{row['case_id']}"
-        place = stable_hash("validation", self._seed, subject) / 2**64
-        return VALIDATION if place < self._validation else TRAIN
 
 
 def class_numbers(mask: Pixels, count: int) -> Pixels:

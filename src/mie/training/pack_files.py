@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -40,19 +40,30 @@ _KINDS: Final = {"int": pa.int32(), "int | None": pa.int32()}
 _ROWS: Final = pa.schema([(f.name, _KINDS.get(str(f.type), pa.string())) for f in fields(Row)])
 
 
-def write_pack(path: Path, pack: Pack, *, lossy: int | None = None) -> dict[str, Any]:
+def write_pack(
+    path: Path,
+    pack: Pack,
+    *,
+    lossy: int | None = None,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> dict[str, Any]:
     """Write the pack to a new folder and return what `pack.json` says.
 
     `lossy` is the WebP quality (1..100) of images that are only ever inputs of perception. Images of pairs,
     and masks, are exact: by lossless WebP or our PNG, whichever is smaller.
     """
-    _refuse_occupied(path)
+    refuse_occupied(path)
     paired = {place for row in pack.rows if row.goal is not None for place in (row.input, row.goal)}
     qualities = [_LOSSLESS if lossy is None or at in paired else lossy for at in range(len(pack.images))]
+    total = len(pack.images) + len(pack.masks)
     with folder_lock(path):
-        _refuse_occupied(path)
-        _write_pictures(path / "images.parquet", pack.images, qualities)
-        _write_pictures(path / "masks.parquet", pack.masks, [_LOSSLESS] * len(pack.masks))
+        refuse_occupied(path)
+        pictures = (("images.parquet", pack.images, qualities), ("masks.parquet", pack.masks, None))
+        done = 0
+        for name, arrays, wanted in pictures:
+            for count in _write_pictures(path / name, arrays, wanted or [_LOSSLESS] * len(arrays)):
+                done += count
+                progress(done, total)
         rows = [{**asdict(row), "simulate": row.simulate and canonical(row.simulate)} for row in pack.rows]
         with atomic_path(path / "rows.parquet") as temporary:
             pq.write_table(pa.Table.from_pylist(rows, schema=_ROWS), temporary, compression="zstd")
@@ -129,7 +140,8 @@ def _read_info(path: Path) -> dict[str, Any]:
     return info
 
 
-def _write_pictures(path: Path, pictures: Sequence[Pixels], qualities: Sequence[int]) -> None:
+def _write_pictures(path: Path, pictures: Sequence[Pixels], qualities: Sequence[int]) -> Iterator[int]:
+    """Writes while it is asked how far it has come; the file appears at the end."""
     with (
         atomic_path(path) as temporary,
         pq.ParquetWriter(temporary, _PICTURES, compression="none", use_dictionary=False) as writer,
@@ -142,6 +154,7 @@ def _write_pictures(path: Path, pictures: Sequence[Pixels], qualities: Sequence[
                 pa.array([1 if p.ndim == 2 else 3 for p in pictures[some]], pa.int8()),
             ]
             writer.write_table(pa.Table.from_arrays(columns, schema=_PICTURES))
+            yield len(columns[0])
 
 
 def _read_pictures(path: Path, workers: int | None) -> list[Pixels]:
@@ -175,7 +188,7 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _refuse_occupied(path: Path) -> None:
+def refuse_occupied(path: Path) -> None:
     """Only a new folder, or one where `mie pack` was interrupted."""
     if not path.exists():
         return

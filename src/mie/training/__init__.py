@@ -1,0 +1,1 @@
+"""What is trained here, from what, and how."""

@@ -29,11 +29,11 @@ if __name__ == "__main__":
     landed = 0
     while landed < kills and not (out / "weights.safetensors").exists():
         child = sitting(out)
-        if draw.random() < 0.5:  # once some more checkpoints are there
+        if landed % 2 == 0:  # once a validation more is done
             wanted = len(list(out.glob("grids/*"))) + 1
             while len(list(out.glob("grids/*"))) < wanted and os.waitpid(child, os.WNOHANG) == (0, 0):
                 time.sleep(0.002)
-        time.sleep(draw.uniform(0, 0.3))
+        time.sleep(draw.uniform(0, 0.03 if landed % 2 == 0 else 0.5))
         try:
             os.kill(child, signal.SIGKILL)
             _, status = os.waitpid(child, 0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +11,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn.functional import avg_pool2d
 
 from mie.records import Pixels
 from mie.training.config import Strict, TrainConfig, parse_config, parse_section
@@ -24,7 +22,6 @@ from mie.training.trainee import Trainee
 class TinyData(Strict):
     size: int = 12
     bad_steps: tuple[int, ...] = ()  # a not-a-number in the batch
-    kill_at: int | None = None  # kill -9 while this step's loss is computed
     fail_at: int | None = None  # the batch thread raises
     fits: int | None = None  # more images than this run out of memory
     digest: str = "0"
@@ -71,11 +68,9 @@ class Tiny(Trainee):
         if step in self.data.bad_steps:
             image[0, 0, 0, 0] = float("nan")
         part = slice(rank, None, world)
-        return Batch(image[part], F.avg_pool2d(image, 3, 1, 1)[part])
+        return Batch(image[part], avg_pool2d(image, 3, 1, 1)[part])
 
     def loss(self, model: nn.Module, batch: Batch, step: int) -> tuple[Tensor, dict[str, Tensor]]:
-        if step == self.data.kill_at:
-            os.kill(os.getpid(), signal.SIGKILL)
         if self.data.fits is not None and len(batch.image) > self.data.fits:
             raise torch.OutOfMemoryError("tried to allocate 7 GiB")
         loss = (model(batch.image) - batch.goal).square().mean()
@@ -92,7 +87,9 @@ class Tiny(Trainee):
         return (both.float() * 255).byte().cpu().numpy()
 
     def save(self, model: nn.Module, path: Path, facts: Mapping[str, Any]) -> None:
-        save_file({k: v.contiguous() for k, v in model.state_dict().items()}, path, {"step": str(facts["step"])})
+        save_file(
+            {k: v.contiguous() for k, v in model.state_dict().items()}, path, {"step": str(facts["step"])}
+        )
 
 
 def tiny_config(base: Path | str = ".", **changes: Any) -> TrainConfig:

@@ -53,7 +53,8 @@ class Trainee(Protocol):
     def loss(self, model: nn.Module, batch: Any, step: int) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss to descend, and scalars to log. No `.item()` here: it would stall the GPU.
 
-        Only the model runs in bf16; what it returns in tensors, tuples and dicts is float32 again.
+        Only the model runs in bf16. What it returns is float32 again in tensors, tuples and dicts; in a
+        dataclass it stays bf16: call `.float()` before a loss.
         """
         ...
 

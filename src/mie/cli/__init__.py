@@ -37,7 +37,7 @@ def _mie(
 
 
 def _register() -> None:
-    from mie.cli import build, demo, doctor, edit, export, pack, report, run, score, sources, stats, verify
+    from mie.cli import build, demo, doctor, edit, export, pack, report, run, score, sources, stats, train, verify
     from mie.cli import import_ as importing
 
     app.command("demo")(demo.demo)
@@ -48,6 +48,7 @@ def _register() -> None:
     app.command("import")(importing.import_)
     app.command("pack")(pack.pack)
     app.command("edit")(edit.edit)
+    app.command("train")(train.train)
     app.command("run")(run.run)
     app.command("score")(score.score)
     app.command("report")(report.report)

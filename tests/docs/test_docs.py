@@ -26,11 +26,11 @@ from mie.editors import editor_class
 from mie.editors.registry import _OURS as EDITORS
 from mie.errors import MieError
 from mie.images.ct_windows import WINDOWS
+from mie.images.files import cache_folder
 from mie.protocols.miedb_sample import METRICS
 from mie.protocols.published import MIEDB
 from mie.recipes.transform_targets import TARGETS
 from mie.sources import catalog
-from mie.sources.fetch import cache_folder
 from mie.sources.samples import samples_root
 from mie.store.card import GATES
 from mie.store.schema import SCHEMA

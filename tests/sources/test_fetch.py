@@ -17,8 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mie.errors import MieError
+from mie.images.files import cache_folder
 from mie.sources import package_index
-from mie.sources.fetch import cache_folder, extract, fetch_distribution
+from mie.sources.fetch import extract, fetch_distribution
 
 NOT_THERE = "/nowhere.whl"
 

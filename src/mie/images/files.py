@@ -1,4 +1,4 @@
-"""Files that are whole or absent: atomic writes, and a lock that dies with its process."""
+"""Files that are whole or absent: atomic writes, a lock that dies with its process; and where caches lie."""
 
 from __future__ import annotations
 
@@ -11,6 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mie.errors import MieError
+
+
+def cache_folder() -> Path:
+    """`$MIE_CACHE`, else `$XDG_CACHE_HOME/mie`, else `~/.cache/mie`."""
+    own = os.environ.get("MIE_CACHE")
+    if own:
+        return Path(own).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "mie"
 
 
 @contextlib.contextmanager

@@ -27,15 +27,6 @@ _CHUNK: Final = 1 << 20
 _LIMIT: Final = 256 << 20  # bytes; no archive or member we know is near it
 
 
-def cache_folder() -> Path:
-    """`$MIE_CACHE`, else `$XDG_CACHE_HOME/mie`, else `~/.cache/mie`."""
-    own = os.environ.get("MIE_CACHE")
-    if own:
-        return Path(own).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "mie"
-
-
 def digest(path: Path) -> str:
     """The file's SHA-256 in hexadecimal."""
     with path.open("rb") as file:

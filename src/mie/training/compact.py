@@ -42,7 +42,7 @@ class ModelConfig(Strict):
     """The network's shape, and the file of the trunk's pretrained weights (none: from scratch)."""
 
     trunk: str | None = None
-    trunk_lr: float = Field(0.3, gt=0, le=1, description="the pretrained trunk's rate, as a share of the others'")
+    trunk_lr: float = Field(0.2, gt=0, le=1, description="the pretrained trunk's rate, as a share of the others'")
     widths: tuple[int, int, int, int] = (64, 96, 192, 320)
     down: tuple[int, int, int, int] = (1, 2, 2, 2)
     up: tuple[int, int, int] = (2, 1, 1)

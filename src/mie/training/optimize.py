@@ -6,7 +6,7 @@ no step waits for the host; the counts are read when a line is logged.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -19,17 +19,20 @@ BETAS = (0.9, 0.99)
 class Optimizer:
     """Descends the gradients that a backward pass has left on `model`."""
 
-    def __init__(self, model: nn.Module, config: OptimizerConfig) -> None:
+    def __init__(
+        self, model: nn.Module, config: OptimizerConfig, slower: Mapping[str, float] | None = None
+    ) -> None:
+        """`slower`: by the beginning of a parameter's name, the share of the rate that it learns at."""
         self.named = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        # Norms, biases and other vectors are not weights of a map: decay would only shrink what they scale.
-        flat = [p for p in self.named.values() if p.ndim <= 1]
-        maps = [p for p in self.named.values() if p.ndim > 1]
-        groups = [
-            {"params": maps, "weight_decay": config.weight_decay},
-            {"params": flat, "weight_decay": 0.0},
-        ]
-        groups = [group for group in groups if group["params"]]
-        self.adamw = torch.optim.AdamW(groups, lr=config.lr, betas=BETAS, fused=True)
+        groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+        for name, p in self.named.items():
+            # Norms, biases and other vectors are not weights of a map: decay would only shrink what they scale.
+            decay = config.weight_decay if p.ndim > 1 else 0.0
+            share = next((v for start, v in (slower or {}).items() if name.startswith(start)), 1.0)
+            groups.setdefault((decay, share), []).append(p)
+        self._shares = [share for _, share in groups]
+        made = [{"params": params, "weight_decay": decay} for (decay, _), params in groups.items()]
+        self.adamw = torch.optim.AdamW(made, lr=config.lr, betas=BETAS, fused=True)
         self._clip = config.clip
         # Batch norm takes a bad batch into its running mean during the forward pass.
         self._buffers = [b for b in model.buffers() if b.is_floating_point()]
@@ -44,8 +47,8 @@ class Optimizer:
         norm = nn.utils.clip_grad_norm_(params, self._clip, foreach=True)
         bad = ~(torch.isfinite(norm) & torch.isfinite(loss.detach()))
         skip = _any_rank(bad.float())
-        for group in self.adamw.param_groups:
-            group["lr"] = lr
+        for group, share in zip(self.adamw.param_groups, self._shares, strict=True):
+            group["lr"] = lr * share
         self.adamw.found_inf = skip  # type: ignore[attr-defined]
         self.adamw.step()
         self.adamw.zero_grad(set_to_none=True)

@@ -38,7 +38,7 @@ class Session:
             self.raw.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         # The average is copied first: Accelerate binds its bf16 forward to the very module it is given.
         self.ema = Ema(self.raw, config.ema)
-        self.optimizer = Optimizer(self.raw, config.optimizer)
+        self.optimizer = Optimizer(self.raw, config.optimizer, trainee.slower)
         self.meter = Meter()
         if config.compile:
             self.raw.compile()  # in place: the names in the state dict stay

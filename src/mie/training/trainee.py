@@ -23,6 +23,7 @@ class Trainee(Protocol):
     """
 
     score: str  # the validation figure that chooses the best checkpoint; higher is better
+    slower: Mapping[str, float] = {}  # by the beginning of a parameter's name: its share of the rate
     flops_per_image: float | None = None  # forward and backward, for the TFLOP/s of `--profile`
 
     def __init__(self, config: TrainConfig) -> None: ...

@@ -29,15 +29,15 @@ def dataset(tmp_path: Path) -> Path:
 
 def test_a_sound_dataset_is_recorded_and_not_decoded_twice(dataset: Path, tmp_path: Path) -> None:
     config = tiny_config(tmp_path, data={"datasets": ["dataset", "elsewhere"]})
-    assert dataset_folders(config) == [dataset]
+    assert dataset_folders(config) == {"dataset": dataset}
     said: list[str] = []
     facts = check_datasets(config, {}, said.append)
     again = check_datasets(config, json.loads(json.dumps(facts)), said.append)
     assert said == [f"verifying {dataset}"]
     assert again == facts
-    assert facts[str(dataset)]["samples"] == 6
+    assert facts["dataset"]["samples"] == 6
     info = train(config, tmp_path / "out", device="cpu", stop_after=0).info
-    assert info["decisive"]["data_digests"][str(dataset)] == facts[str(dataset)]["digest"]
+    assert info["decisive"]["data_digests"]["dataset"] == facts["dataset"]["digest"]
 
 
 def test_a_spoilt_dataset_is_refused(dataset: Path, tmp_path: Path) -> None:

@@ -195,7 +195,7 @@ def test_half_precision_and_compiling_keep_the_names(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(Tiny, "loss", watched)
     # Traced as ever, but run by Python: not every machine has a compiler.
-    monkeypatch.setattr(torch.nn.Module, "compile", lambda self: compile_(self, backend="eager"))
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda self, dynamic: compile_(self, backend="eager"))
     config = tiny_config(steps=2, precision="bf16", compile=True)
     train(config, tmp_path, device="cpu")
     names = set(load_file(tmp_path / "checkpoints/step-000002/model.safetensors"))

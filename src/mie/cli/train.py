@@ -31,11 +31,14 @@ def train(
 
     Example: accelerate launch --multi_gpu -m mie train examples/compact.yaml -o out/compact
     """
+    from contextlib import nullcontext
+
     from mie.cli._show import print_json, progress_bar
     from mie.errors import MieError
     from mie.training.config import read_config
 
     try:
+        from mie.training import machine
         from mie.training.loop import Progress
         from mie.training.loop import train as run
     except ModuleNotFoundError as error:
@@ -47,12 +50,15 @@ def train(
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     asked = read_config(config)
     folder = output or Path("out") / asked.name
-    with progress_bar("training") as bar:
+    main = machine.rank() == 0  # of several processes one speaks
+    with progress_bar("training") if main else nullcontext(lambda *_: None) as bar:
 
         def show(at: Progress) -> None:
             bar(at.step - at.first, at.steps - at.first, _note(at))
 
         result = run(asked, folder, device=device, stop_after=stop_after, profile=profile, progress=show)
+    if not main:
+        return
     info = result.info
     if json:
         extra = {"profile": result.profile} if result.profile else {}

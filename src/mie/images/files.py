@@ -31,7 +31,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
         with temporary.open("rb") as handle:
             os.fsync(handle.fileno())
         os.replace(temporary, path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except OSError as error:
         temporary.unlink(missing_ok=True)
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -53,7 +53,7 @@ def atomic_write(path: Path, data: bytes | str) -> None:
         temporary.write_bytes(data.encode() if isinstance(data, str) else data)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     # A rename is only durable once its folder is synced.
     handle = os.open(folder, os.O_RDONLY)
     try:

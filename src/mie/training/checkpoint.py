@@ -27,7 +27,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from mie.errors import MieError
-from mie.images.files import _sync_folder as sync_folder
+from mie.images.files import sync_folder
 
 FILES: Final = ("model", "ema", "optimizer")
 _NAME: Final = re.compile(r"step-(\d{6,})")

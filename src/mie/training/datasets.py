@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,10 @@ from mie.training.config import TrainConfig
 Show = Callable[[str], None]
 
 
-def dataset_folders(config: TrainConfig) -> list[Path]:
-    """Every string below `data` that is the path of a dataset's folder."""
-    paths = (config.path(text) for text in _strings(config.data))
-    return sorted({path for path in paths if (path / "dataset.json").is_file()})
+def dataset_folders(config: TrainConfig) -> dict[str, Path]:
+    """Every string below `data` that is the path of a dataset's folder, as the file has it."""
+    paths = {text: config.path(text) for text in sorted(set(_strings(config.data)))}
+    return {text: path for text, path in paths.items() if (path / "dataset.json").is_file()}
 
 
 def check_datasets(
@@ -26,7 +27,7 @@ def check_datasets(
     `known` is an earlier result: a dataset whose files are the same since then is not decoded again.
     """
     facts = {}
-    for folder in dataset_folders(config):
+    for text, folder in dataset_folders(config).items():
         from mie.store.dataset import Dataset
 
         dataset = Dataset(folder)
@@ -35,12 +36,12 @@ def check_datasets(
             "name": dataset.name,
             "digest": dataset.digest,
             "samples": len(dataset),
-            "files": [list(file) for file in files],
+            "files": hashlib.sha256(repr(files).encode()).hexdigest(),
         }
-        if known.get(str(folder)) != fact:
+        if known.get(text) != fact:
             show(f"verifying {folder}")
             _verify(folder)
-        facts[str(folder)] = fact
+        facts[text] = fact
     return facts
 
 

@@ -11,7 +11,7 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -19,15 +19,13 @@ from typing import Any, Final
 import torch
 
 from mie.errors import ConfigError, MieError
-from mie.images.files import atomic_path, atomic_write, folder_lock
-from mie.images.png import encode_png
+from mie.images.files import folder_lock
 from mie.training import machine
-from mie.training.board import Board
-from mie.training.checkpoint import load_model, newest, prune, read_checkpoint, read_ema, write_checkpoint
+from mie.training.checkpoint import newest, read_checkpoint
 from mie.training.config import TrainConfig
 from mie.training.datasets import check_datasets
 from mie.training.folder import Folder
-from mie.training.journal import Journal
+from mie.training.keeper import Keeper
 from mie.training.memory import peak_gib
 from mie.training.prefetch import Prefetch
 from mie.training.registry import make_trainee
@@ -114,90 +112,72 @@ class _Training:
         self.folder = folder
         self.main = main
         self.show = progress if main else lambda _: None
-        self.first = 0
-        self.best: dict[str, Any] | None = None
-        self.seconds = 0.0  # of earlier sittings, up to the checkpoint
         self.started = time.monotonic()
+        self.first = 0
 
     def run(self, device: str | None, stop_after: float | None, profile: int) -> Trained:
-        trainee = make_trainee(self.config)
         self._say("checking the data")
-        self._identify(trainee.check())
+        self.trainee = make_trainee(self.config)
+        body = self._identify(self.trainee.check())
         if (info := self.folder.info()) is not None and info["status"] == "complete":
             return Trained(self.folder.path, info)
-        accelerator = machine.open_accelerator(self.config, device)
+        self.accelerator = accelerator = machine.open_accelerator(self.config, device)
         accelerator.wait_for_everyone()  # until the main process has checked the folder
-        self.body.update(machine.facts(accelerator.device))
+        self.keeper = Keeper(self.config, self.folder, {**body, **machine.facts(accelerator.device)})
         self._say("reading the data")
-        trainee.prepare(accelerator.device)
-        self.session = session = Session(self.config, trainee, accelerator)
-        self.trainee, self.accelerator = trainee, accelerator
+        self.trainee.prepare(accelerator.device)
+        self.session = Session(self.config, self.trainee, accelerator)
         self._resume()
         self.stop_at = None if stop_after is None else self.started + stop_after
-        self.profile = Profile(profile, session.device)
+        self.profile = Profile(profile, accelerator.device)
         self.profiled: dict[str, Any] | None = None
         with contextlib.ExitStack() as stack:
             if self.main:
-                self._open_logs(stack)
+                self.keeper.open(stack, self.first)
             try:
-                status = self._steps()
-                if status == "complete":
-                    self._ship()
+                if self._steps() and self.main:
+                    self.keeper.ship(self.trainee)
             except BaseException:
                 with contextlib.suppress(OSError, MieError):  # the first error is the one to tell
-                    self._write("interrupted", None)
+                    if self.main:
+                        self.keeper.status("interrupted")
                 raise
-        return Trained(self.folder.path, self.body, self.profiled)
+        accelerator.end_training()
+        return Trained(self.folder.path, self.keeper.body, self.profiled)
 
-    def _identify(self, checked: Any) -> None:
-        """Refuse a folder that holds another training; what is known before the first step."""
+    def _identify(self, checked: Mapping[str, Any]) -> dict[str, Any]:
+        """What is known before the first step; a folder that holds another training is refused."""
         world = machine.world()
         if self.config.batch % world:
             raise ConfigError(
                 "the batch cannot be shared out", expected=f"a multiple of {world}", found=self.config.batch
             )
-        datasets: dict[str, Any] = {}
-        if self.main:
-            known = (self.folder.info() or {}).get("datasets", {})
-            datasets = check_datasets(self.config, known, self._say)
+        if not self.main:
+            return {}
+        known = (self.folder.info() or {}).get("datasets", {})
+        datasets = check_datasets(self.config, known, self._say)
         decisive = {
             **self.config.decisive(),
             "processes": world,
-            "data_digests": {**checked, **{path: fact["digest"] for path, fact in datasets.items()}},
+            "data_digests": {**checked, **{name: fact["digest"] for name, fact in datasets.items()}},
         }
-        if self.main:
-            self.folder.refuse_other(decisive)
-        self.body: dict[str, Any] = {
-            "config": self.config.document(),
-            "decisive": decisive,
-            "datasets": datasets,
-        }
+        self.folder.refuse_other(decisive)
+        return {"config": self.config.document(), "decisive": decisive, "datasets": datasets}
 
     def _resume(self) -> None:
         last = newest(self.folder.checkpoints)
-        if last is None:
-            return
-        state, files = read_checkpoint(last)
-        self.session.restore(files, state, last)
-        self.first, self.best, self.seconds = state["step"], state["best"], state["seconds"]
+        if last is not None:
+            state, files = read_checkpoint(last)
+            self.session.restore(files, state, last)
+            self.first, self.keeper.best, self.keeper.seconds = state["step"], state["best"], state["seconds"]
 
-    def _open_logs(self, stack: contextlib.ExitStack) -> None:
-        resumed = self.folder.log.exists() or self.first > 0
-        self.journal = Journal(self.folder.log)
-        stack.callback(self.journal.close)
-        self.journal.append("resume" if resumed else "start", self.first, {"versions": machine.versions()})
-        self.board = Board(self.folder.path / "tensorboard", self.first)
-        stack.callback(self.board.close)
-        self._write("running", self.first)
-
-    def _steps(self) -> str:
+    def _steps(self) -> bool:
+        """Step until the end, or until the time is up; true at the end."""
         config, session = self.config, self.session
-        if self.first >= config.steps:
-            return "complete"
-        make = lambda step: session.trainee.batch(step, session.rank, session.world)
+        make = lambda step: self.trainee.batch(step, session.rank, session.world)
         prefetch = Prefetch(make, self.first, config.steps, pin=session.device.type == "cuda")
-        self.clock, self.logged = time.monotonic(), self.first
         batches = iter(prefetch)
+        self.clock, self.logged = time.monotonic(), self.first
         try:
             for step in range(self.first, config.steps):
                 ran_out = None
@@ -210,14 +190,14 @@ class _Training:
                     raise session.out_of_memory(step, ran_out)
                 if self.profile.step_done():
                     self._profile(step + 1)
-                if self._after(step + 1):
-                    return "stopped" if step + 1 < config.steps else "complete"
+                if self._after(step + 1) and step + 1 < config.steps:
+                    return False
         finally:
             prefetch.close()
-        return "complete"
+        return True
 
     def _after(self, done: int) -> bool:
-        """Log, validate, save what is due after `done` steps; true when it is time to stop."""
+        """Log, validate, save what is due after `done` steps; true when the time is up."""
         config = self.config
         last = done == config.steps
         log = done % config.log_every == 0
@@ -225,17 +205,20 @@ class _Training:
         validate = last or done % config.validation.every == 0
         save = last or stop or done % config.checkpoint.every == 0
         if log or validate or save:
-            self._log(done)
+            # Also before a checkpoint: a run that goes on from it logs the same means.
+            counts = self._log(done)
         if validate and self.main:
             # The weights of a new best must be on disk: they are what is shipped.
             save |= self._validate(done)
         if save and self.main:
-            self._checkpoint(done)
+            self._say("saving", done)
+            random = {"seed": config.seed, "next_step": done, "processes": self.session.world}
+            self.keeper.checkpoint(done, self.session.snapshot(), {**counts, "random": random})
         if validate or save:
             self.accelerator.wait_for_everyone()
             self.clock, self.logged = time.monotonic(), done
         if stop and not last and self.main:
-            self._write("stopped", done)
+            self.keeper.status("stopped", done)
         return stop
 
     def _time_is_up(self, log: bool) -> bool:
@@ -244,40 +227,41 @@ class _Training:
         late = time.monotonic() >= self.stop_at
         if self.session.world == 1:
             return late
-        if not log:  # processes agree when they wait for the device anyway
+        if not log:  # the processes agree when they wait for the device anyway
             return False
         flag = torch.tensor(float(late), device=self.session.device)
         torch.distributed.broadcast(flag, 0)
         return bool(flag.item())
 
-    def _log(self, done: int) -> None:
+    def _log(self, done: int) -> dict[str, int]:
+        """A line of the log. The counts of skipped steps, which a checkpoint remembers."""
         session, optimizer = self.session, self.session.optimizer
         means, (skipped, in_a_row) = session.meter.read(optimizer.skipped, optimizer.in_a_row)
-        self.skipped, self.in_a_row = int(skipped), int(in_a_row)
         now = time.monotonic()
         rate = self.config.batch * (done - self.logged) / max(now - self.clock, 1e-9)
         self.clock, self.logged = now, done
         if self.main:
+            memory = peak_gib(session.device)
             facts = {
                 **{name: _rounded(value) for name, value in means.items()},
                 "lr": _rounded(learning_rate(done - 1, self.config.steps, self.config.optimizer)),
                 "images_per_second": round(rate, 1),
-                "memory_gib": peak_gib(session.device),
-                "skipped": self.skipped,
-                "seconds": round(self._spent(), 2),
+                "memory_gib": memory,
+                "skipped": int(skipped),
+                "seconds": round(self.keeper.spent(), 2),
             }
-            self.journal.append("train", done, facts)
-            self.board.scalars("train", facts, done)
-            self.show(Progress(done, self.config.steps, self.first, means["loss"], rate, facts["memory_gib"]))
-        if self.in_a_row >= PATIENCE:
+            self.keeper.line("train", done, facts)
+            self.show(Progress(done, self.config.steps, self.first, means["loss"], rate, memory))
+        if in_a_row >= PATIENCE:
             last = newest(self.folder.checkpoints)
             raise MieError(
-                f"the gradient was not finite in {self.in_a_row} steps in a row",
+                f"the gradient was not finite in {in_a_row:.0f} steps in a row",
                 where=f"step {done}",
-                found=f"{self.skipped} skipped steps in all; the weights are those before them",
+                found=f"{skipped:.0f} skipped steps in all; the weights are those before them",
                 fix=f"the last checkpoint is {last or 'not written yet'}; lower optimizer.lr or look at the "
                 "loss, and train in another folder",
             )
+        return {"skipped": int(skipped), "skipped_in_a_row": int(in_a_row)}
 
     def _validate(self, done: int) -> bool:
         """Figures and a grid of the averaged weights; true when they are the best so far."""
@@ -286,82 +270,18 @@ class _Training:
         seed_step(self.config.seed, done)
         with torch.no_grad():
             figures = self.trainee.validate(self.session.average)
-            grid = self.trainee.grid(self.session.average)
-        facts = {"figures": figures, "validation_seconds": round(time.monotonic() - before, 2)}
-        self.journal.append("validation", done, facts)
-        self.board.scalars("validation", figures, done)
-        if grid is not None:
-            path = self.folder.path / "grids" / f"step-{done:06d}.png"
-            path.parent.mkdir(exist_ok=True)
-            atomic_write(path, encode_png(grid))
-            self.board.image(grid, done)
-        if self.trainee.score not in figures:
-            raise MieError(
-                "validation lacks the figure that chooses the best",
-                expected=self.trainee.score,
-                found=", ".join(figures),
-            )
-        value = figures[self.trainee.score]
-        if value is None or (self.best is not None and value <= self.best["value"]):
-            return False
-        self.best = {"step": done, "score": self.trainee.score, "value": value, "figures": figures}
-        return True
-
-    def _checkpoint(self, done: int) -> None:
-        self._say("saving", done)
-        state = {
-            "seconds": round(self._spent(), 3),
-            "skipped": self.skipped,
-            "skipped_in_a_row": self.in_a_row,
-            "best": self.best,
-            "random": {"seed": self.config.seed, "next_step": done, "processes": self.session.world},
-        }
-        root = self.folder.checkpoints
-        write_checkpoint(root, done, self.session.snapshot(), state)
-        if self.best is not None:
-            self.folder.write_best(self.best)
-        prune(root, self.config.checkpoint.keep, self.best["step"] if self.best else None)
-        self._write("running", done)
-
-    def _ship(self) -> None:
-        """The averaged weights of the best checkpoint, of the last where nothing could be scored."""
-        if not self.main:
-            return
-        step = self.best["step"] if self.best else self.config.steps
-        where = self.folder.checkpoints / f"step-{step:06d}"
-        model = self.trainee.model().eval()
-        load_model(model, read_ema(where), where)
-        facts = {
-            "step": step,
-            "seconds": round(self._spent(), 1),
-            "config": self.config.document(),
-            "validation": self.best["figures"] if self.best else None,
-            "data_digests": self.body["decisive"]["data_digests"],
-            "versions": machine.versions(),
-        }
-        with atomic_path(self.folder.weights) as temporary:
-            self.trainee.save(model, temporary, facts)
-        self._write("complete", self.config.steps)
+            pixels = self.trainee.grid(self.session.average)
+        if pixels is not None:
+            self.keeper.grid(done, pixels)
+        return self.keeper.validation(done, self.trainee.score, figures, time.monotonic() - before)
 
     def _profile(self, done: int) -> None:
-        flops = self.trainee.flops_per_image
-        self.profiled = self.profile.report(self.config.batch, flops)
+        self.profiled = self.profile.report(self.config.batch, self.trainee.flops_per_image)
         if self.main:
-            self.journal.append("profile", done, self.profiled)
-
-    def _spent(self) -> float:
-        return self.seconds + time.monotonic() - self.started
+            self.keeper.line("profile", done, self.profiled)
 
     def _say(self, note: str, step: int | None = None) -> None:
         self.show(Progress(self.first if step is None else step, self.config.steps, self.first, note=note))
-
-    def _write(self, status: str, step: int | None) -> None:
-        if not self.main:
-            return
-        if step is not None:
-            self.body["step"] = step
-        self.body |= {"status": status, "best": self.best, "seconds": round(self._spent(), 1)}
-        self.folder.write(self.body)
 
 
 def _rounded(value: float | None) -> float | None:

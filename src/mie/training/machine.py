@@ -35,6 +35,8 @@ def open_accelerator(config: TrainConfig, device: str | None) -> Accelerator:
     cuda = torch.cuda.is_available()
     if device == "cuda" and not cuda:
         raise ConfigError("no GPU is to be seen from here", expected="cuda", fix="say --device cpu")
+    if config.precision == "bf16" and device != "cpu" and cuda and not torch.cuda.is_bf16_supported():
+        raise ConfigError("this GPU has no bfloat16", expected="precision: fp32", found="precision: bf16")
     # Accelerate keeps one state per process; a second training in it may have another precision.
     AcceleratorState._reset_state(reset_partial_state=True)
     precision = "bf16" if config.precision == "bf16" else "no"

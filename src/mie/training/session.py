@@ -41,7 +41,8 @@ class Session:
         self.optimizer = Optimizer(self.raw, config.optimizer, trainee.slower)
         self.meter = Meter()
         if config.compile:
-            self.raw.compile()  # in place: the names in the state dict stay
+            # In place: the names in the state dict stay. Sizes are few, each deserves kernels of its own.
+            self.raw.compile(dynamic=False)
         self.model = accelerator.prepare_model(self.raw)
         self.average = accelerator.prepare_model(self.ema.module, evaluation_mode=True)
 
@@ -57,7 +58,7 @@ class Session:
         rate = learning_rate(step, self.config.steps, self.config.optimizer)
         norm, _ = self.optimizer.step(loss, rate)
         self.ema.update(step + 1)
-        self.meter.add({"loss": loss, "grad_norm": norm, **parts})
+        self.meter.add({**parts, "loss": loss, "grad_norm": norm})
         profile.mark()
 
     def snapshot(self) -> dict[str, Tensors]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import cv2
@@ -82,6 +83,16 @@ def test_no_patient_is_in_both_folds_and_the_seed_draws(overlays) -> None:
         assert 0.1 < share < 0.5
     assert folds[0] != folds[1]
     assert {row.fold for row in pack_datasets([overlays], validation=0).rows} == {TRAIN}
+
+
+def test_a_small_data_set_is_seen_in_validation_too(tmp_path) -> None:
+    samples = painted(range(4), 1) + painted(range(4, 7), 1, source="three", case_id="other")
+    rows = pack_datasets([write_samples(samples, tmp_path / "small")], validation=1e-9).rows
+    assert Counter((row.source, row.fold) for row in rows) == {
+        ("test", TRAIN): 3,
+        ("test", VALIDATION): 1,
+        ("three", TRAIN): 3,
+    }
 
 
 def test_patients_who_share_an_image_nearly_go_together(tmp_path) -> None:

@@ -27,6 +27,7 @@ from mie.training.row_asks import ask_for_row
 from mie.training.separation import joined_subjects, leaking
 
 _KEPT = ("id", "perspective", "task", "target", "modality", "anatomy", "source", "patient_id", "license")
+_ENOUGH = 4  # a data set with so many patients gives at least one for validation
 _READ = ("case_id", "prompt", "prompt_template", "colour", "bin", "params", "input", "target_image", "mask")
 
 
@@ -43,9 +44,9 @@ def pack_datasets(
 
     Images keep their shape; a longer side above `longest` is scaled down to it. Every patient of the train
     split (an image, where the patient is unknown) falls into the validation fold with chance `validation`, by
-    a hash of `seed`: in all datasets alike, and together with whoever shares an image, or nearly. A sample of
-    one dataset whose patient or image is in another's val or test split is left out; `facts["left_out"]`
-    counts them.
+    a hash of `seed`: in all datasets alike, and together with whoever shares an image, or nearly. A data set
+    (a row's `source`) with four patients or more gives at least one. A sample of one dataset whose patient or
+    image is in another's val or test split is left out; `facts["left_out"]` counts them.
     """
     opened = [Dataset(folder) for folder in datasets]
     away = leaking(opened)
@@ -125,8 +126,17 @@ class _Packer:
             if place is not None
         ]
         one = joined_subjects(self.pack.images, shown)
+        places = {name: stable_hash("validation", seed, name) / 2**64 for name in set(one.values())}
+        apart = {name for name, place in places.items() if place < validation}
+        # Data sets have from two to hundreds of patients: chance alone would leave many unseen in validation.
+        of_source: dict[str, set[str]] = {}
+        for subject, row in zip(self._subjects, rows, strict=True):
+            of_source.setdefault(row.source, set()).add(one[subject])
+        for names in of_source.values():
+            if validation and len(names) >= _ENOUGH and not names & apart:
+                apart.add(min(names, key=places.__getitem__))
         for at, subject in enumerate(self._subjects):
-            if stable_hash("validation", seed, one[subject]) / 2**64 < validation:
+            if one[subject] in apart:
                 rows[at] = replace(rows[at], fold=VALIDATION)
 
     def _image(self, image: Pixels) -> Pixels:

@@ -49,19 +49,19 @@ class Compact(Editor):
             raise ConfigError("no size to work at", expected=f"0, or {STRIDE} to {_LARGEST}", found=size)
         if precision not in ("auto", "fp32", "bf16"):
             raise ConfigError("no such precision", expected="auto, fp32 or bf16", found=precision)
-        self._weights = shipped_weights() if weights is None else Path(weights).expanduser()
-        if not self._weights.is_file():
-            raise ConfigError("no such weights file", where=self._weights)
+        self.weights = shipped_weights() if weights is None else Path(weights).expanduser()
+        if not self.weights.is_file():
+            raise ConfigError("no such weights file", where=self.weights)
         self._size, self._device, self._precision = size, device, precision
 
     def about(self) -> dict[str, Any]:
-        return {"weights_sha256": file_digest(self._weights)}
+        return {"weights_sha256": file_digest(self.weights)}
 
     @cached_property
     def _inference(self) -> Inference:
         from mie.editors.compact.inference import Inference
 
-        return Inference(self._weights, self._device, self._precision)
+        return Inference(self.weights, self._device, self._precision)
 
     def edit(self, image: Pixels, instruction: str, *, seed: int, history: Sequence[Turn]) -> Edited:
         return self._edited([Request(image, instruction, seed)])[0]

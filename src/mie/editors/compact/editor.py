@@ -130,13 +130,14 @@ def _composed(image: Pixels, perspective: str, seen: Sequence[tuple[View, Maps]]
     if perspective == "perception":
         return overlay(image, (_probability(seen, colour, (height, width)) for colour in range(3)))
     ((view, maps),) = seen
-    residual: Values = np.empty((3, height, width), np.float32)
-    for channel in range(3):
-        residual[channel] = back(maps.residual[channel], view.size, (height, width))
+    residual = (back(channel, view.size, (height, width)) for channel in maps.residual)
     return (restored if perspective == "transformation" else modified)(image, residual)
 
 
 def _probability(seen: Sequence[tuple[View, Maps]], colour: int, size: tuple[int, int]) -> Values:
     """`(H, W)`: the mean over the views. Logits are scaled, not masks: thin structures survive."""
-    maps = [expit(back(one.overlay[colour], view.size, size)) for view, one in seen]
-    return np.asarray(maps[0] if len(maps) == 1 else np.mean(maps, axis=0), np.float32)
+    mean: Values = np.zeros(size, np.float32)
+    for view, maps in seen:
+        mean += expit(back(maps.overlay[colour], view.size, size))
+    mean /= len(seen)
+    return mean

@@ -34,7 +34,7 @@ def test_no_weight_is_off_by_more_than_half_a_step(rows, factor):
     whole, scale = quantise(weight)
     assert (whole.dtype, scale.dtype) == (torch.int8, torch.float16)
     error = (dequantise(whole, scale) - weight).abs()
-    assert (error <= scale.float()[:, None] * (0.5 + 1e-5)).all()
+    assert (error <= scale.float()[:, None] * (0.5 + 1e-5) + 1e-36).all()  # float32 itself ends there
     # The step is a 127th of the row's largest weight, as nearly as a float16 can say it.
     exact = weight.abs().amax(1) / 127
     assert (scale.float() >= exact).all()

@@ -37,7 +37,22 @@ def _mie(
 
 
 def _register() -> None:
-    from mie.cli import build, demo, doctor, edit, export, pack, report, run, score, sources, stats, train, verify
+    from mie.cli import (
+        build,
+        demo,
+        doctor,
+        edit,
+        export,
+        export_model,
+        pack,
+        report,
+        run,
+        score,
+        sources,
+        stats,
+        train,
+        verify,
+    )
     from mie.cli import import_ as importing
 
     app.command("demo")(demo.demo)
@@ -52,6 +67,7 @@ def _register() -> None:
     app.command("run")(run.run)
     app.command("score")(score.score)
     app.command("report")(report.report)
+    app.command("export-model")(export_model.export_model)
     app.add_typer(sources.app, name="sources")
     app.command("doctor")(doctor.doctor)
 

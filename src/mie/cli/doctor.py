@@ -21,7 +21,7 @@ def doctor(
     from mie.engines import cores
     from mie.images.files import cache_folder
 
-    extras = {"models": "torch", "judges": "openai", "review": "fastapi", "ray": "ray"}
+    extras = {"models": "torch", "onnx": "onnxruntime", "judges": "openai", "review": "fastapi", "ray": "ray"}
     found = {
         "mie": mie.__version__,
         "python": platform.python_version(),

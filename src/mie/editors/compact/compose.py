@@ -39,34 +39,37 @@ def overlay(image: Pixels, probabilities: Iterable[Values]) -> Composed:
     best: Values = np.full((height, width), 0.5, np.float32)
     chosen: NDArray[np.int8] = np.full((height, width), -1, np.int8)
     for at, probability in enumerate(probabilities):
-        larger = probability > best
-        best[larger] = probability[larger]
-        chosen[larger] = at
+        chosen[probability > best] = at
+        np.maximum(best, probability, out=best)
     result = image
     for at, colour in enumerate(COLOURS):
         region: Mask = chosen == at
         if region.any():
             result = paint(result, region, colour)
     painted: Mask = chosen >= 0
-    certainty = float(2 * best[painted].mean(dtype=np.float64) - 1) if painted.any() else 0.0
+    certainty = float(2 * best.mean(dtype=np.float64, where=painted) - 1) if painted.any() else 0.0
     return Composed(result, painted, certainty)
 
 
-def restored(image: Pixels, residual: Values) -> Composed:
-    """`image + 255 * residual`, rounded; `residual (3, H, W)` is in units of the image's range."""
+def restored(image: Pixels, residual: Iterable[Values]) -> Composed:
+    """`image + 255 * residual`, rounded. The residual is three maps `(H, W)`, taken one after the other."""
     result = np.empty_like(image)
     if is_grey(image):
-        result[:] = _added(image[..., 0], residual.mean(0))[..., None]
+        total: Values = np.zeros(image.shape[:2], np.float32)
+        for values in residual:
+            total += values / 3
+        result[:] = _added(image[..., 0], total)[..., None]
     else:
-        for channel in range(3):
-            result[..., channel] = _added(image[..., channel], residual[channel])
+        for channel, values in enumerate(residual):
+            result[..., channel] = _added(image[..., channel], values)
     return Composed(result, (result != image).any(2))
 
 
-def modified(image: Pixels, residual: Values) -> Composed:
+def modified(image: Pixels, residual: Iterable[Values]) -> Composed:
     """`restored` where the residual's size, lightly blurred, is above 2/255; the original elsewhere."""
-    area: Mask = cv2.GaussianBlur(np.abs(residual).max(0), (0, 0), _BLUR) > _CHANGE
-    result = restored(image, residual).image
+    maps = np.stack(list(residual))
+    area: Mask = cv2.GaussianBlur(np.abs(maps).max(0), (0, 0), _BLUR) > _CHANGE
+    result = restored(image, maps).image
     result[~area] = image[~area]
     return Composed(result, area)
 

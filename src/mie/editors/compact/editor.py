@@ -49,19 +49,19 @@ class Compact(Editor):
             raise ConfigError("no size to work at", expected=f"0, or {STRIDE} to {_LARGEST}", found=size)
         if precision not in ("auto", "fp32", "bf16"):
             raise ConfigError("no such precision", expected="auto, fp32 or bf16", found=precision)
-        self._weights = shipped_weights() if weights is None else Path(weights).expanduser()
-        if not self._weights.is_file():
-            raise ConfigError("no such weights file", where=self._weights)
+        self.weights = shipped_weights() if weights is None else Path(weights).expanduser()
+        if not self.weights.is_file():
+            raise ConfigError("no such weights file", where=self.weights)
         self._size, self._device, self._precision = size, device, precision
 
     def about(self) -> dict[str, Any]:
-        return {"weights_sha256": file_digest(self._weights)}
+        return {"weights_sha256": file_digest(self.weights)}
 
     @cached_property
     def _inference(self) -> Inference:
         from mie.editors.compact.inference import Inference
 
-        return Inference(self._weights, self._device, self._precision)
+        return Inference(self.weights, self._device, self._precision)
 
     def edit(self, image: Pixels, instruction: str, *, seed: int, history: Sequence[Turn]) -> Edited:
         return self._edited([Request(image, instruction, seed)])[0]
@@ -130,13 +130,14 @@ def _composed(image: Pixels, perspective: str, seen: Sequence[tuple[View, Maps]]
     if perspective == "perception":
         return overlay(image, (_probability(seen, colour, (height, width)) for colour in range(3)))
     ((view, maps),) = seen
-    residual: Values = np.empty((3, height, width), np.float32)
-    for channel in range(3):
-        residual[channel] = back(maps.residual[channel], view.size, (height, width))
+    residual = (back(channel, view.size, (height, width)) for channel in maps.residual)
     return (restored if perspective == "transformation" else modified)(image, residual)
 
 
 def _probability(seen: Sequence[tuple[View, Maps]], colour: int, size: tuple[int, int]) -> Values:
     """`(H, W)`: the mean over the views. Logits are scaled, not masks: thin structures survive."""
-    maps = [expit(back(one.overlay[colour], view.size, size)) for view, one in seen]
-    return np.asarray(maps[0] if len(maps) == 1 else np.mean(maps, axis=0), np.float32)
+    mean: Values = np.zeros(size, np.float32)
+    for view, maps in seen:
+        mean += expit(back(maps.overlay[colour], view.size, size))
+    mean /= len(seen)
+    return mean

@@ -92,5 +92,5 @@ def _is_half(precision: str, device: torch.device) -> bool:
         return precision == "bf16"
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    able = torch.cpu.get_capabilities()
-    return any(bool(able.get(name)) for name in ("avx512_bf16", "amx_bf16"))
+    able: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()  # older ones cannot tell
+    return any(able.get(name, False) for name in ("avx512_bf16", "amx_bf16"))

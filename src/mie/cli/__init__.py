@@ -37,7 +37,7 @@ def _mie(
 
 
 def _register() -> None:
-    from mie.cli import build, demo, doctor, edit, export, report, run, score, sources, stats, verify
+    from mie.cli import build, demo, doctor, edit, export, report, run, score, sources, stats, verify, weights
     from mie.cli import import_ as importing
 
     app.command("demo")(demo.demo)
@@ -51,6 +51,7 @@ def _register() -> None:
     app.command("score")(score.score)
     app.command("report")(report.report)
     app.add_typer(sources.app, name="sources")
+    app.add_typer(weights.app, name="weights")
     app.command("doctor")(doctor.doctor)
 
 

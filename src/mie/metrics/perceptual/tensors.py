@@ -27,7 +27,7 @@ def choose_device(device: str | None) -> torch.device:
 def exactly() -> Iterator[None]:
     """Inference in whole float32, the same way every time.
 
-    cuDNN's convolutions otherwise drop to TF32, which moves LPIPS in the third digit.
+    cuDNN's convolutions otherwise drop to TF32, which keeps ten bits of the mantissa.
     """
     flags = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
     with torch.inference_mode(), flags:

@@ -38,6 +38,7 @@ def _mie(
 
 def _register() -> None:
     from mie.cli import (
+        agree,
         build,
         demo,
         doctor,
@@ -52,6 +53,7 @@ def _register() -> None:
         stats,
         train,
         verify,
+        weights,
     )
     from mie.cli import import_ as importing
 
@@ -68,7 +70,9 @@ def _register() -> None:
     app.command("score")(score.score)
     app.command("report")(report.report)
     app.command("export-model")(export_model.export_model)
+    app.command("agree")(agree.agree)
     app.add_typer(sources.app, name="sources")
+    app.add_typer(weights.app, name="weights")
     app.command("doctor")(doctor.doctor)
 
 

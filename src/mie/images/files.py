@@ -1,10 +1,11 @@
-"""Files that are whole or absent: atomic writes, a lock that dies with its process; and where caches lie."""
+"""Files that are whole or absent: atomic writes, checksums, a lock that dies with its process; and where caches lie."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import fcntl
+import hashlib
 import os
 import uuid
 from collections.abc import Iterator
@@ -20,6 +21,12 @@ def cache_folder() -> Path:
         return Path(own).expanduser()
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "mie"
+
+
+def digest(path: Path) -> str:
+    """The file's SHA-256 in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextlib.contextmanager

@@ -165,7 +165,9 @@ class Reply:
 class CallError(Exception):
     """A call without a reply. `kind` is a state; `retry` whether asking again may help."""
 
-    def __init__(self, kind: str, reason: str, *, retry: bool = True, retry_after: float | None = None) -> None:
+    def __init__(
+        self, kind: str, reason: str, *, retry: bool = True, retry_after: float | None = None
+    ) -> None:
         super().__init__(reason)
         self.kind = kind
         self.reason = reason

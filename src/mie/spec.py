@@ -106,7 +106,7 @@ def _parameters(kind: type) -> tuple[inspect.Parameter | None, dict[str, Any]]:
     found = inspect.signature(kind).parameters
     if not found:
         return None, {}
-    hints = typing.get_type_hints(kind.__init__)
+    hints = typing.get_type_hints(inspect.getattr_static(kind, "__init__"))
     places = [p for p in found.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     return (
         places[0] if places else None,

@@ -98,7 +98,7 @@ class Draft:
     """A question that is not yet read from disk. `make` runs in a thread when the executor has room for it.
 
     `key` names it within the run, e.g. `<sample id>_<attempt>:rubric`: two drafts never share one. `prompt`,
-    `size` (height, width of each image) and `characters` are for `--dry-run`, which reads no pixels.
+    `sizes` (height, width of each image) and `characters` are for `--dry-run`, which decodes no pixels.
     """
 
     key: str
@@ -175,6 +175,15 @@ class CallError(Exception):
         self.retry_after = retry_after
 
 
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long one question may take: `call` seconds for a call, `total` for all its calls and pauses."""
+
+    call: float = 120.0
+    retries: int = 6
+    total: float = 900.0
+
+
 class Client(Protocol):
     """A model that can be asked. A `MieError` from `ask` (a wrong key, no such model) stops the scoring."""
 
@@ -182,7 +191,9 @@ class Client(Protocol):
     model: str
     parameters: Mapping[str, Any]  # all that may change a reply
     remote: bool  # images leave this machine
+    free: bool  # nobody bills a call
     at_once: int | None  # most calls at a time, None for any number
+    patience: Patience
 
     async def ask(self, request: Request) -> Reply: ...
 

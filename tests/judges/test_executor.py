@@ -46,7 +46,7 @@ def options(server: JudgeServer, extra: str = "", **changes) -> JudgeOptions:
 
 def ask(server: JudgeServer, folder: Path, drafts, extra: str = "", **changes):
     with open_judge(options(server, extra, **changes), folder, dataset=OPEN) as judge:
-        return judge.ask(drafts), judge.record()
+        return judge.ask(drafts), judge.record(["x"])
 
 
 def one(server: JudgeServer, folder: Path, extra: str = "", **changes):
@@ -347,12 +347,11 @@ def test_images_stay_here_unless_somebody_vouches(tmp_path, monkeypatch):
     closed = {"name": "d", "deidentified": False, "recipe": recipe}
     for spec in ("openai:m", "gemini:m,key_env=OPENAI_API_KEY", "openai:m,base_url=http://192.168.1.2/v1"):
         with pytest.raises(MieError, match="leave this machine") as caught:
-            with open_judge(JudgeOptions(spec), tmp_path, dataset=closed):
-                pass
+            open_judge(JudgeOptions(spec), tmp_path, dataset=closed).__enter__()
         assert "mine" in str(caught.value)
         assert "--deidentified" in str(caught.value)
         with open_judge(JudgeOptions(spec, deidentified=True), tmp_path, dataset=closed) as judge:
-            assert judge.record()["deidentified_by_user"] is True
+            assert judge.record([])["deidentified_by_user"] is True
         with open_judge(JudgeOptions(spec), tmp_path, dataset=OPEN):
             pass
     for spec in ("openai:m,base_url=http://127.0.0.1:9/v1", "openai:m,base_url=http://[::1]:9/v1"):
@@ -363,8 +362,7 @@ def test_images_stay_here_unless_somebody_vouches(tmp_path, monkeypatch):
 def test_no_key_no_call(tmp_path, monkeypatch):
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     with pytest.raises(ConfigError, match="no key"):
-        with open_judge(JudgeOptions("anthropic:claude"), tmp_path, dataset=OPEN):
-            pass
+        open_judge(JudgeOptions("anthropic:claude"), tmp_path, dataset=OPEN).__enter__()
 
 
 def test_an_unreadable_image_is_a_reason(tmp_path):

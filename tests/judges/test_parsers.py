@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 import pytest
@@ -40,7 +41,7 @@ def test_the_object_is_found_in_any_prose(numbers, conclusion, before, after, fe
 
 
 @given(wild)
-def test_any_other_text_is_a_parse_error(junk):
+def test_any_text_is_a_value_or_a_parse_error(junk):
     parsers = (
         RUBRIC,
         labelled_scores({"ea": "Editing Accuracy"}, out_of=10),
@@ -49,12 +50,8 @@ def test_any_other_text_is_a_parse_error(junk):
         json_list_of(("question", "answer"), 1, 3),
     )
     for parser in parsers:
-        try:
-            value = parser(junk)
-        except ParseError as error:
-            assert str(error)
-        else:
-            assert value is not None
+        with contextlib.suppress(ParseError):
+            assert parser(junk) is not None
 
 
 @given(st.lists(st.integers(1, 5), max_size=12).filter(lambda n: len(n) != 8))

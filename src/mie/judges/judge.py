@@ -76,11 +76,15 @@ class Judge:
             "spent_usd": None if price is None else self._executor.budget.spent,
         }
 
-    def record(self) -> dict[str, Any]:
-        """Who judged, under which words, with what outcome: for the scores' header and the summary."""
+    def record(self, metrics: Sequence[str]) -> dict[str, Any]:
+        """Who judged, under which words, with what outcome: for the scores' header and the summary.
+
+        `metrics` are the names that rest on the judge: they compare under the same judge alone.
+        """
         tally, price = self._executor.tally, self._executor.budget.price
         return {
             **self._identity(),
+            "metrics": list(metrics),
             "answered_by": sorted(tally.models),
             "prompts": dict(sorted(tally.prompts.items())),
             "repeats": self._options.repeats,

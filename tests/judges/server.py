@@ -7,6 +7,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -174,4 +175,4 @@ if __name__ == "__main__":  # `bench/judge.py` starts it in a process of its own
     delay = parser.parse_args().delay
     with JudgeServer(lambda _: Say(reply, delay=delay)) as server:
         print(server.url, flush=True)
-        input()  # until the parent closes the pipe
+        sys.stdin.read()  # until the parent closes the pipe

@@ -19,10 +19,10 @@ class DataUrls:
     def __init__(self, memory: int = _MEMORY) -> None:
         self._memory = memory
         self._used = 0
-        self._made: OrderedDict[str, asyncio.Future[str]] = OrderedDict()
+        self._made: OrderedDict[str, asyncio.Future[bytes]] = OrderedDict()
         self.encoded = 0
 
-    async def of(self, image: Image) -> str:
+    async def of(self, image: Image) -> bytes:
         """`data:image/png;base64,...`; a second call for the same pixels waits for the first."""
         made = self._made.get(image.digest)
         if made is not None:
@@ -49,5 +49,5 @@ class DataUrls:
         self._used -= len(made.result())
 
 
-def data_url(image: Image) -> str:
-    return "data:image/png;base64," + base64.b64encode(encode_png(image.pixels)).decode("ascii")
+def data_url(image: Image) -> bytes:
+    return b"data:image/png;base64," + base64.b64encode(encode_png(image.pixels))

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import email.utils
 import ipaddress
+import json
 import os
 import time
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from mie.errors import ConfigError, MieError
 from mie.judges.contracts import CallError, Message, Patience, Reply, Request, Usage
@@ -70,11 +72,15 @@ class OpenAI:
         self._sdk = _sdk(url, self._key, timeout)
 
     async def ask(self, request: Request) -> Reply:
-        messages = [await self._message(message) for message in request.messages]
-        body: dict[str, Any] = {"model": self.model, "messages": messages, **self.parameters}
+        settings: dict[str, Any] = {"model": self.model, **self.parameters}
         if request.schema is not None and self._structured:
             named = {"name": "reply", "strict": True, "schema": dict(request.schema)}
-            body["response_format"] = {"type": "json_schema", "json_schema": named}
+            settings["response_format"] = {"type": "json_schema", "json_schema": named}
+        if self._stream:
+            settings |= {"stream": True, "stream_options": {"include_usage": True}}
+        # By hand: base64 needs no escaping, and to walk through it would take longer than all the rest.
+        messages = b",".join([await self._message(message) for message in request.messages])
+        body = b"".join((b'{"messages":[', messages, b"],", _json(settings)[1:]))
         import openai
 
         try:
@@ -85,27 +91,27 @@ class OpenAI:
             cause = error.__cause__ or error
             raise CallError("failed", self._shown(f"{type(cause).__name__}: {cause}")) from None
         except openai.APIStatusError as error:
-            return self._refused(error, body)
+            return self._refused(error, schema="response_format" in settings)
         except (openai.APIError, ValueError) as error:  # inside a stream, or a body that is no JSON
             raise CallError("failed", self._shown(error)) from None
 
     async def close(self) -> None:
         await self._sdk.close()
 
-    async def _message(self, message: Message) -> dict[str, Any]:
-        if all(isinstance(part, str) for part in message.parts):
-            return {"role": message.role, "content": "".join(map(str, message.parts))}
-        content: list[dict[str, Any]] = []
+    async def _message(self, message: Message) -> bytes:
+        parts = []
         for part in message.parts:
             if isinstance(part, str):
-                content.append({"type": "text", "text": part})
+                parts.append(_json({"type": "text", "text": part}))
             else:
-                content.append({"type": "image_url", "image_url": {"url": await self._urls.of(part)}})
-        return {"role": message.role, "content": content}
+                url = await self._urls.of(part)
+                parts.append(b"".join((b'{"type":"image_url","image_url":{"url":"', url, b'"}}')))
+        if len(parts) == 1 and isinstance(message.parts[0], str):
+            return _json({"role": message.role, "content": message.parts[0]})
+        return b"".join((b'{"role":', _json(message.role), b',"content":[', b",".join(parts), b"]}"))
 
-    async def _whole(self, body: dict[str, Any]) -> Reply:
-        # `post` and not `chat.completions.create`: that one walks through every character of every message.
-        found: Any = await self._sdk.post("/chat/completions", cast_to=object, body=body)
+    async def _whole(self, body: bytes) -> Reply:
+        found: Any = await self._sdk.post("/chat/completions", cast_to=object, content=body)
         try:
             choice = found["choices"][0]
             message = choice["message"]
@@ -118,9 +124,17 @@ class OpenAI:
         except (KeyError, IndexError, TypeError, AttributeError):
             raise CallError("failed", self._shown(f"not a chat completion: {found!r}")) from None
 
-    async def _streamed(self, body: dict[str, Any]) -> Reply:
-        options = {"include_usage": True}
-        stream = await self._sdk.chat.completions.create(**body, stream=True, stream_options=options)
+    async def _streamed(self, body: bytes) -> Reply:
+        import openai
+        from openai.types.chat import ChatCompletionChunk
+
+        stream = await self._sdk.post(
+            "/chat/completions",
+            cast_to=ChatCompletionChunk,
+            content=body,
+            stream=True,
+            stream_cls=openai.AsyncStream[ChatCompletionChunk],
+        )
         pieces: list[str] = []
         refusal: list[str] = []
         finish, model, usage = None, self.model, Usage()
@@ -136,7 +150,7 @@ class OpenAI:
             raise CallError("failed", "the stream broke off before its end")
         return Reply("".join(pieces), finish, "".join(refusal) or None, model, usage)
 
-    def _refused(self, error: Any, body: Mapping[str, Any]) -> Reply:
+    def _refused(self, error: Any, *, schema: bool) -> Reply:
         """A status that is not 200: stop, try again, or take it for the answer."""
         status, text = error.status_code, self._shown(error)
         said = str(error).lower()
@@ -157,7 +171,7 @@ class OpenAI:
             raise CallError("failed", text, retry_after=_retry_after(error.response.headers)) from None
         if any(word in said for word in _FILTER_WORDS):
             return Reply("", "content_filter", None, self.model)
-        if status in (400, 422) and "response_format" in body and _about_format(said):
+        if status in (400, 422) and schema and _about_format(said):
             self._structured = False  # this endpoint has no schemas: ask in words alone from now on
             raise CallError("failed", text, retry_after=0.0) from None
         raise CallError("failed", text, retry=False) from None
@@ -187,17 +201,24 @@ class Anthropic(OpenAI):
 
 def _sdk(url: str, key: str | None, timeout: float) -> Any:
     try:
-        import httpx
         import openai
     except ImportError as error:
         raise ConfigError(
             "this judge needs the openai package", found=error, fix="pip install 'mie[judges]'"
         ) from None
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    client = openai.DefaultAsyncHttpxClient(limits=limits, follow_redirects=False, timeout=timeout)
-    # The SDK wants some key; a loopback server may have none.
+    from mie.judges.clients.lanes import Lanes
+
+    # A proxy that the environment names is httpx's own business.
+    proxied = urlsplit(url).scheme in getproxies() and not proxy_bypass(urlsplit(url).hostname or "")
+    client = openai.DefaultAsyncHttpxClient(
+        transport=None if proxied else Lanes(), follow_redirects=False, timeout=timeout
+    )
     return openai.AsyncOpenAI(
-        base_url=url, api_key=key or "none", max_retries=0, timeout=timeout, http_client=client
+        base_url=url,
+        api_key=key or "none",  # the SDK wants one; a loopback server may not
+        max_retries=0,
+        timeout=timeout,
+        http_client=client,
     )
 
 
@@ -211,6 +232,10 @@ def _key(variable: str, *, needed: bool) -> str | None:
             fix=f"export {variable}=..., or name another variable with key_env=",
         )
     return key or None
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
 
 
 def _temperature(text: str) -> float:

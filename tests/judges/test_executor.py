@@ -343,12 +343,11 @@ def test_a_dry_run_counts_and_asks_nothing(tmp_path):
 
 def test_images_stay_here_unless_somebody_vouches(tmp_path, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "k")
-    recipe = {"sources": [{"entry": {"name": "mine", "deidentified": False}}]}
-    closed = {"name": "d", "deidentified": False, "recipe": recipe}
+    closed = {"name": "d", "deidentified": False, "deidentification": {"mine": "not stated"}}
     for spec in ("openai:m", "gemini:m,key_env=OPENAI_API_KEY", "openai:m,base_url=http://192.168.1.2/v1"):
         with pytest.raises(MieError, match="leave this machine") as caught:
             open_judge(JudgeOptions(spec), tmp_path, dataset=closed).__enter__()
-        assert "mine" in str(caught.value)
+        assert "mine: not stated" in str(caught.value)
         assert "--deidentified" in str(caught.value)
         with open_judge(JudgeOptions(spec, deidentified=True), tmp_path, dataset=closed) as judge:
             assert judge.record([])["deidentified_by_user"] is True

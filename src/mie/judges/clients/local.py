@@ -1,9 +1,10 @@
-"""A vision-language model of `transformers` in a folder on this machine. Nothing is fetched, no code in it is run."""
+"""A vision-language model of `transformers` in a folder on this machine. Nothing is fetched or run from it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,7 @@ class Local:
         self._loaded = None
 
     def _ask(self, request: Request) -> Reply:
-        import torch
-
+        torch: Any = import_module("torch")
         processor, model = self._loaded = self._loaded or self._load()
         messages = [
             {"role": message.role, "content": [_part(part) for part in message.parts]}
@@ -63,8 +63,8 @@ class Local:
 
     def _load(self) -> tuple[Any, Any]:
         try:
-            import torch
-            from transformers import AutoModelForImageTextToText, AutoProcessor
+            torch: Any = import_module("torch")
+            transformers: Any = import_module("transformers")
         except ImportError as error:
             raise ConfigError(
                 "a local judge needs torch and transformers", found=error, fix="pip install 'mie[models]'"
@@ -72,8 +72,8 @@ class Local:
         device = self._device or ("cuda" if torch.cuda.is_available() else "cpu")
         kept: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
         try:
-            processor = AutoProcessor.from_pretrained(self._folder, **kept)
-            model = AutoModelForImageTextToText.from_pretrained(
+            processor = transformers.AutoProcessor.from_pretrained(self._folder, **kept)
+            model = transformers.AutoModelForImageTextToText.from_pretrained(
                 self._folder, use_safetensors=True, dtype="auto", **kept
             )
         except (OSError, ValueError, ImportError) as error:

@@ -1,4 +1,4 @@
-"""A vision-language model of `transformers` in a folder on this machine. Nothing is fetched or run from it."""
+"""A vision-language model of `transformers` in a folder on this machine: nothing is fetched or run of it."""
 
 from __future__ import annotations
 

@@ -364,6 +364,22 @@ def test_no_key_no_call(tmp_path, monkeypatch):
         open_judge(JudgeOptions("anthropic:claude"), tmp_path, dataset=OPEN).__enter__()
 
 
+def test_a_dry_run_needs_no_key(tmp_path, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    dry = JudgeOptions("openai:gpt-4o-2024-08-06", dry_run=True)
+    with open_judge(dry, tmp_path, dataset={}) as judge:
+        found = judge.estimate([draft()])
+    assert found["cost_usd"] == pytest.approx((8 * 2.5 + 300 * 10) / 1e6)
+
+
+def test_from_within_an_event_loop(tmp_path):
+    async def notebook(server):
+        return one(server, tmp_path)
+
+    with JudgeServer(script(GOOD)) as server:
+        assert asyncio.run(notebook(server)).value == (1, 3, 5)
+
+
 def test_an_unreadable_image_is_a_reason(tmp_path):
     def make():
         raise ImageError("output cannot be decoded")

@@ -41,6 +41,7 @@ bench: $(VENV)/.installed
 	$(BIN)/python bench/memory.py
 	$(BIN)/python bench/metrics.py
 	$(BIN)/python bench/score.py
+	$(BIN)/python bench/judge.py
 	$(BIN)/python bench/physics_mri.py
 	$(BIN)/python bench/physics_ct.py
 

@@ -27,6 +27,9 @@ from mie.editors.registry import _OURS as EDITORS
 from mie.errors import MieError
 from mie.images.ct_windows import WINDOWS
 from mie.images.files import cache_folder
+from mie.judges.clients import _OURS as JUDGES
+from mie.judges.clients import client_class
+from mie.judges.contracts import STATES
 from mie.protocols.miedb_sample import METRICS
 from mie.protocols.published import MIEDB
 from mie.recipes.transform_targets import TARGETS
@@ -220,6 +223,19 @@ def test_every_editor_and_its_options_are_explained(name: str) -> None:
     assert re.search(rf"^\| `{name}[`:]", page, re.MULTILINE)
     for option, parameter in inspect.signature(editor_class(name)).parameters.items():
         assert parameter.kind is not parameter.KEYWORD_ONLY or f"| `{option}` |" in page, option
+
+
+@pytest.mark.parametrize("name", JUDGES)
+def test_every_judge_and_its_options_are_explained(name: str) -> None:
+    page = (ROOT / "docs/judges.md").read_text(encoding="utf-8")
+    assert re.search(rf"^\| `{name}[`:]", page, re.MULTILINE)
+    for option, parameter in inspect.signature(client_class(name)).parameters.items():
+        assert parameter.kind is not parameter.KEYWORD_ONLY or f"| `{option}` |" in page, option
+
+
+def test_every_state_of_an_answer_is_explained() -> None:
+    page = (ROOT / "docs/judges.md").read_text(encoding="utf-8")
+    assert [state for state in STATES if f"| `{state}` |" not in page] == []
 
 
 def test_every_metric_and_every_public_name_is_explained() -> None:

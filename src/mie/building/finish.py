@@ -16,7 +16,8 @@ from mie.building.part import part_path
 from mie.building.plan import Plan
 from mie.gates.leaks import Traces, duplicates, image_leaks, patient_leaks
 from mie.images.files import atomic_path, atomic_write
-from mie.records import Refusal
+from mie.records import Refusal, Unit
+from mie.sources.deidentified import deidentification
 from mie.store.card import data_card
 from mie.store.dataset import shard_name, write_info
 from mie.store.shards import ShardWriter, read_rejected, read_rows, write_rejected
@@ -122,10 +123,20 @@ def _info(
         tally.refuse(refusal.gate)
     used = {columns["source"][i] for i in kept}
     entries = [entry for entry, _ in plan.sources if entry.name in used]
-    return tally.info(
+    stated = {
+        entry.name: deidentification(entry, root, _units(plan, at))
+        for at, (entry, root) in enumerate(plan.sources)
+        if entry.name in used
+    }
+    info = tally.info(
         name=plan.config.name,
         description=plan.config.description,
         recipe=plan.config.public(),
         licenses={entry.name: entry.license.model_dump() for entry in entries},
-        deidentified=bool(entries) and all(entry.deidentified for entry in entries),
+        deidentified=bool(entries) and all(yes for yes, _ in stated.values()),
     )
+    return {**info, "deidentification": {name: reason for name, (_, reason) in stated.items()}}
+
+
+def _units(plan: Plan, source: int) -> Iterator[Unit]:
+    return (planned.unit for part in plan.parts for planned in part.units if planned.source == source)

@@ -1,11 +1,12 @@
-"""The MieDB protocol over a run: perception and transformation from pixels; modification waits for a judge.
+"""The MieDB protocol over a run: perception and transformation from pixels, modification by a judge.
 
 Variants. `paper` (default): what the text promises. `as_released`: what the public script prints, quirks
 included. They differ in B-PSNR and B-SSIM, in what a missing output does, and in exact matches (capped at
 100 dB and counted, or infinite). Never mix them in one table.
 
 Scoring is cut into chunks whose lines lie in `scores/.parts/` until all are there: killed at any point, the
-same call goes on and ends with the same files, whatever the number of workers.
+same call goes on and ends with the same files, whatever the number of workers. A judge is asked once the
+pixels are done, in this process; its replies lie in `judge/`, and what lies there is not asked again.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import contextlib
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -25,10 +26,12 @@ from mie.analysis.scores import GROUP_KEYS, NO_OUTPUT
 from mie.engines import run_tasks
 from mie.errors import ImageError
 from mie.images.files import atomic_path, atomic_write, folder_lock
+from mie.judges import Judge, JudgeOptions, open_judge
 from mie.protocols import check_variant
 from mie.protocols.aggregate import summarise
 from mie.protocols.chunks import Chunk, Output, make_chunks
 from mie.protocols.decode import read_output, read_stored
+from mie.protocols.miedb_rubric import RUBRIC, disagreement, fill_line, rubric_drafts
 from mie.protocols.miedb_sample import METRICS, PSNR_CAP, Reference, metrics_of, score_output
 from mie.records import Pixels
 from mie.store.runs import Run, plain
@@ -44,6 +47,7 @@ _COLUMNS: Final = [*GROUP_KEYS, "id", "input", "target_image", "colour", "case_i
 class _Task:
     chunk: Chunk
     variant: str
+    judged: bool
     part: Path
 
 
@@ -53,11 +57,13 @@ def score_run(
     variant: str = "paper",
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
+    judge: JudgeOptions | None = None,
 ) -> dict[str, Any]:
     """Score every output of a run; write `scores/` and `summary/` into its folder; return the summary.
 
     `workers` are processes: all cores by default, none beside this one when there is little to do. `progress`
-    is told (done, total) outputs.
+    is told (done, total) outputs. `judge` grades modification samples, which have no number without one; of
+    a dry run only the estimate is returned.
     """
     check_variant(variant)
     run = Run.open(run_folder)
@@ -70,14 +76,25 @@ def score_run(
         "edits_sha256": _sha256(run.folder / "edits.jsonl"),
         "mie": mie.__version__,
         "attempts": run.attempts,
-        "metrics": METRICS,
+        "metrics": METRICS if judge is None else (*METRICS, *RUBRIC),
     }
     name = f"{NAME}.{variant}"
     scores, summary = run.folder / "scores" / f"{name}.jsonl", run.folder / "summary" / f"{name}.json"
     parts = run.folder / "scores/.parts" / name
-    with folder_lock(parts):
-        paths = _score_chunks(make_chunks(run, dataset), header, parts, workers, progress)
-        _join(scores, header, paths)
+    with folder_lock(parts), contextlib.ExitStack() as stack:
+        chunks = make_chunks(run, dataset)
+        asked = None
+        if judge is not None:  # first, so that a wrong key or a private dataset stops before any work
+            asked = stack.enter_context(open_judge(judge, run.folder / "judge", dataset=dataset.info))
+            if judge.dry_run:
+                estimate = asked.estimate(rubric_drafts(chunks, variant))
+                return {"protocol": NAME, "variant": variant, "run": str(run_folder), "dry_run": estimate}
+        paths = _score_chunks(chunks, header, parts, workers, progress)
+        if asked is None:
+            _join(scores, header, map(Path.read_bytes, paths))
+        else:
+            header, lines = _judge_lines(asked, chunks, header, paths, progress)
+            _join(scores, header, lines)
         document = _document(scores, str(run_folder))
         summary.parent.mkdir(exist_ok=True)
         atomic_write(summary, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
@@ -98,7 +115,7 @@ def _score_chunks(
     """The chunks' files, in order; those that an earlier call left are taken as they are."""
     paths = [parts / f"{chunk.number:05d}-{chunk.key(header)}.jsonl" for chunk in chunks]
     tasks = [
-        _Task(chunk, header["variant"], path)
+        _Task(chunk, header["variant"], "rubric" in header["metrics"], path)
         for chunk, path in zip(chunks, paths, strict=True)
         if not path.exists()
     ]
@@ -117,21 +134,44 @@ def _score_chunks(
 def _score_chunk(task: _Task) -> int:
     """Write the lines of one chunk, all or nothing."""
     inputs = _Inputs()
-    lines = [_line(row, outputs, task.variant, inputs) for row, outputs in task.chunk.rows(_COLUMNS)]
+    lines = [_line(row, outputs, task, inputs) for row, outputs in task.chunk.rows(_COLUMNS)]
     text = [json.dumps(plain(line), ensure_ascii=False, separators=(",", ":")) + "\n" for line in lines]
     atomic_write(task.part, "".join(text))
     return task.chunk.pairs
 
 
-def _line(row: Mapping[str, Any], outputs: Sequence[Output], variant: str, inputs: _Inputs) -> dict[str, Any]:
+def _judge_lines(
+    judge: Judge,
+    chunks: Sequence[Chunk],
+    header: Mapping[str, Any],
+    parts: Sequence[Path],
+    progress: Callable[[int, int], None] | None,
+) -> tuple[dict[str, Any], Iterator[bytes]]:
+    """The header with the judge on record, and the parts' lines with its numbers."""
+    total = sum(chunk.pairs for chunk in chunks)
+    answers = judge.ask(
+        rubric_drafts(chunks, header["variant"]), progress and (lambda done: progress(done, max(done, total)))
+    )
+    record = {**judge.record(RUBRIC), "disagreement": disagreement(answers.values())}
+    lines = (
+        fill_line(line, answers, judge).encode()
+        for part in parts
+        for line in part.read_text(encoding="utf-8").splitlines(keepends=True)
+    )
+    return {**header, "judge": record}, lines
+
+
+def _line(row: Mapping[str, Any], outputs: Sequence[Output], task: _Task, inputs: _Inputs) -> dict[str, Any]:
     applies = metrics_of(row["perspective"], row["task"])
+    if task.judged and row["perspective"] == "modification":
+        applies = RUBRIC
     return {
         "id": row["id"],
         "group": {key: row[key] for key in GROUP_KEYS},
         "patient": row["patient_id"],
         "case": row["case_id"],
         "applies": applies,
-        "attempts": _attempts(row, outputs, variant, inputs) if applies else [],
+        "attempts": _attempts(row, outputs, task.variant, inputs) if applies else [],
     }
 
 
@@ -178,11 +218,10 @@ def _sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes() if path.exists() else b"").hexdigest()
 
 
-def _join(scores: Path, header: Mapping[str, Any], parts: Sequence[Path]) -> None:
+def _join(scores: Path, header: Mapping[str, Any], parts: Iterable[bytes]) -> None:
     with atomic_path(scores) as temporary, temporary.open("wb") as file:
         file.write((json.dumps(header, ensure_ascii=False) + "\n").encode())
-        for part in parts:
-            file.write(part.read_bytes())
+        file.writelines(parts)
 
 
 def _document(scores: Path, run: str) -> dict[str, Any]:
@@ -197,6 +236,7 @@ def _document(scores: Path, run: str) -> dict[str, Any]:
             "groups": summarise(table, psnr_cap=PSNR_CAP if variant == "paper" else None),
             # Their rubric needs a judge; no number stands in for it.
             "not_covered": dict(table.not_covered),
+            **({"judge": table.header["judge"]} if "judge" in table.header else {}),
             "drift": {"measured": int((table.drift >= 0).sum()), "flagged": int((table.drift == 1).sum())},
         }
     )

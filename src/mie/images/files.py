@@ -1,4 +1,4 @@
-"""Files that are whole or absent: atomic writes, checksums, a lock that dies with its process; and where caches lie."""
+"""Files that are whole or absent: atomic writes, checksums, a lock that dies with its process; caches."""
 
 from __future__ import annotations
 

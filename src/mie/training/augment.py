@@ -1,8 +1,8 @@
 """Random views of images and masks, on the GPU, every number drawn from one generator.
 
 Perception: one affine map with a slow warp moves image and mask together; then the image's contrast, colour,
-sharpness and noise change as they do between scanners, stains and cameras. Restoration pairs are only cropped, flipped
-and turned by quarters: grain and streaks must stay what they are.
+sharpness and noise change as they do between scanners, stains and cameras. Restoration pairs are only
+cropped, flipped and turned by quarters: grain and streaks must stay what they are.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def moved(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Images `(B, C, S, S)` and masks `(B, 1, S, S)` seen through random windows of `side` pixels.
 
-    `window` is the share of the square that a view spans (1: all of it), `flips` and `turns` say which images may be
-    mirrored and freely turned, `filled (B, 2)` how much of the square the image fills. Third result: `(B, 1, side,
-    side)`, where the view shows the image and not its repeated edge.
+    `window` is the share of the square that a view spans (1: all of it), `flips` and `turns` say which images
+    may be mirrored and freely turned, `filled (B, 2)` how much of the square the image fills. Third result:
+    `(B, 1, side, side)`, where the view shows the image and not its repeated edge.
     """
     b = draw.count
     angle = draw.uniform(-1, 1) * torch.where(turns, math.pi, math.radians(25))

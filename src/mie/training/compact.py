@@ -31,7 +31,7 @@ class DataConfig(Strict):
     """Where the packs are (`mie pack`), and how a batch is made up of them."""
 
     packs: list[str] = Field(min_length=1)
-    shares: dict[str, float] = {"perception": 0.6, "transformation": 0.4}
+    shares: dict[str, float] = Field({"perception": 0.6, "transformation": 0.4})
     absent: float = Field(0.07, ge=0, lt=1, description="perception rows asked for what is not there")
     fresh: int = Field(0, ge=0, description="new simulations for each target, made before training begins")
     leave_out: list[str] = Field([], description="sources not trained on")
@@ -42,7 +42,7 @@ class ModelConfig(Strict):
     """The network's shape, and the file of the trunk's pretrained weights (none: from scratch)."""
 
     trunk: str | None = None
-    trunk_lr: float = Field(0.2, gt=0, le=1, description="the pretrained trunk's rate, as a share of the others'")
+    trunk_lr: float = Field(0.2, gt=0, le=1, description="the pretrained trunk's share of the rate")
     widths: tuple[int, int, int, int] = (64, 96, 192, 320)
     down: tuple[int, int, int, int] = (1, 2, 2, 2)
     up: tuple[int, int, int] = (2, 1, 1)
@@ -123,7 +123,9 @@ def _sum(views: Views, heads: Any) -> tuple[Tensor, dict[str, Tensor]]:
     still = heads.residual[:p].abs().mean() if p else painted.new_zeros(())
     closed = F.softplus(heads.overlay[p:]).mean() if p < len(views.image) else painted.new_zeros(())
     kind = F.cross_entropy(heads.perspective, views.perspective)
-    there = F.binary_cross_entropy_with_logits(heads.presence[:p], views.present) if p else painted.new_zeros(())
+    there = painted.new_zeros(())
+    if p:
+        there = F.binary_cross_entropy_with_logits(heads.presence[:p], views.present)
     count = len(views.image)
     loss = (painted.sum() + mended.sum()) / count + 0.5 * still + 0.1 * closed + 0.1 * kind + 0.1 * there
     parts = {"overlay": painted.mean(), "restoration": mended.mean(), "perspective": kind, "presence": there}

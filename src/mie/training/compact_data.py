@@ -15,7 +15,7 @@ from torch import Tensor
 from mie.records import Pixels
 from mie.training.augment import Draw, cropped, moved, recoloured
 from mie.training.mixture import Groups, counts
-from mie.training.pack import Ask, Pack, Row
+from mie.training.pack import Ask, Pack, Row, as_rgb
 from mie.training.pools import Pool, letterbox, letterbox_mask
 from mie.vocabulary import COLOURS, PERSPECTIVES
 
@@ -88,7 +88,7 @@ class CompactData:
                 large = int(max(image.shape[:2]) > SIDE)
                 side = (SIDE, LARGE)[large]
                 if row.mask is not None:
-                    shown, (h, w) = letterbox(_rgb(image), side)
+                    shown, (h, w) = letterbox(as_rgb(image), side)
                     self._painted.append((row, large, len(images[large]), asks[row.ask], image.ndim == 2))
                     images[large].append(shown)
                     masks[large].append(letterbox_mask(pack.masks[row.mask], side))
@@ -178,8 +178,8 @@ class CompactData:
                 continue
             draw = Draw(len(some), generator)
             place = self._tensor([item[1] for item in some], torch.long)
-            image = pool.gather(place, self.device).float() / 255
-            mask = regions.gather(place, self.device).float()
+            image = pool.gather(place).float() / 255
+            mask = regions.gather(place).float()
             window = torch.ones(len(some), device=self.device)
             if large:
                 # Half of the views show the whole image at half its pixels, half a part of it as it is.
@@ -215,7 +215,7 @@ class CompactData:
             pool = self.pairs[large]
             if not some or pool is None:
                 continue
-            pair = pool.gather(self._tensor([item[1] for item in some], torch.long), self.device)
+            pair = pool.gather(self._tensor([item[1] for item in some], torch.long))
             turns = self._tensor([item[4] for item in some], torch.bool)
             pairs.append(cropped(Draw(len(some), generator), pair.float() / 255, SIDE, turns))
         return _joined(pairs, 6, self.device), self._tensor([item[3] for item in items], torch.bool)
@@ -233,11 +233,7 @@ def _stacked(rows: list[NDArray[np.int64]], width: int, device: torch.device) ->
     return torch.from_numpy(values).to(device)
 
 
-def _rgb(image: Pixels) -> Pixels:
-    return np.repeat(image[..., None], 3, axis=2) if image.ndim == 2 else image
-
-
 def _side_by_side(image: Pixels, goal: Pixels, side: int) -> NDArray[np.uint8]:
     """`(side, side, 6)`: both images as they are, edges repeated up to the square."""
-    halves = [letterbox(_rgb(half), side, enlarge=False)[0] for half in (image, goal)]
+    halves = [letterbox(as_rgb(half), side, enlarge=False)[0] for half in (image, goal)]
     return np.concatenate(halves, axis=2)

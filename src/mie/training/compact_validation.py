@@ -1,4 +1,4 @@
-"""Validation of the compact editor inside the loop: held-out patients, the benchmark's metrics, a sheet to look at."""
+"""Validation of the compact editor inside the loop: held-out patients, its own path, miedb's metrics."""
 
 from __future__ import annotations
 
@@ -6,25 +6,27 @@ from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 import cv2
 import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
+from mie.editors.base import Request
+from mie.editors.compact.editing import edit_all
+from mie.editors.compact.inference import Inference
+from mie.editors.compact.network import CompactNet
 from mie.editors.compact.text import EmbeddingCache
 from mie.images.overlay import paint
 from mie.protocols.miedb_sample import Reference, score_output
 from mie.records import Pixels
-from mie.training.compact_data import SIDE, _rgb
-from mie.training.pack import Pack, Row, Wording
-from mie.training.pools import letterbox
-from mie.vocabulary import COLOURS
+from mie.training.pack import Pack, Row, Wording, as_rgb
 
 _BATCH: Final = 32
 _SHOWN: Final = 24
+_CELL: Final = 160
+_DECIBEL: Final = 1 / 50  # of DICE: what a decibel is worth when checkpoints are compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,87 +50,71 @@ class Validation:
         seed: int,
     ) -> None:
         rng = np.random.default_rng(seed)
-        chosen = rng.permutation(len(rows))[:count]
-        self.cases = [_case(*rows[i], at % 2 == 0, rng) for at, i in enumerate(sorted(chosen))]
-        self.device = device
-        tokens, mask = encoder.encode([case.wording.prompt for case in self.cases])
-        self.tokens, self.mask = tokens.to(device), mask.to(device)
-
-    @torch.no_grad()
-    def outputs(self, model: nn.Module, count: int | None = None) -> list[Pixels]:
-        made: list[Pixels] = []
-        cases = self.cases[:count]
-        for start in range(0, len(cases), _BATCH):
-            some = cases[start : start + _BATCH]
-            boxed = [letterbox(case.image, SIDE) for case in some]
-            x = torch.from_numpy(np.stack([b[0] for b in boxed])).to(self.device).permute(0, 3, 1, 2).float() / 255
-            at = slice(start, start + len(some))
-            heads = model(x, self.tokens[at].float(), self.mask[at])
-            for k, (case, (_, (h, w))) in enumerate(zip(some, boxed, strict=True)):
-                top, left = (SIDE - h) // 2, (SIDE - w) // 2
-                box = (slice(k, k + 1), slice(None), slice(top, top + h), slice(left, left + w))
-                size = case.image.shape[:2]
-                if case.row.mask is not None:
-                    z = F.interpolate(heads.overlay[box].float(), size=size, mode="bilinear")[0].cpu().numpy()
-                    made.append(_painted(case.image, z))
-                else:
-                    r = F.interpolate(heads.residual[box].float(), size=size, mode="bilinear")[0]
-                    made.append(_mended(case.image, r.permute(1, 2, 0).cpu().numpy()))
-        return made
+        chosen = sorted(rng.permutation(len(rows))[:count])
+        self.cases = [_case(*rows[i], seen=at % 2 == 0, rng=rng) for at, i in enumerate(chosen)]
+        self.encoder, self.device = encoder, device
 
     def figures(self, model: nn.Module) -> dict[str, float | None]:
-        if not self.cases:
-            return {"score": None}
-        made = self.outputs(model)
+        """DICE and decibels gained over the input, as means over groups, and what unseen wordings cost."""
+        made = self._outputs(model, self.cases)
         with ThreadPoolExecutor(8) as pool:
             scores = list(pool.map(_score, self.cases, made))
-        painted = defaultdict(list)
-        wordings = defaultdict(list)
-        gains = defaultdict(list)
+        painted: dict[tuple[str, str], list[float]] = defaultdict(list)
+        sources: dict[str, list[float]] = defaultdict(list)
+        wordings: dict[bool, list[float]] = defaultdict(list)
+        gains: dict[str, list[float]] = defaultdict(list)
         for case, score in zip(self.cases, scores, strict=True):
-            if case.row.mask is not None:
-                painted[case.row.source, case.row.target if case.row.task != "holistic" else "all"].append(score)
-                wordings[case.seen].append(score)
-            else:
-                gains[case.row.key].append(score)
-        dice = float(np.mean([np.mean(v) for v in painted.values()])) if painted else None
-        gain = float(np.mean([np.mean(v) for v in gains.values()])) if gains else None
-        found: dict[str, float | None] = {
-            "score": (dice or 0.0) + (gain or 0.0) / 50,
+            row = case.row
+            if row.mask is None:
+                gains[row.key or ""].append(score)
+                continue
+            painted[row.source, "" if row.task == "holistic" else row.target].append(score)
+            sources[row.source].append(score)
+            wordings[case.seen].append(score)
+        dice = _mean([_mean(values) for values in painted.values()])
+        gain = _mean([_mean(values) for values in gains.values()])
+        parts = [value for value in (dice, None if gain is None else gain * _DECIBEL) if value is not None]
+        return {
+            "score": sum(parts) if parts else None,
             "dice_macro": dice,
             "gain_db": gain,
-            "dice_seen_wordings": float(np.mean(wordings[True])) if wordings[True] else None,
-            "dice_unseen_wordings": float(np.mean(wordings[False])) if wordings[False] else None,
+            "dice_seen_wordings": _mean(wordings[True]),
+            "dice_unseen_wordings": _mean(wordings[False]),
+            **{f"dice/{source}": _mean(values) for source, values in sorted(sources.items())},
+            **{f"gain_db/{key}": _mean(values) for key, values in sorted(gains.items())},
         }
-        by_source = defaultdict(list)
-        for (source, _), values in painted.items():
-            by_source[source] += values
-        found |= {f"dice/{source}": float(np.mean(v)) for source, v in sorted(by_source.items())}
-        return found | {f"gain_db/{key}": float(np.mean(v)) for key, v in sorted(gains.items())}
 
     def grid(self, model: nn.Module) -> Pixels | None:
-        every = max(1, len(self.cases) // _SHOWN)
-        chosen = self.cases[::every][:_SHOWN]
-        if not chosen:
+        """Input | output | reference of cases from all over the fold, four to a line."""
+        shown = self.cases[:: max(1, len(self.cases) // _SHOWN)][:_SHOWN]
+        if not shown:
             return None
-        made = self.outputs(model)[::every][:_SHOWN]
         rows = [
-            np.hstack([cv2.resize(half, (160, 160), interpolation=cv2.INTER_AREA) for half in (c.image, m, c.target)])
-            for c, m in zip(chosen, made, strict=True)
+            np.hstack([_cell(image) for image in (case.image, output, case.target)])
+            for case, output in zip(shown, self._outputs(model, shown), strict=True)
         ]
         rows += [np.zeros_like(rows[0])] * (-len(rows) % 4)
         return np.vstack([np.hstack(rows[k : k + 4]) for k in range(0, len(rows), 4)])
 
+    def _outputs(self, model: nn.Module, cases: Sequence[_Case]) -> list[Pixels]:
+        # The loop has set the model's precision already.
+        inference = Inference(cast(CompactNet, model), self.encoder, self.device, half=False)
+        made: list[Pixels] = []
+        for start in range(0, len(cases), _BATCH):
+            requests = [Request(case.image, case.wording.prompt) for case in cases[start : start + _BATCH]]
+            made += [edited.image for edited in edit_all(inference, requests)]
+        return made
 
-def _case(pack: Pack, row: Row, seen: bool, rng: np.random.Generator) -> _Case:
+
+def _case(pack: Pack, row: Row, *, seen: bool, rng: np.random.Generator) -> _Case:
     ask = pack.asks[row.ask]
     seen = seen or not ask.held_out
     ways = ask.wordings if seen else ask.held_out
     wording = ways[int(rng.integers(len(ways)))]
-    image = _rgb(pack.images[row.input])
+    image = as_rgb(pack.images[row.input])
     if row.mask is None:
         assert row.goal is not None  # noqa: S101 (a row has one or the other)
-        return _Case(row, wording, seen, image, _rgb(pack.images[row.goal]))
+        return _Case(row, wording, seen, image, as_rgb(pack.images[row.goal]))
     target = image
     for k, colour in enumerate(wording.colours, start=1):
         target = paint(target, pack.masks[row.mask] == k, colour)
@@ -138,8 +124,9 @@ def _case(pack: Pack, row: Row, seen: bool, rng: np.random.Generator) -> _Case:
 def _score(case: _Case, output: Pixels) -> float:
     """DICE, or decibels gained over the input."""
     row = case.row
-    colour = ",".join(case.wording.colours) or None
-    reference = Reference.of(row.perspective, row.task, colour, case.image, case.target)
+    reference = Reference.of(
+        row.perspective, row.task, ",".join(case.wording.colours) or None, case.image, case.target
+    )
     found = score_output(reference, output, "paper")["metrics"]
     if row.mask is not None:
         return float(found["dice"])
@@ -147,17 +134,9 @@ def _score(case: _Case, output: Pixels) -> float:
     return float(found["psnr"] - before["psnr"])
 
 
-def _painted(image: Pixels, logits: np.ndarray) -> Pixels:
-    best = logits.argmax(0)
-    open_ = logits.max(0) > 0
-    for c, colour in enumerate(COLOURS):
-        region = open_ & (best == c)
-        if region.any():
-            image = paint(image, region, colour)
-    return image
+def _mean(values: Sequence[float | None]) -> float | None:
+    return float(np.mean(values)) if values else None  # type: ignore[arg-type]
 
 
-def _mended(image: Pixels, residual: np.ndarray) -> Pixels:
-    if (np.ptp(image, axis=2) == 0).all():
-        residual = residual.mean(2, keepdims=True)
-    return np.clip(np.rint(image + 255 * residual), 0, 255).astype(np.uint8)
+def _cell(image: Pixels) -> Pixels:
+    return np.asarray(cv2.resize(image, (_CELL, _CELL), interpolation=cv2.INTER_AREA), np.uint8)

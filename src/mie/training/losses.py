@@ -15,13 +15,13 @@ _C2: Final = 0.03**2
 def overlay_loss(logits: Tensor, wanted: Tensor, counted: Tensor, asked: Tensor) -> Tensor:
     """Cross-entropy per pixel and Dice per asked colour, `(B,)`.
 
-    `logits`, `wanted` are `(B, 3, H, W)`; `counted (B, 1, H, W)` leaves out what lies beside the image; `asked (B, 3)`
-    says which colours stand for something: an empty map has no Dice.
+    `logits`, `wanted` are `(B, 3, H, W)`; `counted (B, 1, H, W)` leaves out what lies beside the image;
+    `asked (B, 3)` says which colours stand for something: an empty map has no Dice.
     """
     weight = counted.to(logits.dtype)
     area = weight.sum((1, 2, 3)).clamp(min=1)
     entropy = F.binary_cross_entropy_with_logits(logits, wanted, reduction="none")
-    # Small regions would vanish in the mean over pixels: painted pixels count by the inverse root of their share.
+    # Small regions would vanish in the mean: painted pixels count by the inverse root of their share.
     share = (wanted * weight).sum((2, 3)) / area[:, None]
     boost = (0.05 / share.clamp(min=1e-4)).sqrt().clamp(1, 8)[:, :, None, None]
     entropy = (entropy * (1 + (boost - 1) * wanted) * weight).sum((1, 2, 3)) / area

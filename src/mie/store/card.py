@@ -68,6 +68,7 @@ GATES: Final[dict[str, str]] = {
     "proof": "reading the painted region back from the target image does not give the mask",
     "duplicate": "the same image and region is already there",
     "leak": "the patient, or a nearly equal image, is also in a better guarded split",
+    "review": "rejected by the people who reviewed the dataset",
     "error": "an unexpected error while the file was read",
 }
 

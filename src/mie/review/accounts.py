@@ -1,0 +1,160 @@
+"""Who is who: people, one-time links, sessions, passwords.
+
+Tokens have 256 random bits and only their SHA-256 is stored, so a copy of the database lets nobody in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import time
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+from argon2 import PasswordHasher
+from argon2.exceptions import InvalidHashError, VerificationError
+from sqlalchemy import Connection, func, insert, select, update
+
+from mie.review.refusals import Refused
+from mie.review.tables import audit, invites, sessions, users
+
+Role: TypeAlias = Literal["rater", "adjudicator", "admin"]
+ROLES: Final = ("rater", "adjudicator", "admin")  # each may do what the ones before it may
+LOCAL: Final = "local"  # the person at the machine that the server runs on
+SESSION_SECONDS: Final = 14 * 86400.0
+_HASHER: Final = PasswordHasher()
+# Verified when there is no such person, so that the time tells nothing.
+_NOBODY: Final = (
+    "$argon2id$v=19$m=65536,t=3,p=4$hOrgmm3fOAQsu0HFHqCmLg$NkEulQfYkG1XmvJZ991Q4dleZs2587ne64hcXbvUY5c"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A person, logged in."""
+
+    user_id: int
+    name: str
+    role: Role
+    pseudonym: str
+    csrf: str
+
+    def may(self, role: Role) -> bool:
+        return ROLES.index(self.role) >= ROLES.index(role)
+
+
+def hashed(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def add_user(connection: Connection, name: str, role: str, password: str | None = None) -> int:
+    if connection.scalar(select(users.c.id).where(users.c.name == name)) is not None:
+        raise Refused(422, "invalid", "somebody already has this name; choose another")
+    count = int(connection.scalar(select(func.coalesce(func.max(users.c.id), 0))) or 0)
+    body = {
+        "name": name,
+        "pseudonym": f"R{count + 1:02d}",
+        "role": role,
+        "password": None if password is None else _HASHER.hash(password),
+        "active": True,
+        "created": time.time(),
+    }
+    return int(connection.execute(insert(users), body).inserted_primary_key[0])  # type: ignore[index]
+
+
+def invite(connection: Connection, *, name: str | None, role: str, days: float) -> tuple[int, str, float]:
+    """(id, token, expiry) of a link that works once. It lets a known person in again, under that name."""
+    user_id = None
+    if name is not None:
+        known = connection.execute(select(users.c.id, users.c.role).where(users.c.name == name)).one_or_none()
+        if known is not None:
+            user_id, role = known.id, known.role
+    token, expires = secrets.token_urlsafe(32), time.time() + days * 86400
+    body = {"token": hashed(token), "user_id": user_id, "name": name, "role": role, "expires": expires}
+    made = connection.execute(insert(invites), body)
+    return int(made.inserted_primary_key[0]), token, expires  # type: ignore[index]
+
+
+def join(connection: Connection, token: str, name: str | None, password: str | None) -> int:
+    """Spend a link; the id of the person who came by it."""
+    now, digest = time.time(), hashed(token)
+    row = connection.execute(select(invites).where(invites.c.token == digest).with_for_update()).one_or_none()
+    if row is None or not hmac.compare_digest(row.token, digest) or row.used or row.expires < now:
+        raise Refused(410, "used", "this link was used before or has expired; ask for a new one")
+    user_id = row.user_id
+    if user_id is None:
+        name = row.name or (name or "").strip() or None
+        if name is None:
+            raise Refused(422, "name_needed", "say who you are")
+        user_id = add_user(connection, name, row.role, password)
+    elif password is not None:
+        connection.execute(update(users).where(users.c.id == user_id).values(password=_HASHER.hash(password)))
+    if not connection.scalar(select(users.c.active).where(users.c.id == user_id)):
+        raise Refused(410, "used", "this account is closed")
+    connection.execute(update(invites).where(invites.c.id == row.id).values(used=now, user_id=user_id))
+    return int(user_id)
+
+
+def check_password(connection: Connection, name: str, password: str) -> int | None:
+    """The person's id if the password is theirs; as slow for nobody as for somebody."""
+    row = connection.execute(select(users).where(users.c.name == name)).one_or_none()
+    stored = row.password if row is not None and row.password and row.active else None
+    try:
+        _HASHER.verify(stored or _NOBODY, password)
+    except (VerificationError, InvalidHashError):
+        return None
+    return int(row.id) if row is not None and stored else None
+
+
+def begin_session(connection: Connection, user_id: int) -> str:
+    """The cookie's value."""
+    token = secrets.token_urlsafe(32)
+    connection.execute(
+        insert(sessions),
+        {
+            "token": hashed(token),
+            "user_id": user_id,
+            "csrf": secrets.token_urlsafe(24),
+            "expires": time.time() + SESSION_SECONDS,
+        },
+    )
+    return token
+
+
+def session_of(connection: Connection, cookie: str) -> Session | None:
+    digest = hashed(cookie)
+    row = connection.execute(
+        select(sessions.c.token, sessions.c.csrf, users)
+        .join(users, users.c.id == sessions.c.user_id)
+        .where(sessions.c.token == digest, sessions.c.expires > time.time(), users.c.active)
+    ).one_or_none()
+    if row is None or not hmac.compare_digest(row.token, digest):
+        return None
+    return Session(row.id, row.name, row.role, row.pseudonym, row.csrf)
+
+
+def end_session(connection: Connection, cookie: str) -> None:
+    connection.execute(sessions.delete().where(sessions.c.token == hashed(cookie)))
+
+
+def note(connection: Connection, user_id: int | None, action: str, address: str, **detail: Any) -> None:
+    """One line of the audit log."""
+    body = {"at": time.time(), "user_id": user_id, "action": action, "detail": detail, "address": address}
+    connection.execute(insert(audit), body)
+
+
+def local_invite(connection: Connection) -> str:
+    """A link for the person at this machine, who owns the database anyway."""
+    if connection.scalar(select(users.c.id).where(users.c.name == LOCAL)) is None:
+        add_user(connection, LOCAL, "admin")
+    return invite(connection, name=LOCAL, role="admin", days=1)[1]
+
+
+def has_accounts(connection: Connection) -> bool:
+    """Whether anybody but the local person can, or could, log in."""
+    people = select(users.c.id).where(users.c.name != LOCAL, users.c.active)
+    links = select(invites.c.id).where(
+        invites.c.used.is_(None), invites.c.expires > time.time(), invites.c.name.is_distinct_from(LOCAL)
+    )
+    return connection.scalar(people.limit(1)) is not None or connection.scalar(links.limit(1)) is not None

@@ -1,0 +1,130 @@
+"""What people said, as files: opinions with a number as CSV, everything as JSON lines. Raters by pseudonym.
+
+The CSV is the human file of `mie agree`: `sample_id, rater, run, criterion` and `rank` (1 is best, tied runs
+share their mean rank) or `score`. What is said about the dataset itself has the run `reference`. When a rater
+ranks a sample again because a run was added, that ranking stands under `R01/2`: two rankings, not one.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from sqlalchemy import select
+
+from mie.review.agreement import mean_ranks
+from mie.review.database import Database, iso
+from mie.review.tables import answers, consensus, items, runs, tasks, users
+
+REFERENCE: Final = "reference"
+CONSENSUS: Final = "consensus"  # stands where a rater's pseudonym does
+_SCORES: Final = {"accept": 1, "reject": 0, "yes": 1, "no": 0}  # a flag and "not applicable" are no number
+
+
+def opinions(database: Database, task_id: int) -> Iterator[dict[str, Any]]:
+    """Each standing answer, then each consensus, in the order of the items."""
+    with database.read() as connection:
+        names = {row.id: row.name for row in connection.execute(select(runs))}
+        kind = connection.scalar(select(tasks.c.kind).where(tasks.c.id == task_id))
+    own = (items.c.position, items.c.sample_id, items.c.outputs, items.c.strata, items.c.version)
+    told = (
+        select(
+            *own, users.c.pseudonym, answers.c.at, answers.c.seconds, answers.c.payload, answers.c.event_id
+        )
+        .join(answers, answers.c.item_id == items.c.id)
+        .join(users, users.c.id == answers.c.user_id)
+        .where(items.c.task_id == task_id)
+        .order_by(items.c.position, users.c.id)
+    )
+    agreed = (
+        select(*own, consensus.c.at, consensus.c.payload, consensus.c.event_id)
+        .join(consensus, consensus.c.item_id == items.c.id)
+        .where(items.c.task_id == task_id)
+        .order_by(items.c.position)
+    )
+    with database.read() as connection:
+        for query in (told, agreed):
+            for row in connection.execute(query.execution_options(yield_per=1000)).mappings():
+                yield _opinion(dict(row), str(kind), names)
+
+
+def _opinion(row: Mapping[str, Any], kind: str, names: Mapping[int, str]) -> dict[str, Any]:
+    shown = [names[run] for run in dict.fromkeys(run for run, _, _ in row["outputs"])]
+    answer = {key: value for key, value in row["payload"].items() if key not in ("kind", "labels")}
+    if kind == "rank":
+        answer["rankings"] = {
+            criterion: [[names[run] for run in group] for group in groups]
+            for criterion, groups in answer["rankings"].items()
+        }
+    return {
+        "kind": kind,
+        "sample_id": row["sample_id"],
+        "rater": row.get("pseudonym", CONSENSUS),
+        "runs": shown or [REFERENCE],
+        "answer": answer,
+        "at": iso(row["at"]),
+        "seconds": row.get("seconds"),
+        "event": row["event_id"],
+        "item_version": row["version"],
+        "strata": json.loads(row["strata"]),
+    }
+
+
+def json_lines(found: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    for opinion in found:
+        yield json.dumps(opinion, ensure_ascii=False) + "\n"
+
+
+def csv_lines(found: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Raters only: a consensus is nobody's independent opinion."""
+    header, times = False, Counter[tuple[str, str]]()
+    for opinion in found:
+        if opinion["rater"] == CONSENSUS:
+            continue
+        if not header:
+            yield _csv("sample_id", "rater", "run", "criterion", _column(opinion["kind"]))
+            header = True
+        rater = opinion["rater"]
+        if opinion["kind"] == "rank":
+            times[opinion["sample_id"], rater] += 1
+            n = times[opinion["sample_id"], rater]
+            rater += f"/{n}" if n > 1 else ""
+        for run, criterion, value in rows_of(opinion):
+            yield _csv(opinion["sample_id"], rater, run, criterion, value)
+    if not header:
+        yield _csv("sample_id", "rater", "run", "criterion", "score")
+
+
+def rows_of(opinion: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """(run, criterion, rank or score) of each number in an opinion; a mask's choice is a word."""
+    answer, run = opinion["answer"], opinion["runs"][0]
+    match opinion["kind"]:
+        case "rank":
+            for criterion, groups in answer["rankings"].items():
+                for name, rank in mean_ranks(groups).items():
+                    yield name, criterion, f"{rank:g}"
+        case "inspect":
+            if answer["decision"] in _SCORES:
+                yield run, "accept", _SCORES[answer["decision"]]
+            for criterion, score in answer["scores"].items():
+                yield run, criterion, score
+        case "questions":
+            for question, reply in answer["answers"].items():
+                if reply in _SCORES:
+                    yield run, question, _SCORES[reply]
+        case _:
+            yield run, "mask", answer["choice"]
+
+
+def _column(kind: str) -> str:
+    return {"rank": "rank", "mask": "choice"}.get(kind, "score")
+
+
+def _csv(*cells: object) -> str:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\n").writerow(cells)
+    return line.getvalue()

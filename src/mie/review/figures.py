@@ -1,0 +1,143 @@
+"""The live figures of a task: how much is done, how fast, how often accepted, how far raters agree."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from typing import Any, Final
+
+from sqlalchemy import Connection, case, func, select
+
+from mie.review.agreement import agreement
+from mie.review.plan import strata_of
+from mie.review.tables import answers, items, users
+
+_RECENT: Final = 500
+_HOUR: Final = 3600.0
+
+
+def wilson(successes: int, n: int, z: float = 1.959963984540054) -> tuple[float, float]:
+    """The Wilson score interval of a share, 95% by default; sound at 0, at n, and for small n.
+
+    >>> [round(x, 4) for x in wilson(9, 10)]
+    [0.5958, 0.9821]
+    """
+    share, square = successes / n, z * z
+    centre = share + square / (2 * n)
+    spread = z * math.sqrt(share * (1 - share) / n + square / (4 * n * n))
+    return max(0.0, (centre - spread) / (1 + square / n)), min(1.0, (centre + spread) / (1 + square / n))
+
+
+def figures(connection: Connection, task_id: int, kind: str) -> dict[str, Any]:
+    of_task = items.c.task_id == task_id
+    n_items, wanted, done, full = connection.execute(
+        select(
+            func.count(),
+            func.coalesce(func.sum(items.c.wanted), 0),
+            func.coalesce(func.sum(items.c.answered), 0),
+            func.coalesce(func.sum(case((items.c.answered >= items.c.wanted, 1), else_=0)), 0),
+        ).where(of_task)
+    ).one()
+    lacking = func.sum(case((items.c.wanted > items.c.answered, items.c.wanted - items.c.answered), else_=0))
+    remaining = int(connection.scalar(select(func.coalesce(lacking, 0)).where(of_task)) or 0)
+    speed = _speed(connection, task_id)
+    hour = connection.scalar(
+        select(func.count()).where(answers.c.task_id == task_id, answers.c.at > time.time() - _HOUR)
+    )
+    return {
+        "kind": kind,
+        "items": n_items,
+        "answers_wanted": int(wanted),
+        "answers_done": int(done),
+        "items_done": int(full),
+        "items_disagreeing": _disagreeing(connection, task_id),
+        "remaining": remaining,
+        "seconds_per_answer": speed,
+        "answers_per_hour": float(hour or 0),
+        "seconds_left": None if speed is None else round(speed * remaining),
+        "accept_rate": _accept_rate(connection, task_id) if kind == "inspect" else None,
+        "agreement": agreement(kind, _ratings(connection, task_id)),
+        "raters": _raters(connection, task_id, kind),
+        "strata": _strata(connection, task_id),
+    }
+
+
+def _speed(connection: Connection, task_id: int, user_id: int | None = None) -> float | None:
+    query = select(answers.c.seconds).where(answers.c.task_id == task_id, answers.c.seconds.is_not(None))
+    if user_id is not None:
+        query = query.where(answers.c.user_id == user_id)
+    recent = connection.scalars(query.order_by(answers.c.event_id.desc()).limit(_RECENT)).all()
+    return round(statistics.median(recent), 2) if recent else None
+
+
+def _accept_rate(connection: Connection, task_id: int, user_id: int | None = None) -> dict[str, Any] | None:
+    """Of answers that decide: a flag is neither."""
+    query = select(answers.c.verdict, func.count()).where(answers.c.task_id == task_id)
+    if user_id is not None:
+        query = query.where(answers.c.user_id == user_id)
+    counts = {row[0]: row[1] for row in connection.execute(query.group_by(answers.c.verdict))}
+    accepted, n = counts.get("accept", 0), counts.get("accept", 0) + counts.get("reject", 0)
+    if not n:
+        return None
+    low, high = wilson(accepted, n)
+    return {"value": accepted / n, "low": low, "high": high, "n": n}
+
+
+def _disagreeing(connection: Connection, task_id: int) -> int:
+    differ = (
+        select(answers.c.item_id)
+        .where(answers.c.task_id == task_id)
+        .group_by(answers.c.item_id)
+        .having(func.count(answers.c.digest.distinct()) > 1)
+        .subquery()
+    )
+    return int(connection.scalar(select(func.count()).select_from(differ)) or 0)
+
+
+def _ratings(connection: Connection, task_id: int) -> dict[int, dict[str, Any]]:
+    """Item -> rater -> answer, of the items that two raters or more have answered."""
+    query = (
+        select(answers.c.item_id, users.c.pseudonym, answers.c.payload)
+        .join(users, users.c.id == answers.c.user_id)
+        .join(items, items.c.id == answers.c.item_id)
+        .where(answers.c.task_id == task_id, items.c.answered > 1)
+    )
+    ratings: dict[int, dict[str, Any]] = {}
+    for row in connection.execute(query):
+        ratings.setdefault(row.item_id, {})[row.pseudonym] = row.payload
+    return ratings
+
+
+def _raters(connection: Connection, task_id: int, kind: str) -> list[dict[str, Any]]:
+    query = (
+        select(users.c.id, users.c.pseudonym, func.count())
+        .join(answers, answers.c.user_id == users.c.id)
+        .where(answers.c.task_id == task_id)
+        .group_by(users.c.id, users.c.pseudonym)
+        .order_by(users.c.id)
+    )
+    found = []
+    for user_id, pseudonym, done in connection.execute(query).all():
+        rate = _accept_rate(connection, task_id, user_id) if kind == "inspect" else None
+        found.append(
+            {
+                "rater": pseudonym,
+                "done": done,
+                "seconds_per_answer": _speed(connection, task_id, user_id),
+                "accept_rate": None if rate is None else rate["value"],
+            }
+        )
+    return found
+
+
+def _strata(connection: Connection, task_id: int) -> list[dict[str, Any]]:
+    done = func.sum(case((items.c.answered >= items.c.wanted, 1), else_=0))
+    query = (
+        select(items.c.strata, func.count(), done)
+        .where(items.c.task_id == task_id)
+        .group_by(items.c.strata)
+        .order_by(items.c.strata)
+    )
+    rows = connection.execute(query).all()
+    return [{"stratum": strata_of(s), "items": n, "done": int(d)} for s, n, d in rows if s != "{}"]

@@ -1,0 +1,147 @@
+"""Figures against independent references, and questions on several turns."""
+
+import csv
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest, friedmanchisquare
+
+from mie.review import agreement
+from mie.review.agreement import mean_ranks
+from mie.review.app import create_app
+from mie.review.figures import wilson
+from mie.review.kinds import CRITERIA
+from mie.review.serve import open_desk
+from mie.running.run import run_editor
+from mie.store.dataset import Dataset
+from mie.store.write import write_dataset
+from tests.review.conftest import URL, Person, Review
+
+
+@pytest.mark.parametrize(("k", "n"), [(0, 1), (1, 1), (9, 10), (0, 50), (37, 81), (1000, 1000)])
+def test_wilson_is_scipys(k, n):
+    reference = binomtest(k, n).proportion_ci(0.95, method="wilson")
+    assert wilson(k, n) == pytest.approx((reference.low, reference.high), abs=1e-12)
+
+
+def test_live_figures(review):
+    desk = review("inspect", raters=2, stratify=("split",))
+    a, b, judge = desk.person("Ada"), desk.person("Bob"), desk.person("Cy", "adjudicator")
+    empty = judge.get("/tasks/inspect/figures")
+    assert empty["accept_rate"] is None
+    assert empty["seconds_left"] is None
+    assert empty["answers_done"] == 0
+    said = {a: ["accept", "accept", "reject", "flag"], b: ["accept", "reject", "reject"]}
+    for person, words in said.items():
+        for item, word in zip(person.take("inspect", len(words)), words, strict=True):
+            person.answer(item, decision=word, reason="artefact")
+    found = judge.get("/tasks/inspect/figures")
+    assert (found["items"], found["answers_wanted"], found["answers_done"]) == (24, 48, 7)
+    assert (found["items_done"], found["items_disagreeing"], found["remaining"]) == (3, 1, 41)
+    reference = binomtest(3, 6).proportion_ci(0.95, method="wilson")
+    rate = found["accept_rate"]
+    assert (rate["value"], rate["n"]) == (0.5, 6)
+    assert (rate["low"], rate["high"]) == pytest.approx((reference.low, reference.high))
+    assert found["seconds_per_answer"] == 4.0
+    assert found["seconds_left"] == 4 * 41
+    assert [(r["rater"], r["done"]) for r in found["raters"]] == [("R01", 4), ("R02", 3)]
+    assert sum(s["items"] for s in found["strata"]) == 24
+    assert found["agreement"]["n"] == 3
+    assert found["agreement"]["reason"] or found["agreement"]["krippendorff_alpha"] is not None
+    listed = judge.get("/tasks/inspect/consensus", only="all", limit=5)
+    assert [entry["agree"] for entry in listed["items"]] == [True, False, True, None, None]
+    assert (
+        len(judge.get("/tasks/inspect/consensus", only="all", after=listed["after"], limit=200)["items"])
+        == 19
+    )
+
+
+def test_agreement_hands_on_what_was_said(monkeypatch):
+    """Against SciPy's Friedman test (W = chi² / (raters (runs - 1))) and a percentage by hand."""
+    groups = {"R01": [[1], [2], [3]], "R02": [[1], [3], [2]], "R03": [[1], [2, 3]]}
+    rank = {r: {"kind": "rank", "rankings": dict.fromkeys(CRITERIA, g)} for r, g in groups.items()}
+    two = {r: rank[r] for r in ("R01", "R03")}
+    monkeypatch.setattr(agreement, "kendall_w", lambda t: friedmanchisquare(*t.T).statistic / len(t) / 2)
+    seen = []
+    monkeypatch.setattr(agreement, "krippendorff_alpha", lambda t, level: seen.append((t, level)) or 0.5)
+    found = agreement.agreement("rank", {1: rank, 2: two})
+    tables = [np.array([[1, 2, 3], [1, 3, 2], [1, 2.5, 2.5]]), np.array([[1, 2, 3], [1, 2.5, 2.5]])]
+    expected = np.mean([friedmanchisquare(*t.T).statistic / len(t) / 2 for t in tables])
+    assert found["kendall_w"] == pytest.approx(expected)
+    assert set(found["by"]) == set(CRITERIA)
+    table, level = seen[0]
+    assert level == "ordinal"
+    nan = [np.nan] * 3
+    np.testing.assert_array_equal(table, [[1, 2, 3, 1, 2, 3], [1, 3, 2, *nan], [1, 2.5, 2.5, 1, 2.5, 2.5]])
+    said = {1: {"R01": "accept", "R02": "reject"}, 2: {"R02": "accept", "R03": "flag"}}
+    ratings = {i: {r: {"kind": "inspect", "decision": d} for r, d in by.items()} for i, by in said.items()}
+    found = agreement.agreement("inspect", ratings)
+    assert (found["krippendorff_alpha"], found["kendall_w"], found["n"]) == (0.5, None, 2)
+    table, level = seen[-1]
+    assert level == "nominal"
+    assert (table[:, 0] == table[:, 0]).tolist() == [True, True, False]  # R03 did not answer the first
+    assert table[0, 0] == table[1, 1] != table[1, 0]
+
+
+def test_mean_ranks_by_hand():
+    assert mean_ranks([["a", "b"], ["c"], ["d", "e", "f"]]) == {
+        "a": 1.5, "b": 1.5, "c": 3.0, "d": 5.0, "e": 5.0, "f": 5.0,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def dialogues(material, tmp_path):
+    """A dataset of two dialogues of three turns and one lone sample, with a run on it."""
+    dataset = Dataset(material / "dataset")
+    samples = list(dataset.samples())[:7]
+    turns = [replace(s, group=f"g{n // 3}", turn=2 - n % 3) for n, s in enumerate(samples[:6])]
+    write_dataset(
+        [*turns, samples[6]],
+        tmp_path / "turns",
+        name="turns",
+        description="",
+        recipe={},
+        licenses=dataset.info["licenses"],
+        deidentified=True,
+    )
+    run_editor(tmp_path / "turns", "identity", tmp_path / "model-q", workers=1)
+    return tmp_path
+
+
+def test_questions_on_several_turns(dialogues, place):
+    desk = open_desk([dialogues / "model-q"], kinds=["questions"], db=place)
+    opened = Review(desk)
+    rater, admin = opened.person("Ada"), opened.person("Root", "admin")
+    given = rater.take("questions", 10)
+    assert len(given) == 2
+    item = given[0]
+    assert [turn["turn"] for turn in item["turns"]] == [0, 1, 2]
+    by_id = {s.id: s for s in Dataset(dialogues / "turns").samples()}
+    group = by_id[item["sample_id"]].group
+    told = sorted((s for s in by_id.values() if s.group == group), key=lambda s: s.turn)
+    assert [turn["prompt"] for turn in item["turns"]] == [s.prompt for s in told]
+    for turn in item["turns"]:
+        assert rater.http.get(turn["output"]).content
+        assert rater.http.get(turn["input"]).headers["content-type"] == "image/png"
+        assert rater.http.get(turn["reference"]).status_code == 200
+    rater.answer(item, 422, answers={"understanding": "yes"})
+    said = {"content_memory": "yes", "understanding": "no", "backtracking": "not_applicable"}
+    rater.answer(item, answers=said)
+    rows = list(csv.DictReader(admin.http.get("/api/export/questions.csv").text.splitlines()))
+    assert [(r["run"], r["criterion"], r["score"]) for r in rows] == [
+        ("model-q", "content_memory", "1"),
+        ("model-q", "understanding", "0"),
+    ]
+    line = json.loads(admin.http.get("/api/export/questions.jsonl").text)
+    assert line["answer"]["answers"] == said
+    assert line["runs"] == ["model-q"]
+    desk.database.close()
+
+
+def test_a_second_link_lets_the_same_person_in_again(review):
+    desk = review("inspect")
+    first = desk.person("Ada")
+    again = Person(desk.desk, create_app(desk.desk, url=URL), "Ada")
+    assert again.me["user"] == first.me["user"]

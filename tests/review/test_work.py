@@ -1,0 +1,321 @@
+"""The rater's work through HTTP, the same on both databases."""
+
+import io
+import uuid
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image
+from sqlalchemy import select
+from sqlalchemy.exc import DatabaseError
+
+from mie.images.png import decode_png, encode_png
+from mie.review.events import rebuild
+from mie.review.kinds import CRITERIA
+from mie.review.tables import answers, assignments, audit, consensus, events, items
+from mie.store.dataset import Dataset
+
+
+def test_a_rater_goes_through_all_items_once(review):
+    desk = review("inspect")
+    rater = desk.person("Ada")
+    n = rater.me["tasks"][0]["items"]
+    seen = []
+    while given := rater.take("inspect", count=3):
+        assert given[0]["id"] not in seen
+        seen.append(given[0]["id"])
+        done = rater.answer(given[0], decision="accept")
+    assert len(seen) == n == 24
+    assert done["progress"]["done"] == n
+    assert done["progress"]["remaining"] == 0
+    assert done["progress"]["seconds_per_item"] == 4.0
+
+
+def test_what_was_taken_is_still_there_after_a_reload(review):
+    rater = review("inspect").person("Ada")
+    first = [item["id"] for item in rater.take("inspect", 3)]
+    assert [item["id"] for item in rater.take("inspect", 3)] == first
+    assert [item["id"] for item in rater.take("inspect", 5)][:3] == first
+
+
+def test_two_raters_share_the_items_without_meeting(review):
+    desk = review("inspect", raters=1)
+    a, b = desk.person("Ada"), desk.person("Bob")
+    ours = [{item["id"] for item in person.take("inspect", 10)} for person in (a, b)]
+    assert len(ours[0]) == len(ours[1]) == 10
+    assert not ours[0] & ours[1]
+
+
+def test_overlapping_items_are_seen_by_all(review):
+    desk = review("inspect", raters=2, overlap=0.5, seed=1)
+    with desk.desk.database.read() as connection:
+        wanted = dict(connection.execute(select(items.c.id, items.c.wanted)).all())
+    both = {i for i, n in wanted.items() if n == 2}
+    assert 4 <= len(both) <= 20
+    people = [desk.person("Ada"), desk.person("Bob")]
+    seen = {0: set(), 1: set()}
+    while True:
+        left = False
+        for at, person in enumerate(people):
+            for item in person.take("inspect", 1):
+                seen[at].add(item["id"])
+                person.answer(item, decision="accept")
+                left = True
+        if not left:
+            break
+    assert seen[0] & seen[1] == both
+    assert seen[0] | seen[1] == set(wanted)
+
+
+def test_a_lease_that_ran_out_goes_to_the_next_rater_and_the_late_answer_is_kept(review):
+    desk = review("inspect", sample=1)
+    late, quick = desk.person("Ada"), desk.person("Bob")
+    (item,) = late.take("inspect")
+    assert quick.take("inspect") == []
+    with desk.desk.database.write() as connection:
+        connection.execute(assignments.update().values(until=1.0))
+    (same,) = quick.take("inspect")
+    assert same["id"] == item["id"]
+    late.answer(item, decision="flag")
+    quick.answer(same, decision="accept")
+    with desk.desk.database.read() as connection:
+        assert connection.execute(select(items.c.open, items.c.answered)).one() == (-1, 2)
+
+
+def test_the_same_answer_sent_again_is_one_event(review):
+    desk = review("inspect")
+    rater = desk.person("Ada")
+    (item,) = rater.take("inspect")
+    key = str(uuid.uuid4())
+    first = rater.answer(item, key=key, decision="reject", reason="artefact")
+    again = rater.answer(item, 200, key=key, decision="reject", reason="artefact")
+    assert first["event"] == again["event"]
+    other = rater.answer(item, 409, key=key, decision="accept")
+    assert other["error"]["code"] == "conflict"
+    with desk.desk.database.read() as connection:
+        assert len(connection.execute(select(events)).all()) == 1
+
+
+def test_undo_is_an_event_and_brings_back_what_was(review):
+    desk = review("inspect")
+    rater = desk.person("Ada")
+    (item,) = rater.take("inspect")
+    rater.answer(item, decision="accept", comment="fine")
+    rater.answer(item, decision="reject", reason="wrong region")
+    assert rater.get(f"/items/{item['id']}")["answer"]["decision"] == "reject"
+    back = rater.post(f"/items/{item['id']}/undo", key=uuid.uuid4().hex)
+    assert back["answer"]["decision"] == "accept"
+    key = uuid.uuid4().hex
+    assert rater.post(f"/items/{item['id']}/undo", key=key)["answer"] is None
+    assert rater.post(f"/items/{item['id']}/undo", key=key)["answer"] is None  # sent again
+    rater.post(f"/items/{item['id']}/undo", 409, key=uuid.uuid4().hex)
+    assert rater.take("inspect")[0]["id"] == item["id"]
+    with desk.desk.database.read() as connection:
+        assert list(connection.scalars(select(events.c.action).order_by(events.c.id))) == [
+            "answer", "answer", "undo", "undo",
+        ]  # fmt: skip
+
+
+def test_what_stands_can_be_rebuilt_from_the_events(review):
+    desk = review("inspect", raters=2)
+    a, b, judge = desk.person("Ada"), desk.person("Bob"), desk.person("Cy", "adjudicator")
+    for person, words in ((a, ("accept", "reject", "flag")), (b, ("accept", "accept", "accept"))):
+        for item, word in zip(person.take("inspect", 3), words, strict=True):
+            person.answer(item, decision=word, reason="artefact")
+    person_item = a.get("/tasks/inspect/history")["items"][-1]["item"]
+    a.post(f"/items/{person_item}/undo", key=uuid.uuid4().hex)
+    settled = judge.get("/tasks/inspect/consensus", only="disagreement")["items"]
+    item = judge.get(f"/tasks/inspect/consensus/{settled[0]['item']}")["item"]
+    body = {
+        "key": uuid.uuid4().hex,
+        "version": item["version"],
+        "answer": {"kind": "inspect", "decision": "accept"},
+    }
+    judge.post(f"/items/{item['id']}/consensus", 201, **body)
+    tables = (answers, consensus, items)
+
+    def everything():
+        with desk.desk.database.read() as connection:
+            return [sorted(map(str, connection.execute(select(table)))) for table in tables]
+
+    before = everything()
+    with desk.desk.database.write() as connection:
+        rebuild(connection)
+    assert everything() == before
+
+
+def test_history_is_ones_own_and_newest_first(review):
+    desk = review("inspect")
+    rater, other = desk.person("Ada"), desk.person("Bob")
+    given = rater.take("inspect", 4)
+    for item in given:
+        rater.answer(item, decision="accept")
+    page = rater.get("/tasks/inspect/history", limit=3)
+    assert [e["item"] for e in page["items"]] == [item["id"] for item in reversed(given)][:3]
+    rest = rater.get("/tasks/inspect/history", limit=3, before=page["before"])
+    assert [e["item"] for e in rest["items"]] == [given[0]["id"]]
+    assert other.get("/tasks/inspect/history")["items"] == []
+
+
+def test_pictures_are_the_datasets_own_and_shrink_on_demand(review, material):
+    rater = review("inspect").person("Ada")
+    (item,) = rater.take("inspect")
+    sample = next(s for s in Dataset(material / "dataset").samples() if s.id == item["sample_id"])
+    for name, pixels in (("input", sample.input), ("reference", sample.target_image), ("mask", sample.mask)):
+        answer = rater.http.get(item["images"][name])
+        assert "immutable" in answer.headers["cache-control"]
+        assert np.array_equal(decode_png(answer.content), pixels)
+        again = rater.http.get(item["images"][name], headers={"If-None-Match": answer.headers["etag"]})
+        assert again.status_code == 304
+        assert not again.content
+    assert item["size"] == [sample.input.shape[1], sample.input.shape[0]]
+    large = rater.http.get(item["images"]["input"] + "&side=1024")
+    assert decode_png(large.content).shape == sample.input.shape
+
+
+def test_three_proposals_and_a_repaired_mask(review, material):
+    desk = review("mask")
+    rater = desk.person("Ada")
+    (item,) = rater.take("mask")
+    sample = next(s for s in Dataset(material / "dataset").samples() if s.id == item["sample_id"])
+    found = {p["id"]: decode_png(rater.http.get(p["image"]).content) for p in item["proposals"]}
+    assert list(found) == ["source", "eroded", "dilated"]
+    assert np.array_equal(found["source"], sample.mask)
+    source = sample.mask > 0
+    by = max(1, round(min(sample.mask.shape) / 100))
+    outside = cv2.distanceTransform((~source).astype(np.uint8), cv2.DIST_L2, cv2.DIST_MASK_PRECISE)
+    inside = cv2.distanceTransform(source.astype(np.uint8), cv2.DIST_L2, cv2.DIST_MASK_PRECISE)
+    assert np.array_equal(found["dilated"] > 0, source | (outside <= by))  # exact for radii up to 2
+    assert np.array_equal(found["eroded"] > 0, inside > by)
+    repaired = np.roll(sample.mask, 3, axis=1)
+    canvas = io.BytesIO()  # as a browser's canvas saves it
+    Image.fromarray(np.dstack([repaired] * 3 + [np.full_like(repaired, 255)]), "RGBA").save(canvas, "PNG")
+    sent = rater.http.put(
+        f"/api/items/{item['id']}/mask", content=canvas.getvalue(), headers={"Content-Type": "image/png"}
+    )
+    assert sent.status_code == 200, sent.text
+    assert np.array_equal(decode_png(rater.http.get(sent.json()["image"]).content), repaired)
+    rater.answer(item, choice="repaired", mask=sent.json()["mask"])
+    rater.answer(item, 422, choice="repaired", mask="0" * 64)
+    rater.answer(item, 422, choice="thresholded")  # was not proposed
+    wrong = encode_png(np.zeros((8, 8), np.uint8))
+    for body in (wrong, b"GIF89a", encode_png(np.full_like(repaired, 7)), canvas.getvalue()[:-20]):
+        refused = rater.http.put(
+            f"/api/items/{item['id']}/mask", content=body, headers={"Content-Type": "image/png"}
+        )
+        assert refused.status_code == 422, refused.text
+
+
+def test_ranking_is_blind_shuffled_and_kept_by_run(review, material):
+    desk = review("rank", runs=("model-x", "model-y", "model-z"), raters=2)
+    a, b = desk.person("Ada"), desk.person("Bob")
+    orders = []
+    for person in (a, b):
+        shown = person.take("rank", 10)
+        assert "model-" not in str(shown)
+        assert "identity" not in str(shown)
+        orders.append([[o["image"] for o in item["outputs"]] for item in shown])
+        item = shown[0]
+        # Told apart by their pixels: identity is the input itself, the oracle the reference.
+        pixels = {o["label"]: decode_png(person.http.get(o["image"]).content) for o in item["outputs"]}
+        source, reference = (
+            decode_png(person.http.get(item["images"][n]).content) for n in ("input", "reference")
+        )
+        label = {
+            "x": next(k for k, p in pixels.items() if np.array_equal(p, source)),
+            "y": next(k for k, p in pixels.items() if np.array_equal(p, reference)),
+        }
+        (label["z"],) = set(pixels) - set(label.values())
+        ranking = [[label["y"]], sorted([label["x"], label["z"]])]
+        person.answer(item, rankings=dict.fromkeys(CRITERIA, ranking))
+        assert person.get(f"/items/{item['id']}")["answer"]["rankings"]["quality"] == ranking
+    assert orders[0] != orders[1]  # shuffled per rater
+    assert [sorted(o) for o in orders[0]] == [sorted(o) for o in orders[1]]
+    assert len({tuple(sorted(range(3), key=o.__getitem__)) for o in orders[0]}) > 1  # and per sample
+    chief = desk.person("Cy", "admin")
+    lines = chief.http.get("/api/export/rank.csv").text.splitlines()
+    assert lines[0] == "sample_id,rater,run,criterion,rank"
+    body = [line.split(",") for line in lines[1:]]
+    assert {(run, rank) for _, _, run, _, rank in body} == {
+        ("model-y", "1"), ("model-x", "2.5"), ("model-z", "2.5"),
+    }  # fmt: skip
+    assert {rater for _, rater, *_ in body} == {"R01", "R02"}
+
+
+def test_an_adjudicator_sees_rankings_in_their_own_labels(review):
+    desk = review("rank", runs=("model-x", "model-y", "model-z"), sample=4, raters=2)
+    a, judge = desk.person("Ada"), desk.person("Cy", "adjudicator")
+    for item in a.take("rank", 4):
+        pictures = {o["label"]: o["image"] for o in item["outputs"]}
+        a.answer(item, rankings={c: [["C"], ["A", "B"]] for c in CRITERIA})
+        seen = judge.get(f"/tasks/rank/consensus/{item['id']}")
+        theirs = {o["label"]: o["image"] for o in seen["item"]["outputs"]}
+        ((best,), tied) = seen["answers"][0]["answer"]["rankings"]["accuracy"]
+        assert theirs[best] == pictures["C"]
+        assert {theirs[label] for label in tied} == {pictures["A"], pictures["B"]}
+        assert "labels" not in seen["answers"][0]["answer"]
+        assert seen["answers"][0]["rater"] == "R01"
+        answer = {"kind": "rank", "rankings": {c: [[best], tied] for c in CRITERIA}}
+        body = {"key": uuid.uuid4().hex, "version": item["version"], "answer": answer}
+        judge.post(f"/items/{item['id']}/consensus", 201, **body)
+        settled = judge.get(f"/tasks/rank/consensus/{item['id']}")["consensus"]
+        assert settled["answer"]["rankings"]["quality"] == [[best], tied]
+    assert len(judge.get("/tasks/rank/consensus", only="settled")["items"]) == 4
+    judge.post(f"/items/{item['id']}/consensus/undo", key=uuid.uuid4().hex)
+    assert len(judge.get("/tasks/rank/consensus", only="settled")["items"]) == 3
+
+
+def test_the_database_refuses_to_change_an_event(review):
+    desk = review("inspect")
+    rater = desk.person("Ada")
+    (item,) = rater.take("inspect")
+    rater.answer(item, decision="accept")
+    for change in (events.update().values(seconds=1.0), events.delete(), audit.delete()):
+        with pytest.raises(DatabaseError, match="append-only"), desk.desk.database.write() as connection:
+            connection.execute(change)
+
+
+def test_incomplete_rankings_are_refused(review):
+    rater = review("rank").person("Ada")
+    (item,) = rater.take("rank")
+    full = [["A"], ["B"]]
+    for bad in ([["A"]], [["A"], ["A"]], [["A"], ["B"], ["C"]], [["A", "B"], []], []):
+        rater.answer(item, 422, rankings={"accuracy": full, "preservation": full, "quality": bad})
+    rater.answer(item, 422, rankings={"accuracy": full})
+    rater.answer(item, rankings={"accuracy": full, "preservation": [["A", "B"]], "quality": full})
+
+
+def test_a_new_run_asks_only_for_its_own_comparisons(review):
+    first = review("rank", sample=6)
+    rater = first.person("Ada")
+    for item in rater.take("rank", 10):
+        full = [["A"], ["B"]]
+        rater.answer(item, rankings=dict.fromkeys(CRITERIA, full))
+    assert rater.take("rank") == []
+    second = review("rank", runs=("model-x", "model-y", "model-z"))
+    rater = second.person("Ada")
+    given = rater.take("rank", 10)
+    assert len(given) == 6
+    for item in given:
+        rater.answer(item, rankings={c: [["A"], ["C"], ["B"]] for c in CRITERIA})
+    lines = second.person("Root", "admin").http.get("/api/export/rank.csv").text.splitlines()[1:]
+    rows = [line.split(",") for line in lines]
+    assert {rater for _, rater, *_ in rows} == {"R01", "R01/2"}
+    assert {run for _, rater, run, *_ in rows if rater == "R01"} == {"model-x", "model-y"}
+    assert len({tuple(row[:4]) for row in rows}) == len(rows)  # no rater says a thing twice
+    third = review("rank", runs=("model-x", "model-y", "model-z"))
+    assert third.desk.tasks["rank"].items == 12  # nothing new: nothing added
+
+
+def test_an_answer_to_another_version_or_kind_is_refused(review):
+    rater = review("inspect", "mask").person("Ada")
+    (item,) = rater.take("inspect")
+    rater.answer({**item, "version": "0" * 32}, 409, decision="accept")
+    rater.answer({**item, "kind": "mask"}, 422, choice="source")
+    rater.answer(item, 422, decision="reject")
+    rater.answer(item, 422, decision="accept", scores={"accuracy": 6})
+    rater.answer(item, 422, decision="accept", scores={"beauty": 3})
+    rater.answer(item, 422, decision="accept", comment="x" * 2001)
+    rater.answer(item, 422, decision="accept", comment="a\0b")
+    rater.answer(item, decision="accept", scores={"accuracy": 5})

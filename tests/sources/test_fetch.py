@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from mie.errors import MieError
 from mie.sources import package_index
-from mie.sources.fetch import cache_folder, extract, fetch_distribution
+from mie.sources.fetch import cache_folder, extract, fetch_distribution, fetch_file
 
 NOT_THERE = "/nowhere.whl"
 
@@ -348,3 +348,24 @@ def test_the_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert cache_folder() == tmp_path / ".cache" / "mie"
+
+
+def test_one_file_of_the_web(index: Index, tmp_path: Path) -> None:
+    url, path = f"http://{index.host}/files/weights.pth", tmp_path / "new" / "weights.pth"
+    index.answers["/files/weights.pth"] = ("application/octet-stream", b"tensors")
+    assert fetch_file(url, path, sha256(b"tensors")).read_bytes() == b"tensors"
+    assert fetch_file(url, path, sha256(b"tensors")) == path
+    assert len(index.requests) == 1  # the second time it was there
+    path.write_bytes(b"spoiled")
+    assert fetch_file(url, path, sha256(b"tensors")).read_bytes() == b"tensors"
+
+
+def test_another_file_than_the_published_one_is_not_kept(index: Index, tmp_path: Path) -> None:
+    url, path = f"http://{index.host}/files/weights.pth", tmp_path / "weights.pth"
+    index.answers["/files/weights.pth"] = ("application/octet-stream", b"something else")
+    with pytest.raises(MieError, match="not the one that was published"):
+        fetch_file(url, path, sha256(b"tensors"))
+    with pytest.raises(MieError, match="cannot get") as caught:
+        fetch_file(f"http://{index.host}/nowhere", path, sha256(b"tensors"))
+    assert "by hand" in str(caught.value)
+    assert list(tmp_path.iterdir()) == []

@@ -49,6 +49,7 @@ class ScoreTable:
     ids: list[str]
     groups: Mapping[str, NDArray[Any]]  # key -> (N,) names
     clusters: NDArray[np.int64]  # (N,): equal for samples of one patient, else of one case
+    cluster_names: list[str]  # of each number in `clusters`
     applies: Mapping[str, NDArray[np.bool_]]  # metric -> (N,)
     values: Mapping[str, NDArray[np.float64]]  # metric -> (N, K), nan where not scored
     absent: NDArray[np.bool_]  # (N, K): no output to look at
@@ -151,6 +152,7 @@ def _table(header: Mapping[str, Any], lines: Iterable[Mapping[str, Any]]) -> Sco
         ids=ids,
         groups={key: np.array(found, object) for key, found in groups.items()},
         clusters=np.array([codes[name] for name in clusters], np.int64),
+        cluster_names=[" ".join(name) for name in codes],
         applies={name: applied[:, column[name]] for name in used},
         values={name: values[:, :, column[name]] for name in used},
         absent=np.array(absent, np.bool_).reshape(len(ids), attempts),

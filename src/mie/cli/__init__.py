@@ -37,7 +37,21 @@ def _mie(
 
 
 def _register() -> None:
-    from mie.cli import build, demo, doctor, edit, export, report, run, score, sources, stats, verify
+    from mie.cli import (
+        agree,
+        build,
+        demo,
+        doctor,
+        edit,
+        export,
+        report,
+        run,
+        score,
+        sources,
+        stats,
+        verify,
+        weights,
+    )
     from mie.cli import import_ as importing
 
     app.command("demo")(demo.demo)
@@ -50,7 +64,9 @@ def _register() -> None:
     app.command("run")(run.run)
     app.command("score")(score.score)
     app.command("report")(report.report)
+    app.command("agree")(agree.agree)
     app.add_typer(sources.app, name="sources")
+    app.add_typer(weights.app, name="weights")
     app.command("doctor")(doctor.doctor)
 
 

@@ -1,16 +1,32 @@
-"""Files that are whole or absent: atomic writes, and a lock that dies with its process."""
+"""Files that are whole or absent: atomic writes, checksums, and a lock that dies with its process."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import fcntl
+import hashlib
 import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 from mie.errors import MieError
+
+
+def cache_folder() -> Path:
+    """`$MIE_CACHE`, else `$XDG_CACHE_HOME/mie`, else `~/.cache/mie`."""
+    own = os.environ.get("MIE_CACHE")
+    if own:
+        return Path(own).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "mie"
+
+
+def digest(path: Path) -> str:
+    """The file's SHA-256 in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextlib.contextmanager

@@ -10,6 +10,8 @@ from mie.judges import Prompt, load_prompt
 
 # name@version -> the first digits of its SHA-256. A changed text gets a new file and a new line here.
 FROZEN = {
+    "medebench_describe@1": "5aba7169a5c96877",
+    "medebench_edit@1": "1c9df58d7bee074d",
     "miedb_rubric@1": "70c4323c2bca7539",
 }
 

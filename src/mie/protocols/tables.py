@@ -46,7 +46,7 @@ def by_group(
     `names` maps a metric's key to the column's head.
     """
     groups = [item for item in document["groups"] if list(item["group"]) == [key]]
-    shown = [(item["group"][key], item["metrics"]) for item in groups]
+    shown = [(item["group"][key], item["metrics"]) for item in groups if item["group"][key]]
     shown.append((last, document["groups"][0]["metrics"]))
     rows = tuple((name, *(cell(found.get(m), show) for m in names)) for name, found in shown)
     return Table(title, (key.replace("_", " "), *names.values()), rows)

@@ -66,4 +66,5 @@ def answer(body: dict) -> str:
     if isinstance(grades, str):
         return "The edit is hard to judge."
     ea, vq = grades
-    return f"Step 1\n- a change\nStep 2\nIt is so.\n**Editing Accuracy:** {ea}/10\n**Visual Quality:** {vq} / 10\n"
+    scores = f"**Editing Accuracy:** {ea}/10\n**Visual Quality:** {vq} / 10\n"
+    return f"Step 1\n- a change\nStep 2\nIt is so.\n{scores}"

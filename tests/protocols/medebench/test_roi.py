@@ -34,17 +34,31 @@ def models(tmp_path_factory):
     sam = transformers.SamModel(
         transformers.SamConfig(
             vision_config={
-                **{"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "mlp_dim": 16},
-                **{"output_channels": 16, "image_size": 64, "patch_size": 8, "global_attn_indexes": [0]},
-                **{"window_size": 0, "num_pos_feats": 8},
+                "hidden_size": 16,
+                "num_hidden_layers": 1,
+                "num_attention_heads": 2,
+                "mlp_dim": 16,
+                "output_channels": 16,
+                "image_size": 64,
+                "patch_size": 8,
+                "global_attn_indexes": [0],
+                "window_size": 0,
+                "num_pos_feats": 8,
             },
             prompt_encoder_config={
-                **{"hidden_size": 16, "image_size": 64, "patch_size": 8, "image_embedding_size": 8},
+                "hidden_size": 16,
+                "image_size": 64,
+                "patch_size": 8,
+                "image_embedding_size": 8,
                 "mask_input_channels": 4,
             },
             mask_decoder_config={
-                **{"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "mlp_dim": 16},
-                **{"iou_head_hidden_dim": 16, "iou_head_depth": 2},
+                "hidden_size": 16,
+                "num_hidden_layers": 1,
+                "num_attention_heads": 2,
+                "mlp_dim": 16,
+                "iou_head_hidden_dim": 16,
+                "iou_head_depth": 2,
             },
         )
     )

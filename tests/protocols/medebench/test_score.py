@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 import cv2
@@ -147,10 +148,8 @@ def released_parser(text):
     for line in text.split("\n"):
         for label in scores:
             if label in line:
-                try:
+                with contextlib.suppress(IndexError, ValueError):
                     scores[label] = float(line.split(":")[1].split("/")[0].strip())
-                except (IndexError, ValueError):
-                    pass
                 break
     return tuple(scores.values())
 

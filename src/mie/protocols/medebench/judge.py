@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mie.images.png import png_size
-from mie.judges import Draft, Image, ParseError, Prompt, Question, load_prompt
+from mie.judges import Draft, Image, ParseError, Question, load_prompt
 from mie.judges.parsers import labelled_scores, visible
 from mie.protocols.chunks import Chunk, Output
 from mie.protocols.decode import read_output, read_stored
@@ -139,4 +139,3 @@ def _scaled(value: Mapping[str, float]) -> tuple[float, ...]:
 
 
 JUDGING: Final = Judging(METRICS, edit_drafts, fill, describe_drafts)
-PROMPTS: Final[tuple[Prompt, ...]] = (EDIT, DESCRIBE)

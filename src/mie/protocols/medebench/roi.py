@@ -22,7 +22,7 @@ THRESHOLD: Final = 0.05  # low on purpose: a person looks at what is found
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A region that may be meant: `(H, W) bool`, the box it came of (x0, y0, x1, y1), the detector's score."""
+    """A region that may be meant: `(H, W) bool`, its box (x0, y0, x1, y1), and the detector's score."""
 
     mask: Mask
     box: tuple[float, float, float, float]

@@ -24,6 +24,8 @@ FROZEN = {
     "medebench_describe@1": "5aba7169a5c96877",
     "medebench_edit@1": "1c9df58d7bee074d",
     "miedb_rubric@1": "70c4323c2bca7539",
+    "omni_iie_answers@1": "b8c170bf700f208c",
+    "omni_iie_questions@1": "606fb6ada5d5fbbd",
 }
 
 

@@ -81,6 +81,24 @@ def bootstrap_macro(
     return float(low), float(high)
 
 
+def bootstrap_ratio(
+    above: ArrayLike, below: ArrayLike, clusters: ArrayLike, *, n: int = REPLICATES, seed: int = 0
+) -> Interval:
+    """The 95% interval of sum(above) / sum(below), two columns `(N,)` whose rows belong together."""
+    names, code = np.unique(np.asarray(clusters), return_inverse=True)
+    count = len(names)
+    if count < 2:
+        return (np.nan, np.nan)
+    sums = np.stack([np.bincount(code, weights=np.asarray(c, np.float64)) for c in (above, below)], axis=1)
+    draw = np.random.default_rng(seed)
+    totals = np.stack([sums[draw.integers(0, count, count)].sum(axis=0) for _ in range(n)])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = np.sort(totals[:, 0] / totals[:, 1])
+    tail = (1 - LEVEL) / 2
+    low, high = _quantile(ratios[:, None], tail), _quantile(ratios[:, None], 1 - tail)
+    return float(low[0]), float(high[0])
+
+
 def _tally(values: Floats, clusters: ArrayLike | None) -> Floats:
     """(C, 4): sum of the finite values, how many values, how many are +inf, how many -inf."""
     if clusters is None:

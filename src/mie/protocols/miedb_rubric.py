@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import cv2
 import numpy as np
 
 from mie.errors import ImageError
@@ -21,7 +20,7 @@ from mie.judges import Draft, Image, Question, combine, load_prompt
 from mie.judges.parsers import json_scores, json_scores_schema
 from mie.metrics import resize_to
 from mie.protocols.chunks import Chunk, Output
-from mie.protocols.decode import read_output, read_stored
+from mie.protocols.decode import in_colour, read_output, read_stored
 from mie.protocols.judging import Filling, output_drafts
 from mie.protocols.published import CRITERIA
 from mie.records import Pixels
@@ -51,7 +50,7 @@ def collage(image: Pixels, output: Pixels, target: Pixels) -> Pixels:
         raise ImageError("input and target differ in size", expected=image.shape[:2], found=target.shape[:2])
     if output.shape[:2] != image.shape[:2]:
         output = resize_to(output, image.shape[:2])
-    return np.hstack([_colour(image), _colour(output), _colour(target)])
+    return np.hstack([in_colour(image), in_colour(output), in_colour(target)])
 
 
 def rubric_drafts(chunks: Iterable[Chunk], variant: str) -> Iterator[Draft]:
@@ -99,7 +98,3 @@ def fill_attempt(line: dict[str, Any], attempt: dict[str, Any], filling: Filling
     attempt["judge"]["spread"] = found.spread
     numbers = (rubric_score(found.values), *found.values)
     attempt["metrics"] |= dict(zip(RUBRIC, numbers, strict=True))
-
-
-def _colour(image: Pixels) -> Pixels:
-    return image if image.ndim == 3 else np.asarray(cv2.cvtColor(image, cv2.COLOR_GRAY2RGB), np.uint8)

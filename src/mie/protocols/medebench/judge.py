@@ -17,9 +17,9 @@ from mie.images.png import png_size
 from mie.judges import Draft, Image, ParseError, Question, load_prompt
 from mie.judges.parsers import labelled_scores, visible
 from mie.protocols.chunks import Chunk, Output
-from mie.protocols.decode import read_output, read_stored
+from mie.protocols.decode import in_colour, read_output, read_stored
 from mie.protocols.judging import Filling, Judging, Prepared, fill_numbers, output_drafts
-from mie.protocols.medebench.reading import COLUMNS, colour
+from mie.protocols.medebench.reading import COLUMNS
 
 EDIT: Final = load_prompt("medebench_edit", 1)
 DESCRIBE: Final = load_prompt("medebench_describe", 1)
@@ -118,7 +118,7 @@ def _described(row: Mapping[str, Any], prepared: Mapping[str, Prepared]) -> str 
 def _question(row: Mapping[str, Any], text: str, path: Path, variant: str) -> Question:
     before, reference = (read_stored(row[name]["bytes"]) for name in ("input", "target_image"))
     shown = {"Before:": before, "Reference:": reference, "Edit to be graded:": read_output(path, variant)}
-    parts = [part for label, pixels in shown.items() for part in (label, Image(colour(pixels)))]
+    parts = [part for label, pixels in shown.items() for part in (label, Image(in_colour(pixels)))]
     return Question(EDIT, (text, *parts), PARSERS[variant])
 
 

@@ -14,7 +14,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import cv2
 import numpy as np
 from PIL import Image
 
@@ -46,10 +45,6 @@ def at_size(output: Pixels, size: tuple[int, int]) -> Pixels:
     if output.shape[:2] == size:
         return output
     return np.asarray(Image.fromarray(output).resize(size[::-1], Image.Resampling.BICUBIC))
-
-
-def colour(image: Pixels) -> Pixels:
-    return image if image.ndim == 3 else np.asarray(cv2.cvtColor(image, cv2.COLOR_GRAY2RGB), np.uint8)
 
 
 def _own(row: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -17,9 +17,9 @@ from mie.errors import ImageError
 from mie.judges import JudgeOptions
 from mie.metrics import MetricError
 from mie.protocols.chunks import Output
-from mie.protocols.decode import read_stored
+from mie.protocols.decode import in_colour, read_stored
 from mie.protocols.medebench import judge as judging
-from mie.protocols.medebench.reading import COLUMNS, at_size, colour, mask_of, organ_of, task_of
+from mie.protocols.medebench.reading import COLUMNS, at_size, mask_of, organ_of, task_of
 from mie.protocols.scoring import Context, Line, Method, Row, each_output, line_of, score_by
 from mie.records import Pixels
 
@@ -51,8 +51,8 @@ class _Reference:
 
 def _measure(row: Row, outputs: Sequence[Output], context: Context) -> Line:
     def reference() -> _Reference:
-        image = colour(context.inputs.read(row["input"]["bytes"]))
-        target = colour(read_stored(row["target_image"]["bytes"]))
+        image = in_colour(context.inputs.read(row["input"]["bytes"]))
+        target = in_colour(read_stored(row["target_image"]["bytes"]))
         mask = mask_of(row)
         for what, pixels in (("target", target), ("mask", mask)):
             if pixels is not None and pixels.shape[:2] != image.shape[:2]:

@@ -176,8 +176,8 @@ def test_retry_after_holds_everybody_back(tmp_path, monkeypatch):
         now = time.monotonic()
         if not told:
             told.append(now)
-            return Say(status=429, headers={"Retry-After": "1"}, body="{}")
-        if told[0] + 0.2 < now < told[0] + 0.95:
+            return Say(status=429, headers={"Retry-After": "2"}, body="{}")
+        if told[0] + 1 < now < told[0] + 1.95:  # a busy machine may hear of it late
             early.append(now - told[0])
         return Say(GOOD, delay=0.01)
 
@@ -362,6 +362,22 @@ def test_no_key_no_call(tmp_path, monkeypatch):
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     with pytest.raises(ConfigError, match="no key"):
         open_judge(JudgeOptions("anthropic:claude"), tmp_path, dataset=OPEN).__enter__()
+
+
+def test_a_dry_run_needs_no_key(tmp_path, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    dry = JudgeOptions("openai:gpt-4o-2024-08-06", dry_run=True)
+    with open_judge(dry, tmp_path, dataset={}) as judge:
+        found = judge.estimate([draft()])
+    assert found["cost_usd"] == pytest.approx((8 * 2.5 + 300 * 10) / 1e6)
+
+
+def test_from_within_an_event_loop(tmp_path):
+    async def notebook(server):
+        return one(server, tmp_path)
+
+    with JudgeServer(script(GOOD)) as server:
+        assert asyncio.run(notebook(server)).value == (1, 3, 5)
 
 
 def test_an_unreadable_image_is_a_reason(tmp_path):

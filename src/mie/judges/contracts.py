@@ -163,16 +163,25 @@ class Reply:
 
 
 class CallError(Exception):
-    """A call without a reply. `kind` is a state; `retry` whether asking again may help."""
+    """A call without a reply. `kind` is a state; `retry` whether asking again may help, `at_once` without a
+    pause, since the trouble was ours.
+    """
 
     def __init__(
-        self, kind: str, reason: str, *, retry: bool = True, retry_after: float | None = None
+        self,
+        kind: str,
+        reason: str,
+        *,
+        retry: bool = True,
+        retry_after: float | None = None,
+        at_once: bool = False,
     ) -> None:
         super().__init__(reason)
         self.kind = kind
         self.reason = reason
         self.retry = retry
         self.retry_after = retry_after
+        self.at_once = at_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +203,9 @@ class Client(Protocol):
     free: bool  # nobody bills a call
     at_once: int | None  # most calls at a time, None for any number
     patience: Patience
+
+    def ready(self) -> None:
+        """Get what asking needs (a key, a package, a model); `ConfigError` where it is missing."""
 
     async def ask(self, request: Request) -> Reply: ...
 

@@ -57,7 +57,7 @@ class Tally:
 
 
 class Executor:
-    """Asks a client; `scale` multiplies the pauses between retries."""
+    """Asks a client, within a budget, and keeps what it says in a journal."""
 
     def __init__(
         self,
@@ -68,7 +68,6 @@ class Executor:
         repeats: int = 1,
         concurrency: int = 16,
         time_limit: float | None = None,
-        scale: float = 1.0,
     ) -> None:
         self.client = client
         self.journal = journal
@@ -77,7 +76,6 @@ class Executor:
         self.tally = Tally()
         self._most = min(concurrency, client.at_once or concurrency)
         self._time_limit = time_limit
-        self._scale = scale
         self._draw = random.Random(0)  # noqa: S311 (jitter)
         self._judge = [client.provider, client.model, dict(client.parameters)]
         self._under_way: dict[str, asyncio.Task[Answer]] = {}
@@ -202,9 +200,9 @@ class Executor:
             except CallError as error:
                 if not error.retry or retry == patience.retries:
                     raise
-                pause = error.retry_after
-                if pause is None:
-                    pause = pause_before(retry, self._draw) * self._scale
+                pause = 0.0
+                if not error.at_once:
+                    pause = max(error.retry_after or 0.0, pause_before(retry, self._draw))
                 if loop.time() + pause > end:
                     reason = f"{error.reason}; no patience for {pause:.0f} s more"
                     raise CallError(error.kind, reason) from None
@@ -229,8 +227,7 @@ class Executor:
             trouble = True
             raise CallError("timed_out", f"no reply within {seconds:g} s") from None
         except CallError as error:
-            # Asked to try again at once: not a sign of load.
-            trouble, retry_after = error.retry and error.retry_after != 0, error.retry_after
+            trouble, retry_after = error.retry and not error.at_once, error.retry_after
             raise
         finally:
             self._pace.leave(started, trouble=trouble, retry_after=retry_after)

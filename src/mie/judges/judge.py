@@ -8,9 +8,10 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mie.errors import ConfigError
 from mie.images.files import folder_lock
@@ -21,6 +22,8 @@ from mie.judges.executor import Executor
 from mie.judges.journal import Journal
 from mie.judges.privacy import check_may_leave
 from mie.spec import parse_spec
+
+T = TypeVar("T")
 
 
 class Judge:
@@ -52,7 +55,7 @@ class Judge:
         self, drafts: Iterable[Draft], progress: Callable[[int], None] | None = None
     ) -> dict[str, tuple[Answer, ...]]:
         """Each draft's answers, one for each repeat. What the journal holds is not asked again."""
-        return self._loop.run(self._executor.run(drafts, progress))
+        return _outside(lambda: self._loop.run(self._executor.run(drafts, progress)))
 
     def estimate(self, drafts: Iterable[Draft]) -> dict[str, Any]:
         """Calls that are yet to be made, their tokens and cost, good to a factor of two. Makes none."""
@@ -112,8 +115,8 @@ class Judge:
         return self._executor.tally.asked
 
     def close(self) -> None:
-        self._loop.run(self._client.close())
-        self._loop.close()
+        _outside(lambda: self._loop.run(self._client.close()))
+        _outside(self._loop.close)
         self._journal.close()
 
     def _identity(self) -> dict[str, Any]:
@@ -123,6 +126,16 @@ class Judge:
             "model": self._client.model,
             "parameters": dict(self._client.parameters),
         }
+
+
+def _outside(work: Callable[[], T]) -> T:
+    """In this thread; where an event loop runs in it already, as in a notebook, in another."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return work()
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(work).result()
 
 
 @contextlib.contextmanager
@@ -136,6 +149,7 @@ def open_judge(options: JudgeOptions, folder: Path, *, dataset: Mapping[str, Any
     client = open_client(options.spec)
     if not options.dry_run:
         check_may_leave(client, dataset, acknowledged=options.deidentified)
+        client.ready()
     with folder_lock(folder):
         judge = Judge(options, client, Journal(folder / f"{file_name(client)}.jsonl"))
         try:

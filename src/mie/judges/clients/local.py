@@ -1,4 +1,4 @@
-"""A vision-language model of `transformers` in a folder on this machine. Nothing is fetched or run from it."""
+"""A vision-language model of `transformers` in a folder on this machine: nothing is fetched or run of it."""
 
 from __future__ import annotations
 
@@ -34,18 +34,21 @@ class Local:
         self.patience = Patience(timeout, retries=0, total=timeout)
         self._folder = folder
         self._device = device
-        self._loaded: tuple[Any, Any] | None = None
+        self._loaded: tuple[Any, Any] = (None, None)  # processor and model
+
+    def ready(self) -> None:
+        self._loaded = self._load()
 
     async def ask(self, request: Request) -> Reply:
         # A thread cannot be stopped: after a time-out the next call waits for it.
         return await asyncio.to_thread(self._ask, request)
 
     async def close(self) -> None:
-        self._loaded = None
+        self._loaded = (None, None)
 
     def _ask(self, request: Request) -> Reply:
         torch: Any = import_module("torch")
-        processor, model = self._loaded = self._loaded or self._load()
+        processor, model = self._loaded
         messages = [
             {"role": message.role, "content": [_part(part) for part in message.parts]}
             for message in request.messages

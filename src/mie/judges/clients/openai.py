@@ -67,9 +67,15 @@ class OpenAI:
         }
         self._structured = structured
         self._stream = stream
-        self._key = _key(key_env or self.key_env, needed=self.remote)
+        self._url = url
+        self._key_variable = key_env or self.key_env
+        self._key: str | None = None
         self._urls = DataUrls()
-        self._sdk = _sdk(url, self._key, timeout)
+        self._sdk: Any = None
+
+    def ready(self) -> None:
+        self._key = _key(self._key_variable, needed=self.remote)
+        self._sdk = _sdk(self._url, self._key, self.patience.call)
 
     async def ask(self, request: Request) -> Reply:
         settings: dict[str, Any] = {"model": self.model, **self.parameters}
@@ -96,7 +102,8 @@ class OpenAI:
             raise CallError("failed", self._shown(error)) from None
 
     async def close(self) -> None:
-        await self._sdk.close()
+        if self._sdk is not None:
+            await self._sdk.close()
 
     async def _message(self, message: Message) -> bytes:
         parts = []
@@ -163,7 +170,7 @@ class OpenAI:
                 "the judge's endpoint turns us away",
                 where=f"{self.provider}, model {self.model}",
                 found=text,
-                fix=f"check the model's name, base_url, your quota, and the key in ${self.key_env}",
+                fix=f"check the model's name, base_url, your quota, and the key in ${self._key_variable}",
             ) from None
         if status == 429:
             raise CallError("rate_limited", text, retry_after=_retry_after(error.response.headers)) from None
@@ -173,7 +180,7 @@ class OpenAI:
             return Reply("", "content_filter", None, self.model)
         if status in (400, 422) and schema and _about_format(said):
             self._structured = False  # this endpoint has no schemas: ask in words alone from now on
-            raise CallError("failed", text, retry_after=0.0) from None
+            raise CallError("failed", text, at_once=True) from None
         raise CallError("failed", text, retry=False) from None
 
     def _shown(self, trouble: object) -> str:

@@ -39,6 +39,9 @@ class Replay:
             raise ConfigError("cannot read the recorded replies", where=path, found=error.strerror) from None
         self.model = "+".join(sorted(models)) or "recorded"
 
+    def ready(self) -> None:
+        pass
+
     async def ask(self, request: Request) -> Reply:
         repair = len(request.messages) > 2
         body = self._lines.get((request.key, request.repeat, repair))

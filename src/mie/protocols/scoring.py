@@ -183,6 +183,11 @@ def line_of(row: Row, applies: Sequence[str], attempts: list[dict[str, Any]], **
     }
 
 
+def whole_image(row: Row) -> bool:
+    """The edit concerns the whole image, so that it has no foreground and no background."""
+    return row["perspective"] == "transformation" and row["mask"] is None
+
+
 def each_output(
     outputs: Sequence[Output],
     variant: str,

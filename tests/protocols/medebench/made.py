@@ -32,7 +32,7 @@ SAMPLES = [
     record("r2", 2, "Teeth", "whiten", description=""),
     record("r3", 3, "Skin", "remove the mole"),
     replace(structure("b4", 4), description="The optic disc is painted red."),
-    replace(transformation("t5", 5), description="Noise is removed."),
+    replace(transformation("t5", 5), perspective="modification", description="Noise is removed."),
 ]
 # Sample -> (EA, VQ) with the description, with the instruction.
 GRADES = {

@@ -24,7 +24,7 @@ from mie.store.runs import Run
 from tests.judges.server import JudgeServer, images_of, texts_of
 from tests.protocols.medebench.made import GRADES, SAMPLES, WRITTEN, answer, make_run
 from tests.protocols.recorded import transcript
-from tests.protocols.runs import lines_of
+from tests.protocols.runs import lines_of, transformation, write_run, write_samples
 
 
 @pytest.fixture
@@ -135,6 +135,14 @@ def test_the_command(run):
     command = ["score", str(run), "--protocol", "medebench", "--json"]
     document = json.loads(CliRunner().invoke(app, command).stdout)
     assert {"cp@1", "psnr@1", "ssim@1"} == set(document["groups"][0]["metrics"])
+
+
+def test_a_transformation_has_no_context(tmp_path):
+    sample = transformation("t", 5)
+    dataset = write_samples([sample], tmp_path / "dataset")
+    run = write_run(tmp_path / "run", dataset, {"t": [sample.target_image]})
+    assert set(whole(score_run(run))) == {"psnr@1", "ssim@1"}
+    assert lines_of(run, protocol="medebench")["t"]["attempts"][0]["unscored"] == {}
 
 
 def test_published():

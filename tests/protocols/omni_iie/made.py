@@ -45,7 +45,7 @@ SAMPLES = [
     turn(3, "entity"),
     turn(4, "attribute"),
     structure("s", 30),
-    replace(transformation("n", 31), prompt="Remove the noise."),
+    replace(transformation("n", 31), perspective="modification", prompt="Remove the noise."),
 ]
 # One verdict for each question.
 SAID = {

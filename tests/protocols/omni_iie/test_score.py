@@ -24,7 +24,7 @@ from mie.store.runs import Run
 from tests.judges.server import JudgeServer
 from tests.protocols.omni_iie.made import SAID, SAMPLES, answer, make_run
 from tests.protocols.recorded import transcript
-from tests.protocols.runs import lines_of
+from tests.protocols.runs import lines_of, transformation, write_run, write_samples
 
 SIDE = 64
 
@@ -196,6 +196,16 @@ def test_the_command(run):
     assert "qa@1" not in document["groups"][0]["metrics"]
     reason = lines_of(run, protocol="omni-iie")["s"]["attempts"][0]["unscored"]["overall"]
     assert "needs a judge" in reason
+
+
+def test_a_transformation_has_no_foreground(tmp_path, monkeypatch):
+    monkeypatch.setattr(pixels, "SIDE", SIDE)
+    monkeypatch.setenv("MIE_WEIGHTS", str(tmp_path))
+    sample = transformation("t", 5)
+    dataset = write_samples([sample], tmp_path / "dataset")
+    found = whole(score_run(write_run(tmp_path / "run", dataset, {"t": [sample.target_image]})))
+    assert set(found) == {"lpips_all@1", "clip_all@1", "psnr@1", "ssim@1"}
+    assert found["psnr@1"]["mean"] == 100
 
 
 def test_the_benchmarks_own_size():

@@ -20,7 +20,16 @@ from mie.protocols.chunks import Output
 from mie.protocols.decode import in_colour, read_stored
 from mie.protocols.medebench import judge as judging
 from mie.protocols.medebench.reading import COLUMNS, at_size, mask_of, organ_of, task_of
-from mie.protocols.scoring import Context, Line, Method, Row, each_output, line_of, score_by
+from mie.protocols.scoring import (
+    Context,
+    Line,
+    Method,
+    Row,
+    each_output,
+    line_of,
+    score_by,
+    whole_image,
+)
 from mie.records import Pixels
 
 NAME: Final = "medebench"
@@ -61,24 +70,32 @@ def _measure(row: Row, outputs: Sequence[Output], context: Context) -> Line:
                 )
         return _Reference(image, target, mask)
 
-    applies = (*PIXEL_METRICS, *judging.METRICS) if context.judged else PIXEL_METRICS
+    # A transformation changes the whole image: there is no context to preserve.
+    names = ("psnr", "ssim") if whole_image(row) else PIXEL_METRICS
+    applies = (*names, *judging.METRICS) if context.judged else names
     attempts = each_output(
-        outputs, context.variant, reference, lambda held, made: score_output(held, made, context.variant)
+        outputs,
+        context.variant,
+        reference,
+        lambda held, made: score_output(held, made, context.variant, names),
     )
     return line_of(row, applies, attempts, organ=organ_of(row), task=task_of(row))
 
 
-def score_output(held: _Reference, output: Pixels, variant: str) -> dict[str, Any]:
-    """CP against the input; PSNR and SSIM against the target."""
+def score_output(
+    held: _Reference, output: Pixels, variant: str, names: Sequence[str] = PIXEL_METRICS
+) -> dict[str, Any]:
+    """CP against the input, where it is among `names`; PSNR and SSIM against the target."""
     entry: dict[str, Any] = {"metrics": {}, "unscored": {}}
     size = held.image.shape[:2]
     if output.shape[:2] != size:
         entry["resized_from"] = list(output.shape[:2])
         output = at_size(output, size)
-    try:
-        entry["metrics"]["cp"] = _context(held, output, variant)
-    except MetricError as error:
-        entry["unscored"]["cp"] = error.reason
+    if "cp" in names:
+        try:
+            entry["metrics"]["cp"] = _context(held, output, variant)
+        except MetricError as error:
+            entry["unscored"]["cp"] = error.reason
     try:
         similarity, decibel = metrics.ssim_psnr(held.target, output)
     except MetricError as error:

@@ -25,6 +25,8 @@ AREAS: Final = ("all", "fg", "bg")
 LPIPS: Final = tuple(f"lpips_{area}" for area in AREAS)
 CLIP: Final = tuple(f"clip_{area}" for area in AREAS)
 METRICS: Final = (*LPIPS, *CLIP, "psnr", "ssim")
+# What needs a foreground and a background.
+DECOUPLED: Final = (*LPIPS[1:], *CLIP[1:], "overall")
 NO_REGION: Final = "the sample has no region mask"
 
 

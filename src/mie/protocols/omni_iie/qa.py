@@ -126,6 +126,8 @@ def fill(line: dict[str, Any], attempt: dict[str, Any], filling: Filling) -> Non
         attempt["unscored"]["qa"] = f"no questions: {written.reason}"
     else:
         _fill_qa(attempt, check_key(line["id"], attempt["k"]), filling)
+    if "overall" not in line["applies"]:
+        return
     values, reasons = attempt["metrics"], attempt["unscored"]
     missing = next((name for name in _NEEDED if name not in values), None)
     if missing is None:

@@ -16,7 +16,16 @@ from mie.protocols.omni_iie.networks import Weights, load_networks
 from mie.protocols.omni_iie.qa import JUDGING
 from mie.protocols.omni_iie.reading import COLUMNS, places_of
 from mie.protocols.omni_iie.tracks import add_tracks
-from mie.protocols.scoring import Context, Line, Method, Row, each_output, line_of, score_by
+from mie.protocols.scoring import (
+    Context,
+    Line,
+    Method,
+    Row,
+    each_output,
+    line_of,
+    score_by,
+    whole_image,
+)
 from mie.records import Pixels
 from mie.store.runs import Run
 
@@ -61,13 +70,18 @@ def _measure(row: Row, outputs: Sequence[Output], context: Context) -> Line:
         target = in_colour(read_stored(row["target_image"]["bytes"]))
         return pixels.Reference.of(target, mask, setup.side)
 
+    # A transformation changes the whole image: it has no foreground, and so no Overall.
+    left_out = pixels.DECOUPLED if whole_image(row) else ()
+    names = [name for name in (*pixels.METRICS, "qa", "overall") if name not in left_out]
+    applies = [name for name in names if context.judged or name != "qa"]
+
     def score(held: pixels.Reference, made: Pixels) -> dict[str, Any]:
         entry = pixels.score_output(held, made, context.variant, networks)
-        if not context.judged:
+        entry["unscored"] = {name: why for name, why in entry["unscored"].items() if name in applies}
+        if "overall" in applies and not context.judged:
             entry["unscored"]["overall"] = NO_JUDGE
         return entry
 
-    applies = (*pixels.METRICS, *(["qa"] if context.judged else []), "overall")
     attempts = each_output(outputs, context.variant, reference, score)
     return line_of(row, applies, attempts, **places_of(row))
 

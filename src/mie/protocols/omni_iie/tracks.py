@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -75,7 +76,7 @@ def switch_means(table: ScoreTable, metric: str = SCORE) -> dict[str, dict[str, 
     values = _values(table, metric)
     found: dict[str, list[int]] = defaultdict(list)
     for rows in conversations(table):
-        for before, row in zip(rows, rows[1:], strict=False):
+        for before, row in pairwise(rows):
             found[f"{table.groups['kind'][before]}→{table.groups['kind'][row]}"].append(row)
     return {name: _group(values, table, found[name]) for name in SWITCHES if name in found}
 

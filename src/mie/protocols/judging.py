@@ -11,16 +11,21 @@ import contextlib
 import json
 import math
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from mie.analysis.scores import NO_OUTPUT
+from mie.images.files import FolderTakenError
 from mie.judges import Answer, Draft, Judge, JudgeOptions, Prompt, combine, open_judge
 from mie.protocols.chunks import Chunk, Output
 from mie.store.dataset import Dataset
 from mie.store.runs import Run
+
+_WAIT: Final = 0.5  # seconds between two tries
 
 Answers = Mapping[str, tuple[Answer, ...]]
 
@@ -63,48 +68,51 @@ def open_judging(
     chunks: Sequence[Chunk],
     variant: str,
 ) -> Iterator[Asking]:
-    """A judge is opened at once, so that a wrong key or a private dataset stops before any work."""
+    """The judge is opened once at once: a wrong key or a private dataset stops before any work."""
+    home = dataset.folder / "judge" if os.access(dataset.folder, os.W_OK) else run.folder / "judge/samples"
+
+    def about_samples() -> AbstractContextManager[Judge]:
+        return open_judge(replace(options, repeats=1), home, dataset=dataset.info)
+
+    def about_outputs(spent: float = 0.0) -> AbstractContextManager[Judge]:
+        """`spent` on samples counts against the same limit."""
+        limit = None if options.cost_limit is None else max(0.0, options.cost_limit - spent)
+        return open_judge(replace(options, cost_limit=limit), run.folder / "judge", dataset=dataset.info)
+
+    with about_outputs():
+        pass
     with contextlib.ExitStack() as stack:
-
-        def about_outputs(spent: float) -> Judge:
-            """Both share one cost limit."""
-            limit = options.cost_limit
-            left = options if limit is None else replace(options, cost_limit=max(0.0, limit - spent))
-            return stack.enter_context(open_judge(left, run.folder / "judge", dataset=dataset.info))
-
-        if judging.prepare is None:
-            judge = about_outputs(0.0)
-            yield Asking(judging, None, lambda _: judge, chunks, variant)
-            return
-        home = dataset.folder / "judge" if os.access(dataset.folder, os.W_OK) else run.folder / "judge/sample"
-        first = stack.enter_context(open_judge(replace(options, repeats=1), home, dataset=dataset.info))
-        yield Asking(judging, first, about_outputs, chunks, variant)
+        yield Asking(judging, about_samples, about_outputs, stack, chunks, variant)
 
 
 class Asking:
-    """A protocol's questions about one run."""
+    """A protocol's questions about one run. The dataset's folder is held only while samples are asked for."""
 
     def __init__(
         self,
         judging: Judging,
-        first: Judge | None,
-        about_outputs: Callable[[float], Judge],
+        about_samples: Callable[[], AbstractContextManager[Judge]],
+        about_outputs: Callable[[float], AbstractContextManager[Judge]],
+        stack: contextlib.ExitStack,
         chunks: Sequence[Chunk],
         variant: str,
     ) -> None:
         self._judging = judging
-        self._first = first
-        self._open = about_outputs
+        self._about_samples = about_samples
+        self._about_outputs = about_outputs
+        self._stack = stack
         self._chunks = chunks
         self._variant = variant
         self._filling: Filling
 
     def estimate(self) -> dict[str, Any]:
         """Calls and cost of all questions; those that rest on a reply that is still to come count too."""
-        found = self._open(0.0).estimate(self._judging.drafts(self._chunks, self._variant, {}))
-        if self._first is None or self._judging.prepare is None:
+        with self._about_outputs(0.0) as judge:
+            found = judge.estimate(self._judging.drafts(self._chunks, self._variant, {}))
+        if self._judging.prepare is None:
             return found
-        before = self._first.estimate(self._judging.prepare(self._chunks))
+        with self._about_samples() as judge:
+            before = judge.estimate(self._judging.prepare(self._chunks))
         for key in ("calls", "already_answered", "input_tokens", "output_tokens", "cost_usd", "spent_usd"):
             found[key] = None if found[key] is None or before[key] is None else found[key] + before[key]
         return found
@@ -112,7 +120,7 @@ class Asking:
     def ask(self, progress: Callable[[int], None] | None) -> dict[str, Any]:
         """Ask everything; what the scores' header says of the judge."""
         prepared, preparing = self._prepare()
-        judge = self._open(preparing.get("cost_usd") or 0.0)
+        judge = self._stack.enter_context(self._about_outputs(preparing.get("cost_usd") or 0.0))
         answers = judge.ask(self._judging.drafts(self._chunks, self._variant, prepared), progress)
         self._filling = Filling(answers, judge, self._variant, prepared)
         record = {**judge.record(self._judging.metrics), "disagreement": disagreement(answers.values())}
@@ -122,8 +130,8 @@ class Asking:
         return record
 
     def _prepare(self) -> tuple[dict[str, Prepared], dict[str, Any]]:
-        first, prepare = self._first, self._judging.prepare
-        if first is None or prepare is None:
+        prepare = self._judging.prepare
+        if prepare is None or next(prepare(self._chunks), None) is None:
             return {}, {}
         prompts: dict[str, Prompt] = {}
 
@@ -133,12 +141,14 @@ class Asking:
                 yield draft
 
         prepared = {}
-        for key, (answer, *_) in first.ask(drafts()).items():
-            reason = "" if answer.done else f"judge {answer.state}: {answer.reason}"
-            prepared[key] = Prepared(answer.value, reason, first.stamp((answer,), prompts[key]))
-        record = first.record(())
+        with contextlib.ExitStack() as stack:
+            judge = _entered(stack, self._about_samples)
+            for key, (answer, *_) in judge.ask(drafts()).items():
+                reason = "" if answer.done else f"judge {answer.state}: {answer.reason}"
+                prepared[key] = Prepared(answer.value, reason, judge.stamp((answer,), prompts[key]))
+            record = judge.record(())
         kept = ("prompts", "states", "repaired", "replies", "usage", "cost_usd")
-        return prepared, {key: record[key] for key in kept} if prepared else {}
+        return prepared, {key: record[key] for key in kept}
 
     def filled(self, parts: Sequence[Path]) -> Iterator[bytes]:
         """The lines of the parts with the judge's numbers, or the reasons why there are none."""
@@ -154,6 +164,15 @@ class Asking:
             if NO_OUTPUT not in attempt["unscored"]:
                 self._judging.fill(body, attempt, self._filling)
         return json.dumps(body, ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+def _entered(stack: contextlib.ExitStack, open_: Callable[[], AbstractContextManager[Judge]]) -> Judge:
+    """Runs on one dataset may be scored at once: the second waits, and finds the first one's replies."""
+    while True:
+        try:
+            return stack.enter_context(open_())
+        except FolderTakenError:
+            time.sleep(_WAIT)
 
 
 def output_drafts(

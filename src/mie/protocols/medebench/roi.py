@@ -7,6 +7,8 @@ the source's own mask stays. A person picks among them; nothing is chosen by sco
 
 from __future__ import annotations
 
+import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +16,12 @@ from typing import Any, Final
 import numpy as np
 
 from mie.errors import MieError
+from mie.images.files import atomic_write
+from mie.images.png import encode_png
+from mie.protocols.decode import in_colour
 from mie.records import Mask, Pixels
+from mie.store.dataset import Dataset
+from mie.store.exports.target import stem
 
 COUNT: Final = 3
 THRESHOLD: Final = 0.05  # low on purpose: a person looks at what is found
@@ -82,6 +89,38 @@ class Proposer:
             Proposal(mask, (box[0], box[1], box[2], box[3]), score)
             for mask, (score, box) in zip(filled, boxes, strict=True)
         ]
+
+
+def write_proposals(dataset_folder: Path | str, output: Path | str, proposer: Proposer | None) -> Path:
+    """Regions to choose from for every sample: `<id>_<n>.png` (255 inside), and `proposals.jsonl` about them.
+
+    The source's own mask is `<id>_source.png` where there is one; without a proposer it is the only one. A
+    sample that has a line is not looked at again, so that a call that was stopped goes on.
+    """
+    dataset, output = Dataset(dataset_folder), Path(output)
+    output.mkdir(parents=True, exist_ok=True)
+    path = output / "proposals.jsonl"
+    known = path.read_text(encoding="utf-8") if path.exists() else ""
+    known = known[: known.rfind("\n") + 1]  # a line torn by a kill is made again
+    seen = {json.loads(line)["id"] for line in known.splitlines()}
+    atomic_write(path, known)
+    for sample in dataset.samples():
+        if sample.id in seen:
+            continue
+        found = [] if proposer is None else proposer.propose(in_colour(sample.input), sample.target)
+        regions = {str(n): one.mask for n, one in enumerate(found)}
+        if sample.mask is not None:
+            regions["source"] = sample.mask > 0
+        for name, region in regions.items():
+            png = encode_png(region.astype(np.uint8) * np.uint8(255))
+            atomic_write(output / f"{stem(sample.id)}_{name}.png", png)
+        about = [{"score": one.score, "box": one.box} for one in found]
+        body = {"id": sample.id, "name": sample.target, "regions": list(regions), "proposals": about}
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(body, ensure_ascii=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+    return path
 
 
 def _transformers() -> Any:

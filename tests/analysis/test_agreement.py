@@ -192,6 +192,8 @@ def test_models_are_found_by_folder_or_editor(tmp_path):
     }
     with pytest.raises(MieError, match="no rated model"):
         agree(runs, write_ratings(tmp_path / "s.jsonl", {("s", "ann"): {"u": 1, "v": 2}}))
+    with pytest.raises(MieError, match="several names"):
+        agree(runs, write_ratings(tmp_path / "t.jsonl", {("s", "ann"): {"two": 1, "otsu": 2}}))
 
 
 def test_two_runs_of_one_editor_have_only_their_folders(tmp_path):

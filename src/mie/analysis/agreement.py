@@ -240,6 +240,13 @@ def _metrics(runs: Sequence[ScoredRun], chosen: Sequence[str]) -> list[Metric]:
 def _match(human: Human, runs: Sequence[ScoredRun]) -> dict[str, ScoredRun]:
     """Model as people's file names it -> its run."""
     found = {model: run for model in human.models for run in runs if model in run.aliases}
+    twice = [run.name for run, times in Counter(found.values()).items() if times > 1]
+    if twice:
+        raise MieError(
+            "a run is rated under several names",
+            expected="one name for each run",
+            found=", ".join(model for model, run in found.items() if run.name in twice),
+        )
     if runs and not found:
         raise MieError(
             "no rated model is among the runs",

@@ -16,7 +16,7 @@ from mie.errors import ConfigError, MieError
 from mie.store.runs import Run
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ScoredRun:
     """A run's numbers by key (`dice@1`): sample -> value, None where the metric applies but has none."""
 

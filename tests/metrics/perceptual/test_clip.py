@@ -158,4 +158,5 @@ def test_the_older_file_format(folder, clip, tmp_path):
             (tmp_path / file.name).write_bytes(file.read_bytes())
     torch.save(load_file(folder / "model.safetensors"), tmp_path / "pytorch_model.bin")
     image = [crop(0, 70, 70)]
+    assert load_clip(tmp_path, device="cpu").about()["weights"][0]["file"] == "pytorch_model.bin"
     np.testing.assert_allclose(load_clip(tmp_path, device="cpu").images(image), clip.images(image), atol=1e-6)

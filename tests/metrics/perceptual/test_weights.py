@@ -1,4 +1,6 @@
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -51,3 +53,15 @@ def test_a_near_name_is_suggested():
     with pytest.raises(ConfigError) as caught:
         weight_set("lpips-alexnet")
     assert "lpips-alex" in str(caught.value)
+
+
+def test_without_pytorch_the_reason_names_the_extra():
+    script = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from mie.metrics import MetricError\n"
+        "from mie.metrics.perceptual import fid, kid\n"
+        "try: from mie.metrics.perceptual import load_lpips\n"
+        "except MetricError as error: print(error.reason)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "torch is not installed; expected `pip install 'mie[models]'`"

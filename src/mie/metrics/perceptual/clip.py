@@ -148,13 +148,16 @@ def load_clip(folder: Path | str | None = None, *, device: str | None = None) ->
         if not names:
             raise MetricError("no weights for clip", where=folder, expected=f"a CLIP model in {folder}")
         found = (find_weights("clip", known.CLIP_MODEL, folder / names[0]),)
+    # The file that was looked at is the one that is loaded, whatever lies beside it.
+    safe = found[0].path.suffix == ".safetensors"
     try:
         from transformers import AutoTokenizer, CLIPModel
     except ModuleNotFoundError:
         raise MetricError("transformers is not installed", expected="`pip install 'mie[models]'`") from None
     try:
-        load: Any = CLIPModel.from_pretrained  # with loading info it returns a pair, which its types omit
-        model, info = load(folder, local_files_only=True, output_loading_info=True)
+        model, info = CLIPModel.from_pretrained(
+            folder, local_files_only=True, use_safetensors=safe, output_loading_info=True
+        )
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, RuntimeError) as error:
         raise MetricError("not a CLIP model", where=folder, found=str(error).split("\n")[0]) from error

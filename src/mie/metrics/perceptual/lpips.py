@@ -40,7 +40,7 @@ Pair: TypeAlias = tuple[Floats, Floats]
 _SHIFT: Final = (-0.030, -0.088, -0.188)
 _SCALE: Final = (0.458, 0.448, 0.450)
 _EPSILON: Final = 1e-10
-_PIXELS: Final = 1 << 19  # of each side of a batch; VGG16 needs about 0.6 GB for it
+_PIXELS: Final = 1 << 19  # of each side of a batch; VGG16 needs about 1 GB for it
 _FILES: Final = {
     "alex": (known.ALEXNET, known.LPIPS_ALEX),
     "vgg": (known.VGG16, known.LPIPS_VGG),

@@ -47,8 +47,8 @@ def test_kill_9(tmp_path):
                 time.sleep(0.005)
             process.kill()
             process.wait()
-            lost = len(server.requests) - replies(tmp_path)  # under way, at most one each time
-            assert lost <= 2
+            lost = len(server.requests) - replies(tmp_path)  # under way, or not yet synced
+            assert lost <= 10
         subprocess.run(command, env=environment, check=True)
         assert replies(tmp_path) == 12
         assert len(server.requests) == 12 + lost

@@ -15,7 +15,7 @@ help:
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(None if (3, 11) <= sys.version_info[:2] <= (3, 13) else "mie needs Python 3.11 to 3.13; run make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,models,onnx,judges,review]'
 	@touch $@
 
 demo: $(VENV)/.installed
@@ -41,6 +41,7 @@ bench: $(VENV)/.installed
 	$(BIN)/python bench/memory.py
 	$(BIN)/python bench/metrics.py
 	$(BIN)/python bench/score.py
+	$(BIN)/python bench/judge.py
 	$(BIN)/python bench/physics_mri.py
 	$(BIN)/python bench/physics_ct.py
 	$(BIN)/python bench/review.py

@@ -49,6 +49,23 @@ def whole(source, tmp_path_factory):
     return folder
 
 
+def test_painting_needs_neither_numba_nor_pandas(source, tmp_path):
+    """Together they would cost every worker of a build more than a second before its first image."""
+    script = """
+import json, sys
+from pathlib import Path
+from mie.building.build import build
+from mie.building.config import parse_recipe
+recipe, folder = sys.argv[1:]
+build(parse_recipe(json.loads(recipe), where="t", base=Path()).limited(20), folder, workers=1)
+print([name for name in ("numba", "pandas", "scipy") if name in sys.modules])
+"""
+    recipe = json.dumps({"name": "x", "sources": [folder_source(source)]})
+    command = [sys.executable, "-c", script, recipe, str(tmp_path / "dataset")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 def test_a_build_is_sound_and_complete(whole):
     dataset = Dataset(whole)
     result = verify(whole, workers=1)

@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -148,3 +149,17 @@ def test_every_export_keeps_it_upright(dataset, tmp_path):
         files = {m.name.partition(".")[2]: tar.extractfile(m).read() for m in tar.getmembers()}
     assert np.array_equal(np.asarray(Image.open(io.BytesIO(files["input.png"]))), sample.input)
     assert np.array_equal(np.asarray(Image.open(io.BytesIO(files["mask.png"]))) > 0, REGION)
+
+
+def test_a_dataset_says_whether_it_is_deidentified_and_why(tmp_path):
+    layout = write_dicom(tmp_path)
+    info = make(tmp_path, layout).info
+    assert info["deidentified"] is False
+    assert info["deidentification"] == {"phantom": "not every file says PatientIdentityRemoved"}
+    for path in tmp_path.glob("*.dcm"):
+        header = pydicom.dcmread(path)
+        header.PatientIdentityRemoved = "YES"
+        header.save_as(path)
+    shutil.rmtree(tmp_path / "dataset")
+    info = make(tmp_path, layout).info
+    assert info["deidentified"] is True

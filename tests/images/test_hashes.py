@@ -46,6 +46,24 @@ def test_hamming_distance_by_hand(a, b):
     assert [tuple(p) for p in found.tolist()] == expected
 
 
+def test_pairs_are_found_in_every_block(monkeypatch):
+    monkeypatch.setattr("mie.images.hashes._BLOCK", 32)
+    draw = np.random.default_rng(0)
+    a, b = (draw.integers(0, 2**64 - 1, n, np.uint64) for n in (50, 9))
+    b[3], b[7] = a[0], a[41] ^ np.uint64(0b1011)
+    assert _within(a, b, 3).tolist() == [[0, 3], [41, 7]]
+    assert _within(b, a, 3).tolist() == [[3, 0], [7, 41]]
+
+
+def test_the_hash_is_signs_against_the_median():
+    for n in range(20):
+        image = crop(n, 200, 160)
+        grey = cv2.resize(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), (32, 32), interpolation=cv2.INTER_AREA)
+        low = cv2.dct(grey.astype(np.float32))[:8, :8].ravel()
+        signs = "".join(str(int(v > np.median(low[1:]))) for v in low[1:])
+        assert perceptual(image)[0] == int(signs, 2)
+
+
 def test_pixel_digest_sees_shape_and_type():
     flat = np.zeros(12, np.uint8)
     digests = {pixel_digest(flat), pixel_digest(flat.reshape(3, 4)), pixel_digest(flat.reshape(4, 3))}

@@ -42,6 +42,44 @@ def test_paint_is_the_published_blend(image, seed, colour):
     assert np.array_equal(painted[~mask], image[~mask])
 
 
+@given(
+    size=st.tuples(st.integers(1, 90), st.integers(1, 12)),
+    share=st.sampled_from([0.0, 0.02, 0.5, 1.0]),
+    seed=st.integers(0, 2**32 - 1),
+    colour=st.sampled_from(list(COLOURS)),
+)
+def test_a_change_is_seen_wherever_it_lies(size, share, seed, colour):
+    """Changes in one corner, over several bands of rows, in one channel only, or nowhere."""
+    draw = np.random.default_rng(seed)
+    image = draw.integers(0, 256, (*size, 3), np.uint8)
+    changed = draw.random(image.shape) < share
+    output = np.where(changed, draw.integers(0, 256, image.shape, np.uint8), image)
+    c = np.array(COLOURS[colour])
+    i, m = image.astype(int), output.astype(int)
+    expected = 2 * ((m - i) * (c - i)).sum(-1) > ((c - i) ** 2).sum(-1)
+    assert np.array_equal(deblend(image, output, colour), expected)
+    flipped = deblend(image[::-1, ::-1], output[::-1, ::-1], colour)
+    assert np.array_equal(flipped, expected[::-1, ::-1])
+
+
+@given(
+    size=st.tuples(st.integers(1, 40), st.integers(1, 40)),
+    share=st.sampled_from([0.0, 0.01, 0.5, 1.0]),
+    opacity=st.sampled_from([0.1, 0.5, 0.6, 0.75, 1.0]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_any_region_at_any_opacity_is_painted(size, share, opacity, seed):
+    draw = np.random.default_rng(seed)
+    image = draw.integers(0, 256, (*size, 3), np.uint8)
+    before = image.copy()
+    mask = draw.random((size[0], 2 * size[1]))[:, ::2] < share
+    blend = np.floor((1 - opacity) * image + opacity * np.array(COLOURS["green"]) + 0.5)
+    expected = np.where(mask[..., None], blend, image)
+    assert np.array_equal(paint(image, mask, "green", opacity), expected)
+    assert np.array_equal(paint(image[:, ::-1], mask[:, ::-1], "green", opacity), expected[:, ::-1])
+    assert np.array_equal(image, before)
+
+
 def test_every_grey_level_can_be_read_back_in_every_colour():
     image = np.repeat(np.arange(256, dtype=np.uint8)[None, :, None], 3, axis=2)
     everywhere = np.ones((1, 256), bool)

@@ -140,8 +140,7 @@ def test_questions_on_several_turns(dialogues, place):
     desk.database.close()
 
 
-def test_a_person_of_another_server_is_nobody_here(review):
-    """Two applications on one database share people; names stay unique."""
+def test_a_second_link_lets_the_same_person_in_again(review):
     desk = review("inspect")
     first = desk.person("Ada")
     again = Person(desk.desk, create_app(desk.desk, url=URL), "Ada")

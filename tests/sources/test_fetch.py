@@ -17,8 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mie.errors import MieError
+from mie.images.files import cache_folder
 from mie.sources import package_index
-from mie.sources.fetch import cache_folder, extract, fetch_distribution
+from mie.sources.fetch import extract, fetch_distribution, fetch_file
 
 NOT_THERE = "/nowhere.whl"
 
@@ -319,7 +320,10 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"not an archive", SDIST[: len(SDIST) // 2], gzip.compress(b"no tar"), WHEEL[:50]]
+    "data",
+    [b"", b"not an archive", SDIST[: len(SDIST) // 2], gzip.compress(b"no tar"), WHEEL[:50]],
+    # Named: the bytes hold the time, and workers that differ in a test's name do not start.
+    ids=["empty", "text", "half an sdist", "no tar", "half a wheel"],
 )
 def test_broken_archives_are_errors_that_name_the_file(tmp_path: Path, data: bytes) -> None:
     archive = tmp_path / "broken.tar.gz"
@@ -348,3 +352,24 @@ def test_the_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert cache_folder() == tmp_path / ".cache" / "mie"
+
+
+def test_one_file_of_the_web(index: Index, tmp_path: Path) -> None:
+    url, path = f"http://{index.host}/files/weights.pth", tmp_path / "new" / "weights.pth"
+    index.answers["/files/weights.pth"] = ("application/octet-stream", b"tensors")
+    assert fetch_file(url, path, sha256(b"tensors")).read_bytes() == b"tensors"
+    assert fetch_file(url, path, sha256(b"tensors")) == path
+    assert len(index.requests) == 1  # the second time it was there
+    path.write_bytes(b"spoiled")
+    assert fetch_file(url, path, sha256(b"tensors")).read_bytes() == b"tensors"
+
+
+def test_another_file_than_the_published_one_is_not_kept(index: Index, tmp_path: Path) -> None:
+    url, path = f"http://{index.host}/files/weights.pth", tmp_path / "weights.pth"
+    index.answers["/files/weights.pth"] = ("application/octet-stream", b"something else")
+    with pytest.raises(MieError, match="not the one that was published"):
+        fetch_file(url, path, sha256(b"tensors"))
+    with pytest.raises(MieError, match="cannot get") as caught:
+        fetch_file(f"http://{index.host}/nowhere", path, sha256(b"tensors"))
+    assert "by hand" in str(caught.value)
+    assert list(tmp_path.iterdir()) == []

@@ -58,3 +58,23 @@ def test_links_out_of_the_root_are_refused(tmp_path):
         listing.inside("a.png")
     with pytest.raises(MieError, match="leaves"):
         listing.inside("../outside.png")
+    with pytest.raises(MieError, match="leaves"):
+        listing.inside("..")  # although files of the same folder were allowed
+
+
+def test_folders_that_link_out_of_the_root_are_refused(tmp_path):
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "root/images").mkdir(parents=True)
+    (tmp_path / "root/link").symlink_to(tmp_path / "outside")
+    (tmp_path / "root/alias").symlink_to(tmp_path / "root/images")
+    for name in ("outside/a.png", "root/images/a.png", "root/images/b.png"):
+        (tmp_path / name).write_bytes(b"x")
+    listing = patterns.Listing(tmp_path / "root")
+    for name in ("images/a.png", "images/b.png", "alias/a.png", "images/b.png"):
+        assert listing.inside(name) == tmp_path / "root" / name
+    for _ in range(2):
+        with pytest.raises(MieError, match="leaves"):
+            listing.inside("link/a.png")
+    (tmp_path / "root/images/c.png").symlink_to(tmp_path / "outside/a.png")
+    with pytest.raises(MieError, match="leaves"):
+        listing.inside("images/c.png")

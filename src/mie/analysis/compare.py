@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -44,15 +44,19 @@ def compare_runs(
     *,
     n: int = REPLICATES,
     seed: int = 0,
+    force: bool = False,
 ) -> list[Comparison]:
     """Every pair of runs on one metric (`name@k`; higher is better), in the order the runs are given.
 
     `score_files` are `scores/<protocol>.<variant>.jsonl` of runs on one dataset by one protocol and variant;
-    a mapping names the runs, a sequence names them by their folders.
+    a mapping names the runs, a sequence names them by their folders. Numbers of different judges are refused
+    unless `force` is set: another model or prompt is another yardstick.
     """
     files = score_files if isinstance(score_files, Mapping) else _named(score_files)
     tables = {name: read_score_table(Path(path)) for name, path in files.items()}
     _check_same(tables)
+    if not force:
+        _check_judges(tables, split_key(metric)[0])
     pairs = [_Pair(a, b, tables[a], tables[b], metric) for a, b in combinations(tables, 2)]
     bounds = bootstrap_means([(pair.differences, pair.clusters) for pair in pairs], n=n, seed=seed)
     p_values = [_wilcoxon(pair.differences) for pair in pairs]
@@ -151,3 +155,30 @@ def _check_same(tables: Mapping[str, ScoreTable]) -> None:
                 found=", ".join(f"{name}: {str(value)[:16]}" for name, value in found.items()),
                 fix="compare runs on the same dataset, and score them the same way",
             )
+
+
+def _check_judges(tables: Mapping[str, ScoreTable], metric: str) -> None:
+    """Only where the metric is a judge's: numbers from pixels compare whoever judged the rest."""
+    judges = {name: table.header.get("judge") or {} for name, table in tables.items()}
+    if not any(metric in judge.get("metrics", ()) for judge in judges.values()):
+        return
+    found = {name: yardstick(judge) for name, judge in judges.items()}
+    if len(set(found.values())) > 1:
+        raise ConfigError(
+            "the runs were scored by different judges",
+            where=metric,
+            expected="one provider, model, set of parameters and prompts",
+            found=" / ".join(f"{name}: {who}" for name, who in found.items()),
+            fix="score them again with one judge, or compare them all the same with force",
+        )
+
+
+def yardstick(judge: Mapping[str, Any]) -> str:
+    """All that may move a judge's numbers, in words: equal for scores that compare."""
+    if not judge:
+        return "no judge"
+    words = [f"{judge['model']} at {judge['provider']}"]
+    words += [f"answered by {model}" for model in judge["answered_by"] if model != judge["model"]]
+    words += [f"{key} {value}" for key, value in sorted(judge["parameters"].items())]
+    words += [f"prompt {name} ({sha256[:8]})" for name, sha256 in sorted(judge["prompts"].items())]
+    return ", ".join(words)

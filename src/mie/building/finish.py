@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from mie.building.part import part_path
 from mie.building.plan import Plan
 from mie.gates.leaks import Traces, duplicates, image_leaks, patient_leaks
 from mie.images.files import atomic_path, atomic_write
-from mie.records import Refusal
+from mie.records import Refusal, Unit
+from mie.sources.deidentified import deidentification
+from mie.store.arrays import read_table
 from mie.store.card import data_card
 from mie.store.dataset import shard_name, write_info
 from mie.store.shards import ShardWriter, read_rejected, read_rows, write_rejected
@@ -27,7 +28,7 @@ from mie.vocabulary import SPLITS
 def finish(plan: Plan, folder: Path) -> dict[str, Any]:
     """Write `data/`, `rejected.parquet`, the card and `dataset.json`. Safe to repeat from the start."""
     parts = folder / "parts"
-    index = pa.concat_tables([pq.read_table(part_path(parts, p.number, "index")) for p in plan.parts])
+    index = pa.concat_tables([read_table(part_path(parts, p.number, "index")) for p in plan.parts])
     columns = {name: index.column(name).to_pylist() for name in index.column_names if name != "thumb"}
     traces = _traces(index, columns)
     dropped = _offenders(traces, columns["target"])
@@ -36,7 +37,7 @@ def finish(plan: Plan, folder: Path) -> dict[str, Any]:
     kept = [i for i in range(len(traces.ids)) if i not in dropped]
     refusals = [
         *plan.refusals,
-        *(r for p in plan.parts for r in read_rejected(part_path(parts, p.number, "rejected"))),
+        *_refusals(plan, parts),
         *(dropped[i] for i in sorted(dropped)),
     ]
     write_rejected(folder / "rejected.parquet", refusals)
@@ -45,6 +46,13 @@ def finish(plan: Plan, folder: Path) -> dict[str, Any]:
     write_info(folder, info)
     shutil.rmtree(parts)
     return info
+
+
+def _refusals(plan: Plan, parts: Path) -> Iterator[Refusal]:
+    for part in plan.parts:
+        path = part_path(parts, part.number, "rejected")
+        if path.exists():
+            yield from read_rejected(path)
 
 
 def _traces(index: pa.Table, columns: dict[str, list[Any]]) -> Traces:
@@ -98,7 +106,7 @@ def _kept(found: list[Any], parts: Path, split: str, drop: set[str]) -> Iterator
     """Each part's shard with how much of it stays: "all", "some" or "" for nothing."""
     for part in found:
         path = part_path(parts, part.number, split)
-        ids = pq.read_table(path, columns=["id"], partitioning=None).column("id").to_pylist()
+        ids = read_table(path, ["id"]).column("id").to_pylist()
         gone = sum(i in drop for i in ids)
         yield path, "all" if not gone else ("some" if gone < len(ids) else "")
 
@@ -122,10 +130,20 @@ def _info(
         tally.refuse(refusal.gate)
     used = {columns["source"][i] for i in kept}
     entries = [entry for entry, _ in plan.sources if entry.name in used]
-    return tally.info(
+    stated = {
+        entry.name: deidentification(entry, root, _units(plan, at))
+        for at, (entry, root) in enumerate(plan.sources)
+        if entry.name in used
+    }
+    info = tally.info(
         name=plan.config.name,
         description=plan.config.description,
         recipe=plan.config.public(),
         licenses={entry.name: entry.license.model_dump() for entry in entries},
-        deidentified=bool(entries) and all(entry.deidentified for entry in entries),
+        deidentified=bool(entries) and all(yes for yes, _ in stated.values()),
     )
+    return {**info, "deidentification": {name: reason for name, (_, reason) in stated.items()}}
+
+
+def _units(plan: Plan, source: int) -> Iterator[Unit]:
+    return (planned.unit for part in plan.parts for planned in part.units if planned.source == source)

@@ -27,6 +27,7 @@ from mie.recipes import make_recipe
 from mie.records import Case, Pixels, Refusal, Sample
 from mie.sources.catalog import Entry
 from mie.sources.open import open_source
+from mie.store.arrays import table
 from mie.store.schema import RowEncoder
 from mie.store.shards import ShardWriter, write_rejected
 
@@ -92,9 +93,10 @@ def make_part(task: PartTask) -> PartResult:
                 writers[outcome.split] = stack.enter_context(ShardWriter(path))
             writers[outcome.split].write(row)
             traces.add(outcome, row["sha256"], digests)
-    write_rejected(part_path(task.folder, number, "rejected"), refusals)
+    if refusals:  # most parts have none, and a file less is two syncs less
+        write_rejected(part_path(task.folder, number, "rejected"), refusals)
     with atomic_path(part_path(task.folder, number, "index")) as temporary:
-        pq.write_table(pa.Table.from_pylist(traces.rows, schema=INDEX_SCHEMA), temporary, compression="zstd")
+        pq.write_table(table(traces.rows, INDEX_SCHEMA), temporary, compression="zstd")
     return PartResult(number, len(task.part.units), len(traces.rows), Counter(r.gate for r in refusals))
 
 

@@ -37,7 +37,25 @@ def _mie(
 
 
 def _register() -> None:
-    from mie.cli import build, demo, doctor, edit, export, report, review, run, score, sources, stats, verify
+    from mie.cli import (
+        agree,
+        build,
+        demo,
+        doctor,
+        edit,
+        export,
+        export_model,
+        pack,
+        report,
+        review,
+        run,
+        score,
+        sources,
+        stats,
+        train,
+        verify,
+        weights,
+    )
     from mie.cli import import_ as importing
 
     app.command("demo")(demo.demo)
@@ -46,12 +64,17 @@ def _register() -> None:
     app.command("stats")(stats.stats)
     app.command("export")(export.export)
     app.command("import")(importing.import_)
+    app.command("pack")(pack.pack)
     app.command("edit")(edit.edit)
+    app.command("train")(train.train)
     app.command("run")(run.run)
     app.command("score")(score.score)
     app.command("report")(report.report)
+    app.command("export-model")(export_model.export_model)
+    app.command("agree")(agree.agree)
     app.command("review")(review.review)
     app.add_typer(sources.app, name="sources")
+    app.add_typer(weights.app, name="weights")
     app.command("doctor")(doctor.doctor)
 
 

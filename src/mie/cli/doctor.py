@@ -19,9 +19,9 @@ def doctor(
     import mie
     from mie.cli._show import print_json, table
     from mie.engines import cores
-    from mie.sources.fetch import cache_folder
+    from mie.images.files import cache_folder
 
-    extras = {"models": "torch", "judges": "openai", "review": "fastapi", "ray": "ray"}
+    extras = {"models": "torch", "onnx": "onnxruntime", "judges": "openai", "review": "fastapi", "ray": "ray"}
     found = {
         "mie": mie.__version__,
         "python": platform.python_version(),

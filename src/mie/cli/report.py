@@ -11,7 +11,9 @@ def report(
     runs: list[Path] = typer.Argument(..., help="Scored run folders.", show_default=False),
     output: Path = typer.Option(..., "-o", "--output", help="The folder of the report.", show_default=False),
     variant: str = typer.Option("paper", help="Which scores: paper or as_released."),
-    force: bool = typer.Option(False, "--force", help="Show runs on different datasets side by side."),
+    force: bool = typer.Option(
+        False, "--force", help="Show runs on different datasets, or by different judges, side by side."
+    ),
 ) -> None:
     """Write a page with leaderboard, charts and galleries that opens from disk.
 

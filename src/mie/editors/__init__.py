@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from mie.editors.base import Edited, EditError, Editor, Request, SampleRef, Turn
 from mie.editors.registry import editor_class, editor_names, open_editor
-from mie.editors.spec import Spec, mask_secrets, parse_spec
+from mie.spec import Spec, mask_secrets, parse_spec
 
 __all__ = [
     "EditError",

@@ -29,10 +29,10 @@ from mie.editors.base import Edited, EditError, Editor, Request, Turn
 from mie.editors.decode import read_output
 from mie.editors.jsonl import LineProcess
 from mie.editors.processes import Tail, ending, kill_group, last_words, start
-from mie.editors.spec import mask_secrets
 from mie.errors import ConfigError
 from mie.images.png import encode_png
 from mie.records import Pixels
+from mie.spec import mask_secrets
 from mie.vocabulary import nearest_name
 
 PLACEHOLDERS: Final = ("input", "instruction", "output", "seed")

@@ -25,11 +25,17 @@ class Otsu(Editor):
     workers = None
 
     def edit(self, image: Pixels, instruction: str, *, seed: int, history: Sequence[Turn]) -> Edited:
-        named = re.findall(r"\b(" + "|".join(COLOURS) + r")\b", instruction.casefold())
-        if not named:
-            raise EditError("the instruction names no overlay colour", expected=" or ".join(COLOURS))
+        colour = named_colour(instruction)
         mask = smaller_side(image)
-        return Edited(paint(image, mask, named[0]), {"region": float(mask.mean())})
+        return Edited(paint(image, mask, colour), {"region": float(mask.mean())})
+
+
+def named_colour(instruction: str) -> str:
+    """The first overlay colour that the instruction names."""
+    named = re.search(r"\b(" + "|".join(COLOURS) + r")\b", instruction.casefold())
+    if named is None:
+        raise EditError("the instruction names no overlay colour", expected=" or ".join(COLOURS))
+    return named[0]
 
 
 def smaller_side(image: Pixels) -> Mask:

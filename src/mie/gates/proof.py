@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mie.metrics.overlay_dice import deblend_dice, deblend_dice_any
+from mie.images.overlay import deblend, deblend_any, dice
 from mie.records import Refusal, Sample
 
 MIN_DICE = 0.99
@@ -18,10 +18,10 @@ def proof(sample: Sample) -> dict[str, float]:
     numbers: dict[str, float] = {}
     for k, colour in enumerate(colours, start=1):
         region = sample.mask == round(255 * k / len(colours))
-        numbers[colour] = deblend_dice(sample.input, sample.target_image, region, colour)
+        numbers[colour] = dice(deblend(sample.input, sample.target_image, colour), region)
     if len(colours) > 1:
         region = np.asarray(sample.mask > 0)
-        numbers["union"] = deblend_dice_any(sample.input, sample.target_image, region)
+        numbers["union"] = dice(deblend_any(sample.input, sample.target_image), region)
     return numbers
 
 

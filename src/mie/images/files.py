@@ -1,16 +1,32 @@
-"""Files that are whole or absent: atomic writes, and a lock that dies with its process."""
+"""Files that are whole or absent: atomic writes, checksums, a lock that dies with its process; caches."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import fcntl
+import hashlib
 import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 from mie.errors import MieError
+
+
+def cache_folder() -> Path:
+    """`$MIE_CACHE`, else `$XDG_CACHE_HOME/mie`, else `~/.cache/mie`."""
+    own = os.environ.get("MIE_CACHE")
+    if own:
+        return Path(own).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "mie"
+
+
+def digest(path: Path) -> str:
+    """The file's SHA-256 in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextlib.contextmanager
@@ -22,7 +38,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
         with temporary.open("rb") as handle:
             os.fsync(handle.fileno())
         os.replace(temporary, path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except OSError as error:
         temporary.unlink(missing_ok=True)
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -44,13 +60,17 @@ def atomic_write(path: Path, data: bytes | str) -> None:
         temporary.write_bytes(data.encode() if isinstance(data, str) else data)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     # A rename is only durable once its folder is synced.
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+class FolderTakenError(MieError):
+    """Another process holds the folder; it may be free later."""
 
 
 @contextlib.contextmanager
@@ -76,7 +96,7 @@ def _locked(path: Path) -> int:
         except OSError:
             holder = os.read(handle, 32).decode(errors="replace").strip() or "unknown"
             os.close(handle)
-            raise MieError(
+            raise FolderTakenError(
                 "another process is writing to this folder",
                 where=path.parent,
                 found=f"process {holder} holds {path.name}",

@@ -6,12 +6,18 @@ De-blend:  alpha = ((M - I) . (C - I)) / (|C - I|^2 + 1e-6); the mask is alpha >
 
 from __future__ import annotations
 
-import numba
+from typing import Final
+
+import cv2
 import numpy as np
+from numpy.typing import NDArray
 
 from mie.errors import ImageError
 from mie.records import Mask, Pixels
 from mie.vocabulary import COLOURS, OPACITY
+
+_BAND: Final = 32  # rows at a time, so that the floats of a large region stay in the cache
+_SUM: Final = np.ones((1, 3), np.float32)
 
 
 def paint(image: Pixels, mask: Mask, colour: str, opacity: float = OPACITY) -> Pixels:
@@ -21,51 +27,39 @@ def paint(image: Pixels, mask: Mask, colour: str, opacity: float = OPACITY) -> P
     levels = np.arange(256)[:, None]
     table = np.floor((1 - opacity) * levels + opacity * np.array(COLOURS[colour]) + 0.5).astype(np.uint8)
     painted = np.array(image, order="C")
-    _paint(painted, mask, table)
+    marks = mask.view(np.uint8)
+    x, y, width, height = cv2.boundingRect(marks)
+    if width:
+        box = slice(y, y + height), slice(x, x + width)
+        cv2.copyTo(cv2.LUT(painted[box], table[None]), marks[box], painted[box])
     return painted
-
-
-@numba.njit(cache=True)
-def _paint(image, mask, table):  # type: ignore[no-untyped-def]
-    for y in range(image.shape[0]):
-        for x in range(image.shape[1]):
-            if mask[y, x]:
-                for channel in range(3):
-                    image[y, x, channel] = table[image[y, x, channel], channel]
 
 
 def deblend(image: Pixels, output: Pixels, colour: str) -> Mask:
     """Where `output` looks like `image` painted in `colour`: `(H, W) bool`.
 
-    In integers, without the division: alpha > 0.5 holds exactly when 2 (M - I).(C - I) > |C - I|^2, because
-    both sides are whole numbers and the 1e-6 only breaks the tie towards "not painted".
+    Without the division: alpha > 0.5 holds exactly when M lies nearer to C than to I, |M - I|^2 > |M - C|^2.
+    Both are whole numbers below 2^24, exact in float32; the 1e-6 only breaks the tie towards "not painted".
     """
     if image.shape != output.shape:
         raise ImageError("input and output differ in size", expected=image.shape, found=output.shape)
-    red, green, blue = COLOURS[colour]
-    return _deblend(np.ascontiguousarray(image), np.ascontiguousarray(output), red, green, blue)
-
-
-@numba.njit(cache=True)
-def _deblend(image, output, red, green, blue):  # type: ignore[no-untyped-def]
-    height, width = image.shape[:2]
-    mask = np.empty((height, width), np.bool_)
-    for y in range(height):
-        for x in range(width):
-            i0 = np.int32(image[y, x, 0])
-            i1 = np.int32(image[y, x, 1])
-            i2 = np.int32(image[y, x, 2])
-            d0 = np.int32(output[y, x, 0]) - i0
-            d1 = np.int32(output[y, x, 1]) - i1
-            d2 = np.int32(output[y, x, 2]) - i2
-            if (d0 | d1 | d2) == 0:  # unchanged, as most of an image is: alpha is 0
-                mask[y, x] = False
-                continue
-            c0 = np.int32(red) - i0
-            c1 = np.int32(green) - i1
-            c2 = np.int32(blue) - i2
-            mask[y, x] = 2 * (d0 * c0 + d1 * c1 + d2 * c2) > c0 * c0 + c1 * c1 + c2 * c2
+    mask: Mask = np.zeros(image.shape[:2], np.bool_)
+    # A pixel that did not change is not painted, and most of an image did not.
+    x, y, width, height = cv2.boundingRect(np.bitwise_xor(image, output).reshape(len(image), -1))
+    columns = slice(x // 3, -(-(x + width) // 3))
+    for top in range(y, y + height, _BAND):
+        band = slice(top, min(top + _BAND, y + height)), columns
+        to_input = _squares(cv2.absdiff(output[band], image[band]))
+        to_colour = _squares(cv2.absdiff(output[band], np.array([*COLOURS[colour], 0.0])))
+        mask[band] = to_input > to_colour
     return mask
+
+
+def _squares(differences: Pixels) -> NDArray[np.float32]:
+    """(H, W, 3) -> (H, W), the sum of squares over the channels."""
+    wide = differences.astype(np.float32)
+    wide *= wide
+    return np.asarray(cv2.transform(wide, _SUM), np.float32)
 
 
 def deblend_any(image: Pixels, output: Pixels) -> Mask:

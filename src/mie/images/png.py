@@ -48,6 +48,14 @@ def decode_png(data: bytes) -> Pixels:
     return pixels
 
 
+def png_size(data: bytes) -> tuple[int, int]:
+    """(height, width) from a PNG's header, without decoding it."""
+    if not data.startswith(_SIGNATURE) or len(data) < 24:
+        raise ImageError("not a PNG", found=f"{len(data)} bytes")
+    width, height = struct.unpack_from(">II", data, 16)
+    return height, width
+
+
 def _chunk(kind: bytes, body: bytes) -> bytes:
     crc = isal_zlib.crc32(body, isal_zlib.crc32(kind))
     return b"".join((struct.pack(">I", len(body)), kind, body, struct.pack(">I", crc)))

@@ -33,12 +33,13 @@ def read_picture(
     `low` and `high`, or `percentiles`, choose the intensity range; see `to_8bit`.
     """
     with _opening(path):
-        if _is_dicom(path, limits):
+        data = _raster_bytes(path, limits)
+        if data is None:
             from mie.images.dicom import read_dicom  # a folder of PNG files never needs pydicom
 
             return read_dicom(path, limits=limits, frame=frame, low=low, high=high, percentiles=percentiles)
         return read_raster(
-            path.read_bytes(),
+            data,
             where=path,
             limits=limits,
             frame=frame,
@@ -54,8 +55,9 @@ def read_labels(path: Path, *, as_colour: bool = False, limits: Limits = DEFAULT
     A DICOM file gives its stored values, without rescale, window or palette.
     """
     with _opening(path):
-        if not _is_dicom(path, limits):
-            return read_raster_labels(path.read_bytes(), where=path, limits=limits, as_colour=as_colour)
+        data = _raster_bytes(path, limits)
+        if data is not None:
+            return read_raster_labels(data, where=path, limits=limits, as_colour=as_colour)
         from mie.images.dicom import open_dicom, stored_values
 
         dataset = open_dicom(path, limits=limits)
@@ -72,8 +74,8 @@ def read_labels(path: Path, *, as_colour: bool = False, limits: Limits = DEFAULT
         return label_values(values, where=path, as_colour=as_colour)
 
 
-def _is_dicom(path: Path, limits: Limits) -> bool:
-    """True for DICOM, False for a raster format; raises for everything else."""
+def _raster_bytes(path: Path, limits: Limits) -> bytes | None:
+    """The whole file if it has a raster format, None for DICOM; raises for everything else."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise ImageError(
@@ -83,18 +85,19 @@ def _is_dicom(path: Path, limits: Limits) -> bool:
             found="a folder" if stat.S_ISDIR(status.st_mode) else "a device or pipe",
         )
     check_bytes(status.st_size, where=path, limits=limits)
-    with path.open("rb") as file:
+    with path.open("rb", buffering=0) as file:
         head = file.read(132)
-    if head[128:] == b"DICM" or (head[:2] in _BARE_DICOM and _has_sop_class(path)):
-        return True
-    if raster_format(head) is None:
-        raise ImageError(
-            "not a picture file we know",
-            where=path,
-            expected="PNG, JPEG, TIFF, WebP, BMP, GIF or DICOM",
-            found=f"a file that begins with {head[:12]!r}",
-        )
-    return False
+        if head[128:] == b"DICM" or (head[:2] in _BARE_DICOM and _has_sop_class(path)):
+            return None
+        if raster_format(head) is None:
+            raise ImageError(
+                "not a picture file we know",
+                where=path,
+                expected="PNG, JPEG, TIFF, WebP, BMP, GIF or DICOM",
+                found=f"a file that begins with {head[:12]!r}",
+            )
+        file.seek(0)
+        return file.readall()
 
 
 def _has_sop_class(path: Path) -> bool:

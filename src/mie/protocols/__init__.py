@@ -1,7 +1,8 @@
 """The benchmarks: which samples, which numbers, how they add up.
 
 Another package adds one with an entry point of the group `mie.protocols`: its name, and the `module:function`
-of a `score_run(run_folder, *, variant, workers, progress) -> document`.
+of a `score_run(run_folder, *, variant, workers, progress, judge) -> document`; `judge` is only given where
+the user names one.
 """
 
 from __future__ import annotations
@@ -10,13 +11,21 @@ from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from mie.errors import ConfigError
 from mie.vocabulary import nearest_name
 
+if TYPE_CHECKING:
+    from mie.judges.contracts import JudgeOptions
+
 # Imported when asked for: a protocol brings its kernels along.
-_OURS: Final = {"miedb": "mie.protocols.miedb:score_run"}
+_OURS: Final = {
+    "miedb": "mie.protocols.miedb:score_run",
+    "medebench": "mie.protocols.medebench.score:score_run",
+    "imgedit": "mie.protocols.imgedit.score:score_run",
+    "omni-iie": "mie.protocols.omni_iie.score:score_run",
+}
 VARIANTS: Final = ("paper", "as_released")
 
 
@@ -30,6 +39,7 @@ class ScoreRun(Protocol):
         variant: str = "paper",
         workers: int | None = None,
         progress: Callable[[int, int], None] | None = None,
+        judge: JudgeOptions | None = None,
     ) -> dict[str, Any]: ...
 
 
@@ -64,9 +74,20 @@ def score(
     variant: str = "paper",
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
+    judge: JudgeOptions | str | None = None,
 ) -> dict[str, Any]:
-    """Score a run by a protocol's name; the document is the one that `mie score --json` prints."""
-    return find_protocol(protocol)(run_folder, variant=variant, workers=workers, progress=progress)
+    """Score a run by a protocol's name; the document is the one that `mie score --json` prints.
+
+    `judge` is a spec such as `openai:gpt-4o`, or `JudgeOptions` with more to say.
+    """
+    asked = {} if judge is None else {"judge": _options(judge)}
+    return find_protocol(protocol)(run_folder, variant=variant, workers=workers, progress=progress, **asked)
+
+
+def _options(judge: JudgeOptions | str) -> JudgeOptions:
+    from mie.judges.contracts import JudgeOptions  # brings the image kernels along
+
+    return JudgeOptions(judge) if isinstance(judge, str) else judge
 
 
 def check_variant(variant: str) -> None:

@@ -24,7 +24,7 @@ _REGION: Final = ("dice", "dice_guarded", "p_acc", "b_psnr", "b_ssim")
 
 
 def metrics_of(perspective: str, task: str) -> tuple[str, ...]:
-    """The metrics that apply. None to modification: its rubric needs a judge."""
+    """The metrics from pixels that apply. None to modification: its rubric needs a judge."""
     if perspective == "perception":
         return (*_REGION, "class_dice") if task == "holistic" else _REGION
     return ("psnr", "ssim") if perspective == "transformation" else ()
@@ -65,6 +65,8 @@ def score_output(reference: Reference, output: Pixels, variant: str) -> dict[str
         output = metrics.resize_to(output, size)
     if reference.perspective == "transformation":
         _whole(entry, reference.target, output)
+    elif reference.perspective == "modification":
+        pass  # its numbers come from a judge
     elif reference.region is None:
         for name in _REGION:
             entry.unscored[name] = "the sample names no overlay colour"

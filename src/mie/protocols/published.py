@@ -10,6 +10,17 @@ from dataclasses import dataclass
 from typing import Final
 
 VARIANT: Final = "as_released"
+# The rubric's eight criteria, in the order of its score list.
+CRITERIA: Final = (
+    "edit goal",
+    "morphology",
+    "intensity",
+    "blending",
+    "background",
+    "anatomy",
+    "artifacts",
+    "image quality",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -86,11 +87,12 @@ class _Maker:
         template = str(draw.choice(SEVERAL if some_left_out else PHRASINGS[task]))
         painted = [(target, colour) for (target, _), colour in zip(classes, colours, strict=True)]
         target_image = self.image
-        mask = np.zeros(self.image.shape[:2], np.uint8)
+        marks = []
         for k, ((_, region_mask), colour) in enumerate(zip(classes, colours, strict=True), start=1):
             target_image = paint(target_image, region_mask, colour, self.opacity)
-            # Classes do not overlap; a product is several times faster than assigning by index.
-            mask += region_mask * np.uint8(round(255 * k / len(classes)))
+            # A product is several times faster than assigning by index.
+            marks.append(region_mask.view(np.uint8) * np.uint8(round(255 * k / len(classes))))
+        mask = reduce(np.add, marks)  # classes do not overlap
         prompt = (
             ask_for_all(template, painted, case.modality)
             if task == "holistic"

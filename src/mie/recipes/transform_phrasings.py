@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from string import Formatter
 from typing import Any, Final
 
+from mie.vocabulary import MODALITIES
+
 PHRASINGS: Final[dict[str, tuple[str, ...]]] = {
     "low_dose_ct_soft": (
         "Denoise this low-dose CT, soft kernel.",
@@ -265,6 +267,15 @@ NAMED: Final[dict[str, tuple[str, ...]]] = {
     "ct_window": ("window", "level", "width"),
     "super_resolution": ("factor",),
 }
+
+
+def all_words(modality: str, anatomy: str, words: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything that a phrasing may use: what the target says, the picture's noun, the anatomy, articles."""
+    found = {"picture": MODALITIES[modality], "anatomy": anatomy, **words}
+    for name in ("goal", "window"):
+        if name in found:
+            found[f"a_{name}"] = with_article(found[name])
+    return found
 
 
 def places(template: str) -> set[str]:

@@ -11,11 +11,11 @@ from mie.images.alignment import measure_alignment, register
 from mie.images.hashes import checksum
 from mie.images.resize import fitted_size, nearest_bin, resize_image
 from mie.recipes.seeds import generator, sample_seed, stable_hash
-from mie.recipes.transform_phrasings import DESCRIPTIONS, NAMED, PHRASINGS, ask, places, with_article
+from mie.recipes.transform_phrasings import DESCRIPTIONS, NAMED, PHRASINGS, all_words, ask, places
 from mie.recipes.transform_simulation import Made, hounsfield_missing, simulate, window_variants
 from mie.recipes.transform_targets import TARGETS, TransformTarget, find_target
 from mie.records import Case, Pairing, Pixels, Refusal, Sample
-from mie.vocabulary import BINS, MODALITIES
+from mie.vocabulary import BINS
 
 NAME = "transformation"
 VERSION = 1
@@ -157,10 +157,7 @@ class _Maker:
         self, target: TransformTarget, sample_id: str, seed: int, made: Made, modality: str
     ) -> Sample:
         case = self.case
-        words = {"picture": MODALITIES[modality], "anatomy": case.anatomy, **made.words}
-        for name in ("goal", "window"):
-            if name in words:
-                words[f"a_{name}"] = with_article(words[name])
+        words = all_words(modality, case.anatomy, made.words)
         # Real pairs do not say how many views or which acceleration: only phrasings that can be filled.
         fitting = [t for t in PHRASINGS[target.key] if places(t) <= words.keys()]
         template = str(generator(seed).choice(fitting))

@@ -6,20 +6,24 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from mie.analysis.compare import compare_runs
+from mie.analysis.compare import compare_runs, yardstick
 from mie.report.markup import Markup, join, tag
 from mie.report.measures import MAIN, Measure, measure
 from mie.report.scored import PROTOCOL, ScoredRun
 
 
 def comparisons(runs: Sequence[ScoredRun]) -> list[tuple[Measure, list[Any]]]:
-    """Per measure of the published table every pair of runs; nothing for runs on different datasets."""
+    """Per measure of the published table every pair of runs; nothing across datasets or judges."""
     if len(runs) < 2 or len({run.digest for run in runs}) > 1:
         return []
     variant = runs[0].summary["variant"]
     files = {run.name: run.folder / "scores" / f"{PROTOCOL}.{variant}.jsonl" for run in runs}
     found = []
+    judges = [run.summary.get("judge") or {} for run in runs]
+    several = len(set(map(yardstick, judges))) > 1
     for key in MAIN:
+        if several and any(key in judge.get("metrics", ()) for judge in judges):
+            continue  # another judge is another yardstick
         if all(f"{key}@1" in run.cells and run.cells[f"{key}@1"].n for run in runs):
             found.append((measure(key), compare_runs(files, f"{key}@1")))
     return found

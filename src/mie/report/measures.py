@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
+from mie.protocols.published import CRITERIA
+
 
 @dataclass(frozen=True, slots=True)
 class Measure:
@@ -48,14 +50,19 @@ _KNOWN: Final = (
     Measure("p_acc", "P-ACC", "share of samples with DICE above .8"),
     Measure("b_psnr", "B-PSNR", "how well the background outside the region was kept", "dB", 1),
     Measure("b_ssim", "B-SSIM", "structural similarity of the background outside the region"),
+    Measure("rubric", "Rubric", "eight criteria judged by a language model, 0 to 100", decimals=1),
     Measure("psnr", "PSNR", "closeness to the reference image", "dB", 1),
     Measure("ssim", "SSIM", "structural similarity to the reference image"),
     Measure("class_dice", "DICE, per class", "mean over the classes of a holistic sample"),
     Measure("dice_guarded", "DICE, guarded", "DICE where a pixel must also have moved towards the colour"),
+    *(
+        Measure(f"rubric_{number}", f"Rubric {number}: {name}", "mean grade, 1 to 5", decimals=2)
+        for number, name in enumerate(CRITERIA, start=1)
+    ),
 )
 MEASURES: Final = {measure.key: measure for measure in _KNOWN}
 # The columns of the published table; everything else a summary holds goes into a second table.
-MAIN: Final = ("dice", "p_acc", "b_psnr", "b_ssim", "psnr", "ssim")
+MAIN: Final = ("dice", "p_acc", "b_psnr", "b_ssim", "rubric", "psnr", "ssim")
 
 
 def measure(key: str) -> Measure:

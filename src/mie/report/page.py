@@ -8,6 +8,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Final
 
+from mie.analysis.compare import yardstick
 from mie.errors import ConfigError, MieError
 from mie.images.files import atomic_write
 from mie.report import sections
@@ -44,7 +45,8 @@ def write_report(
 ) -> Path:
     """Write the report of one or more scored runs to the folder `out`; returns its `index.html`.
 
-    Runs on different datasets are refused unless `force`; the page then says so and compares none of them.
+    Runs on different datasets, or scored by different judges, are refused unless `force`; the page then says
+    so and does not compare them.
     """
     if variant not in VARIANTS:
         raise ConfigError("no such variant", expected=" or ".join(VARIANTS), found=variant)
@@ -52,6 +54,7 @@ def write_report(
         raise ConfigError("no run to report", expected="one run folder or more")
     runs = ranked(read_runs([Path(folder) for folder in run_folders], variant))
     _same_dataset(runs, force=force)
+    _same_judge(runs, force=force)
     folder = Path(out)
     _claim(folder)
     write_tables(runs, folder / "tables")
@@ -83,6 +86,22 @@ def _same_dataset(runs: Sequence[ScoredRun], *, force: bool) -> None:
             found=", ".join(f"{run.name}: {run.digest[:12]}" for run in runs),
             fix="report runs on one dataset, or pass --force to show them side by side all the same",
         )
+
+
+def _same_judge(runs: Sequence[ScoredRun], *, force: bool) -> None:
+    judges = _judges(runs)
+    if len(judges) > 1 and not force:
+        raise MieError(
+            "the runs were scored by different judges",
+            expected="one provider, model, set of parameters and prompts",
+            found=" / ".join(judges),
+            fix="score them again with one judge, or pass --force to show them side by side all the same",
+        )
+
+
+def _judges(runs: Sequence[ScoredRun]) -> list[str]:
+    """The judges that gave these runs numbers, in words."""
+    return sorted({yardstick(run.summary["judge"]) for run in runs if run.summary.get("judge")})
 
 
 def _claim(folder: Path) -> None:
@@ -217,6 +236,11 @@ def _notices(runs: Sequence[ScoredRun]) -> list[str]:
         notes.append(
             "These runs cover different samples of the dataset: their means are not over the same ones."
         )
+    judges = _judges(runs)
+    if judges:
+        notes.append(f"Judged by {'; '.join(judges)}.")
+    if len(judges) > 1:
+        notes.append("These runs were scored by different judges: their rubrics do not compare.")
     left = {f"{n:,} {name}" for run in runs for name, n in run.summary.get("not_covered", {}).items()}
     if left:
         notes.append(f"Not covered by this protocol: {', '.join(sorted(left))} samples, which need a judge.")

@@ -12,13 +12,9 @@ from typing import Final
 from mie.protocols.published import MIEDB
 from mie.report.measures import MEASURES, Measure
 
-_RUBRIC: Final = Measure(
-    "rubric", "Rubric", "eight criteria judged by a language model, 0 to 100", decimals=1
-)
 _RANK: Final = Measure("rank", "Pref-Rank", "mean rank given by people; 1 is best", decimals=1)
 COLUMNS: Final = (
-    *(MEASURES[key] for key in ("dice", "p_acc", "b_psnr", "b_ssim")),
-    _RUBRIC,
+    *(MEASURES[key] for key in ("dice", "p_acc", "b_psnr", "b_ssim", "rubric")),
     _RANK,
     *(MEASURES[key] for key in ("psnr", "ssim")),
 )

@@ -6,9 +6,9 @@ import hashlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import Connection, Row, insert, select
+from sqlalchemy import Connection, Row, func, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from mie.errors import ImageError
@@ -27,6 +27,8 @@ from mie.review.sampling import display_seed
 from mie.review.sessions import Sessions
 from mie.review.tables import answers, items, masks, tasks
 from mie.review.views import Views, classes_of, labelled, stored
+
+MOST_UPLOADS: Final = 200  # of one item: a disk is not filled through a page
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,8 @@ class Desk:
         return *self._record(act, version), self.progress.of(task_id, session.user_id)
 
     def undo(self, session: Session, item_id: int, key: str) -> dict[str, Any]:
+        with self.database.read() as connection:
+            self.look(connection, item_id, session)
         event, _ = self._record(Act(session.user_id, item_id, "undo", key, {}), None)
         item = self.item(item_id, session)
         progress = self.progress.of(self.task(item["kind"]).id, session.user_id)
@@ -175,6 +179,9 @@ class Desk:
         with self.database.write() as connection:
             there = select(masks.c.at).where(masks.c.sha256 == name, masks.c.item_id == item_id)
             if connection.scalar(there) is None:
+                of_item = select(func.count()).where(masks.c.item_id == item_id)
+                if (connection.scalar(of_item) or 0) >= MOST_UPLOADS:
+                    raise Refused(409, "conflict", "this item has too many repaired masks already")
                 connection.execute(insert(masks), body)
         url = f"/api/items/{item_id}/images/upload-{name}?v={item.version[:12]}"
         return {"mask": name, "image": url}

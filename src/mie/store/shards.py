@@ -8,11 +8,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mie.images.files import atomic_path
 from mie.records import Refusal
+from mie.store.arrays import read_table, table
 from mie.store.schema import IMAGE_COLUMNS, REJECTED_SCHEMA, SCHEMA, canonical
 
 # Rows per group: small enough for random access, large enough not to cost space (`bench/store.py`).
@@ -58,8 +58,7 @@ class ShardWriter:
 
     def _flush(self) -> None:
         if self._pending:
-            columns = [_column(name, [row[name] for row in self._pending]) for name in SCHEMA.names]
-            self._writer.write_table(pa.Table.from_arrays(columns, schema=SCHEMA))
+            self._writer.write_table(table(self._pending, SCHEMA))
             self._pending, self._pending_bytes = [], 0
 
     def __exit__(
@@ -76,20 +75,6 @@ class ShardWriter:
             self._context.__exit__(type(failure), failure, failure.__traceback__)
             raise
         self._context.__exit__(kind, error, trace)
-
-
-def _column(name: str, values: Sequence[Any]) -> pa.Array:
-    if name not in IMAGE_COLUMNS:
-        return pa.array(values, SCHEMA.field(name).type)
-    # From two flat arrays: building the struct from dictionaries copies every image once more.
-    return pa.StructArray.from_arrays(
-        [
-            pa.array([None if v is None else v["bytes"] for v in values], pa.binary()),
-            pa.array([None if v is None else v["path"] for v in values], pa.string()),
-        ],
-        names=["bytes", "path"],
-        mask=pa.array([v is None for v in values]),
-    )
 
 
 def read_rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
@@ -112,9 +97,8 @@ def write_rejected(path: Path, refusals: Iterable[Refusal]) -> int:
         }
         for r in refusals
     ]
-    table = pa.Table.from_pylist(rows, schema=REJECTED_SCHEMA)
     with atomic_path(path) as temporary:
-        pq.write_table(table, temporary, compression="zstd")
+        pq.write_table(table(rows, REJECTED_SCHEMA), temporary, compression="zstd")
     return len(rows)
 
 
@@ -128,5 +112,5 @@ def read_rejected(path: Path) -> list[Refusal]:
             target=row["target"],
             numbers=json.loads(row["numbers"]),
         )
-        for row in pq.read_table(path).to_pylist()
+        for row in read_table(path).to_pylist()
     ]

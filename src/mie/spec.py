@@ -1,4 +1,4 @@
-r"""Which editor, and how: `name[:argument][,key=value]...`
+r"""Which editor or judge, and how: `name[:argument][,key=value]...`
 
 The argument is taken as it stands, up to the first comma that is followed by `key=`. So a URL or a command
 with commas, colons, quotes and equal signs needs nothing special:
@@ -8,17 +8,24 @@ with commas, colons, quotes and equal signs needs nothing special:
 
 An argument that itself holds `,key=`, and a value that holds a comma, stand in quotes: within '...' all is
 literal, within "..." a quote or backslash is written \" or \\. Quotes count only when they enclose the whole
-argument or value; others are part of it. An option the editor does not have is an error.
+argument or value; others are part of it. An option that the editor or judge does not have is an error.
 """
 
 from __future__ import annotations
 
+import inspect
+import math
 import re
-from collections.abc import Collection, Mapping
+import types
+import typing
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from mie.errors import ConfigError
+from mie.vocabulary import nearest_name
+
+T = TypeVar("T")
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 _OPTION: Final = re.compile(r",\s*([A-Za-z_][A-Za-z0-9_]*)=")
@@ -53,15 +60,15 @@ class Spec:
         return Spec(self.name, self.argument, {k: v for k, v in self.options.items() if k not in options})
 
 
-def parse_spec(text: str) -> Spec:
-    """`ConfigError` for anything that is not a spec.
+def parse_spec(text: str, *, noun: str = "editor") -> Spec:
+    """`ConfigError` for anything that is not a spec; `noun` is what the message calls it.
 
     >>> parse_spec("http:http://127.0.0.1:8000/edit,timeout=30")
     Spec(name='http', argument='http://127.0.0.1:8000/edit', options={'timeout': '30'})
     """
     found = _NAME.match(text)
     if found is None:
-        raise _unreadable(text, text)
+        raise _unreadable(noun, text, text)
     rest, argument = text[found.end() :], None
     if rest.startswith(":"):
         argument, rest = _argument(rest[1:])
@@ -69,11 +76,70 @@ def parse_spec(text: str) -> Spec:
     while rest:
         option = _OPTION.match(rest)
         if option is None:
-            raise _unreadable(text, rest)
+            raise _unreadable(noun, text, rest)
         if option[1] in options:
             raise ConfigError(f"option {option[1]!r} stands twice", where=_shown(text))
         options[option[1]], rest = _value(rest[option.end() :])
     return Spec(found[0], argument, options)
+
+
+def construct(kind: type[T], spec: Spec, *, noun: str = "editor") -> T:
+    """An instance of `kind` as the spec says.
+
+    The constructor says what may be given: its positional parameter is the argument, its keyword-only ones
+    (`str`, `int`, `float` or `bool`) are the options.
+    """
+    argument, options = _parameters(kind)
+    if spec.argument is not None and argument is None:
+        raise ConfigError(f"{noun} {spec.name!r} takes no argument", found=repr(spec.masked().argument))
+    if spec.argument is None and argument is not None and argument.default is inspect.Parameter.empty:
+        raise ConfigError(
+            f"{noun} {spec.name!r} needs an argument", expected=f"{spec.name}:{argument.name.upper()}"
+        )
+    values = {key: _typed(f"{noun} {spec.name!r}", key, text, options) for key, text in spec.options.items()}
+    make: Callable[..., T] = kind
+    return make(**values) if spec.argument is None else make(spec.argument, **values)
+
+
+def _parameters(kind: type) -> tuple[inspect.Parameter | None, dict[str, Any]]:
+    """The parameter that takes the argument, and each option's type."""
+    found = inspect.signature(kind).parameters
+    if not found:
+        return None, {}
+    hints = typing.get_type_hints(inspect.getattr_static(kind, "__init__"))
+    places = [p for p in found.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return (
+        places[0] if places else None,
+        {name: hints.get(name, str) for name, p in found.items() if p.kind is p.KEYWORD_ONLY},
+    )
+
+
+def _typed(owner: str, key: str, text: str, options: Mapping[str, Any]) -> Any:
+    if key not in options:
+        near = nearest_name(key, options)
+        raise ConfigError(
+            f"{owner} has no option {key!r}",
+            expected=", ".join(options) or "no options",
+            fix=f"did you mean {near!r}?"
+            if near
+            else "put the whole argument in quotes if this is a part of it",
+        )
+    kind = options[key]
+    if isinstance(kind, types.UnionType):  # `float | None`
+        kind = next(part for part in kind.__args__ if part is not types.NoneType)
+    try:
+        if kind is bool:
+            return {"true": True, "false": False}[text.lower()]
+        value = kind(text)
+    except (ValueError, KeyError):
+        value = None
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        raise ConfigError(
+            f"option {key!r} of {owner} is not usable",
+            expected="true or false" if kind is bool else f"a value of type {kind.__name__}",
+            found=repr(text),
+        )
+    return value
 
 
 def mask_secrets(text: str) -> str:
@@ -130,9 +196,9 @@ def _shown(text: str) -> str:
     return mask_secrets(text)[:200]
 
 
-def _unreadable(text: str, rest: str) -> ConfigError:
+def _unreadable(noun: str, text: str, rest: str) -> ConfigError:
     return ConfigError(
-        "cannot read this editor",
+        f"cannot read this {noun}",
         where=_shown(text),
         expected="name, or name:argument,key=value,...",
         found=repr(_shown(rest)),

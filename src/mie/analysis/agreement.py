@@ -1,0 +1,257 @@
+"""Metrics and judges against people: who orders the models as people do, sample by sample.
+
+For each sample the models are ranked by people and by the metric; the two orders are correlated over the
+models, and the correlations averaged over the samples (MedEBench's human correlation). A sample where fewer
+than two models have both, or where no rater placed all of them, has no correlation: it is unscored and
+counted, never a 0.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from mie.analysis.bootstrap import bootstrap_means
+from mie.analysis.calibration import cross_validated, fit_isotonic
+from mie.analysis.human import Human, read_human
+from mie.analysis.kappa import quadratic_kappa, within
+from mie.analysis.preference import KINDS, leaderboard
+from mie.analysis.ranks import Floats, kendall_tau_b, spearman, spearman_formula
+from mie.analysis.raters import rater_agreement
+from mie.analysis.scored_runs import ScoredRun, read_scored_runs
+from mie.analysis.scores import LOWER_IS_BETTER, split_key
+from mie.errors import MieError
+
+# Judges that give people's own 1 to 5.
+SAME_SCALE: Final = ("imgedit",)
+CORRELATIONS: Final[Mapping[str, Callable[[ArrayLike, ArrayLike], float]]] = {
+    "spearman_formula": spearman_formula,
+    "spearman": spearman,
+    "kendall_tau_b": kendall_tau_b,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric of all runs: sample -> run's name -> value."""
+
+    key: str
+    values: Mapping[str, Mapping[str, float]]
+    higher_is_better: bool
+
+
+def agree(
+    runs: Sequence[Path | str],
+    human_file: Path | str,
+    *,
+    criterion: str | None = None,
+    protocol: str | None = None,
+    variant: str = "paper",
+    metrics: Sequence[str] = (),
+    same_scale: Sequence[str] = (),
+) -> dict[str, Any]:
+    """The document that `mie agree --json` prints, with NumPy numbers in it (`store.runs.plain` writes them).
+
+    `runs` are scored runs on one dataset; without any, only people are compared with each other. `metrics`
+    (`dice@1`) chooses some of those that were scored; `same_scale` names those whose numbers are on the
+    raters' own scale.
+    """
+    human = read_human(human_file, criterion)
+    scored = read_scored_runs(runs, variant=variant, protocol=protocol)
+    clusters = {sample: name for run in scored for sample, name in run.clusters.items()}
+    names = _match(human, scored)
+    found = _metrics(scored, metrics)
+    steady = {split_key(key)[0] for key in same_scale} | set(SAME_SCALE)
+    return {
+        "human": {
+            "file": str(human_file),
+            "criterion": human.criterion,
+            "samples": len(human.orders),
+            "ratings": human.ratings,
+            "models": human.models,
+            "not_scored": [sample for sample in human.orders if sample not in clusters] if scored else [],
+        },
+        "runs": {run.name: model for model, run in names.items()},
+        "not_among_the_runs": [model for model in human.models if model not in names],
+        "variant": variant,
+        "raters": rater_agreement(human, clusters),
+        "metrics": {m.key: _agreement(m, human, names, clusters, steady) for m in found},
+        "leaderboard": _leaderboards(human, clusters),
+    }
+
+
+def _agreement(
+    metric: Metric,
+    human: Human,
+    names: Mapping[str, ScoredRun],
+    clusters: Mapping[str, str],
+    same_scale: set[str],
+) -> dict[str, Any]:
+    entry: dict[str, Any] = {"higher_is_better": metric.higher_is_better}
+    entry |= _correlations(metric, human, names, clusters)
+    if human.scores:
+        entry |= _on_scores(metric, human, names, clusters, split_key(metric.key)[0] in same_scale)
+    return entry
+
+
+def _correlations(
+    metric: Metric, human: Human, names: Mapping[str, ScoredRun], clusters: Mapping[str, str]
+) -> dict[str, Any]:
+    """Each coefficient's mean over samples; `n` samples have it, `unscored` do not, and why."""
+    rows: dict[str, list[float]] = {name: [] for name in CORRELATIONS}
+    groups: dict[str, list[str]] = {name: [] for name in CORRELATIONS}
+    reasons: dict[str, Counter[str]] = {name: Counter() for name in CORRELATIONS}
+    applies = partial = 0
+    for sample, by_rater in human.orders.items():
+        if sample not in metric.values:
+            continue  # the metric does not apply to it
+        applies += 1
+        placed = sorted({m for order in by_rater.values() for m in order if m in names})
+        values = {m: v for m in placed if (v := metric.values[sample].get(names[m].name)) is not None}
+        order, reason = _order(human, sample, list(values))
+        partial += order is not None and len(values) < len(placed)
+        sign = -1 if metric.higher_is_better else 1  # rank 1 is best on both sides
+        for name, correlate in CORRELATIONS.items():
+            value = np.nan if order is None else correlate(sign * np.array(list(values.values())), order)
+            if np.isnan(value):
+                reasons[name][reason or "all models tied"] += 1
+            else:
+                rows[name].append(value)
+                groups[name].append(clusters[sample])
+    intervals = bootstrap_means([(rows[name], groups[name]) for name in CORRELATIONS])
+    return {
+        "partial": partial,  # samples where some of the placed models have no number
+        **{
+            name: {
+                "mean": float(np.mean(rows[name])) if rows[name] else np.nan,
+                "n": len(rows[name]),
+                "unscored": applies - len(rows[name]),
+                "ci95": list(interval),
+                "reasons": dict(reasons[name]),
+            }
+            for name, interval in zip(CORRELATIONS, intervals, strict=True)
+        },
+    }
+
+
+def _order(human: Human, sample: str, models: list[str]) -> tuple[Floats | None, str]:
+    if len(models) < 2:
+        return None, "fewer than two models with both"
+    order = human.consensus(sample, models)
+    return (None, "no rater placed all models") if order is None else (order, "")
+
+
+def _on_scores(
+    metric: Metric,
+    human: Human,
+    names: Mapping[str, ScoredRun],
+    clusters: Mapping[str, str],
+    same_scale: bool,
+) -> dict[str, Any]:
+    """Against people's mean score for each output: calibration, and on one scale alignment and kappa."""
+    found: list[tuple[float, float, str]] = []
+    applies = 0
+    for sample, by_model in human.scores.items():
+        for model, by_rater in by_model.items():
+            if model not in names or sample not in metric.values:
+                continue
+            applies += 1
+            value = metric.values[sample].get(names[model].name)
+            if value is not None and np.isfinite(value):
+                found.append((value, float(np.mean(list(by_rater.values()))), clusters[sample]))
+    if not found:
+        return {}
+    values, wanted = np.array([f[0] for f in found]), np.array([f[1] for f in found])
+    groups = [f[2] for f in found]
+    counts = {"n": len(found), "unscored": applies - len(found)}
+    out: dict[str, Any] = {
+        "calibration": counts | _calibration(values if metric.higher_is_better else -values, wanted, groups)
+    }
+    if same_scale:
+        near = within(values, wanted)
+        (interval,) = bootstrap_means([(near, groups)])
+        out["within_one"] = {"mean": float(near.mean()), **counts, "ci95": list(interval)}
+        out["quadratic_kappa"] = {"value": quadratic_kappa(values, wanted), **counts}
+    return out
+
+
+def _calibration(values: Floats, wanted: Floats, groups: Sequence[str]) -> dict[str, Any]:
+    curve = fit_isotonic(values, wanted)
+    held = cross_validated(values, wanted, groups)
+    if held is None:
+        return {"reason": "one patient: nothing to hold out", "knots": [curve.x, curve.y]}
+    (interval,) = bootstrap_means([(np.abs(held.errors), groups)])
+    return {
+        "mae": float(np.abs(held.errors).mean()),
+        "ci95": list(interval),
+        "rmse": float(np.sqrt((held.errors**2).mean())),
+        # What the mean of all other scores would miss by: a judge worth calibrating misses by less.
+        "mae_of_mean": float(np.abs(held.errors_of_mean).mean()),
+        "folds": held.folds,
+        "knots": [curve.x, curve.y],  # score (turned round where lower is better), people's score
+    }
+
+
+def _leaderboards(human: Human, clusters: Mapping[str, str]) -> dict[str, Any]:
+    rankings, groups = [], []
+    for sample, by_rater in human.orders.items():
+        for order in by_rater.values():
+            if len(order) > 1:
+                rankings.append(order)
+                groups.append(clusters.get(sample, f"sample {sample}"))
+    try:
+        boards = {kind: leaderboard(rankings, groups, kind=kind) for kind in KINDS}
+    except MieError as error:  # models that were never compared: the rest of the document still stands
+        return {"rankings": len(rankings), "reason": error.reason}
+    return {"rankings": len(rankings), **{k: [asdict(one) for one in board] for k, board in boards.items()}}
+
+
+def _metrics(runs: Sequence[ScoredRun], chosen: Sequence[str]) -> list[Metric]:
+    """Those asked for, or pass@1 of everything that every run was scored by."""
+    if not runs:
+        return []
+    shared = [key for key in runs[0].values if all(key in run.values for run in runs)]
+    keys = [f"{name}@{k}" for name, k in map(split_key, chosen)] or [k for k in shared if k.endswith("@1")]
+    missing = [key for key in keys if key not in shared]
+    if missing:
+        raise MieError(
+            "metrics that not every run has",
+            expected=", ".join(shared) or "scores: run `mie score` first",
+            found=", ".join(missing),
+        )
+    out = []
+    for key in keys:
+        by_sample: dict[str, dict[str, float]] = {}
+        for run in runs:
+            for sample, value in run.values[key].items():
+                row = by_sample.setdefault(sample, {})
+                if value is not None:
+                    row[run.name] = value
+        out.append(Metric(key, by_sample, not key.startswith(LOWER_IS_BETTER)))
+    return out
+
+
+def _match(human: Human, runs: Sequence[ScoredRun]) -> dict[str, ScoredRun]:
+    """Model as people's file names it -> its run."""
+    found = {model: run for model in human.models for run in runs if model in run.aliases}
+    twice = [run.name for run, times in Counter(found.values()).items() if times > 1]
+    if twice:
+        raise MieError(
+            "a run is rated under several names",
+            expected="one name for each run",
+            found=", ".join(model for model, run in found.items() if run.name in twice),
+        )
+    if runs and not found:
+        raise MieError(
+            "no rated model is among the runs",
+            expected=", ".join(run.name for run in runs),
+            found=", ".join(human.models[:10]),
+            fix="name runs in the file by their folder, or by their editor",
+        )
+    return found

@@ -1,0 +1,183 @@
+"""What people said: the file of ratings that a review exports and `mie agree` reads.
+
+CSV with a header, or JSON lines, with `sample_id`, `rater`, `run` (or `model`), `rank` or `score` (or both),
+and where there are several questions a `criterion`. Rank 1 is best and equal ranks are ties; a higher score
+is better. Other columns are ignored.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mie.analysis.ranks import Floats, average_ranks
+from mie.errors import ConfigError, MieError
+
+
+@dataclass(frozen=True, slots=True)
+class Rating:
+    """One answer of one rater about one model's output."""
+
+    sample_id: str
+    rater: str
+    model: str
+    rank: float | None
+    score: float | None
+    criterion: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Human:
+    """The ratings of one criterion."""
+
+    criterion: str
+    # sample -> rater -> model -> how far from the best: the rank, or the score turned round
+    orders: Mapping[str, Mapping[str, Mapping[str, float]]]
+    # sample -> model -> rater -> score; empty where there are ranks alone
+    scores: Mapping[str, Mapping[str, Mapping[str, float]]]
+
+    @property
+    def raters(self) -> list[str]:
+        return sorted({rater for by_rater in self.orders.values() for rater in by_rater})
+
+    @property
+    def models(self) -> list[str]:
+        found = {m for by_rater in self.orders.values() for order in by_rater.values() for m in order}
+        return sorted(found)
+
+    @property
+    def ratings(self) -> int:
+        return sum(len(order) for by_rater in self.orders.values() for order in by_rater.values())
+
+    def consensus(self, sample: str, models: list[str]) -> Floats | None:
+        """Ranks `(m,)` of these models, the raters' ranks averaged and ranked again.
+
+        Only raters who placed all of them count: a place among fewer is another quantity. None: nobody did.
+        """
+        orders = [o for o in self.orders[sample].values() if all(model in o for model in models)]
+        if not orders:
+            return None
+        return average_ranks(np.mean([average_ranks([o[m] for m in models]) for o in orders], axis=0))
+
+
+def read_ratings(path: Path | str) -> list[Rating]:
+    """Every row of a file of ratings, checked; two answers of one rater to one question are refused."""
+    path = Path(path)
+    if not path.is_file():
+        raise MieError("no file of ratings here", where=path, expected="a CSV or JSON lines file")
+    ratings: list[Rating] = []
+    places: dict[tuple[str, ...], str] = {}
+    for where, row in _rows(path):
+        rating = _rating(row, where)
+        key = (rating.sample_id, rating.rater, rating.model, rating.criterion)
+        if key in places:
+            raise MieError(
+                "a rater answered twice",
+                where=where,
+                expected="one row for each",
+                found=f"also {places[key]}",
+            )
+        places[key] = where
+        ratings.append(rating)
+    if not ratings:
+        raise MieError("no ratings in the file", where=path, expected="at least one row")
+    return ratings
+
+
+def read_human(path: Path | str, criterion: str | None = None) -> Human:
+    """The ratings of one criterion; without a name, of the only one there is."""
+    ratings = read_ratings(path)
+    known = sorted({rating.criterion for rating in ratings})
+    if criterion is None and len(known) > 1:
+        raise ConfigError(
+            "the file answers several questions",
+            where=path,
+            expected="one criterion",
+            found=", ".join(repr(name) for name in known),
+            fix="choose one with --criterion",
+        )
+    chosen = known[0] if criterion is None else criterion
+    if chosen not in known:
+        raise ConfigError(f"no criterion {chosen!r}", where=path, expected=", ".join(map(repr, known)))
+    return gather([rating for rating in ratings if rating.criterion == chosen], where=path)
+
+
+def gather(ratings: list[Rating], *, where: object = None) -> Human:
+    """Ratings of one criterion by sample, rater and model."""
+    orders: dict[str, dict[str, dict[str, float]]] = {}
+    scores: dict[str, dict[str, dict[str, float]]] = {}
+    by_rank: dict[tuple[str, str], bool] = {}
+    for r in ratings:
+        ranked = r.rank is not None
+        if by_rank.setdefault((r.sample_id, r.rater), ranked) != ranked:
+            raise MieError(
+                "a rater gave ranks and scores to one sample",
+                where=where,
+                expected="a rank in each row or in none",
+                found=f"sample {r.sample_id}, rater {r.rater}",
+            )
+        order = orders.setdefault(r.sample_id, {}).setdefault(r.rater, {})
+        order[r.model] = r.rank if r.rank is not None else -(r.score or 0.0)
+        if r.score is not None:
+            scores.setdefault(r.sample_id, {}).setdefault(r.model, {})[r.rater] = r.score
+    return Human(ratings[0].criterion, orders, scores)
+
+
+def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            if path.suffix.lower() == ".csv":
+                reader = csv.DictReader(file, strict=True)
+                for row in reader:
+                    yield f"{path}:{reader.line_num}", row
+                return
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield f"{path}:{number}", _object(line)
+    except (csv.Error, UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise MieError(
+            "not a file of ratings", where=path, expected="CSV or JSON lines, UTF-8", found=error
+        ) from None
+
+
+def _object(line: str) -> Mapping[str, Any]:
+    body = json.loads(line)
+    if not isinstance(body, dict):
+        raise ValueError(f"{line[:60]!r} is not a JSON object")
+    return body
+
+
+def _rating(row: Mapping[str, Any], where: str) -> Rating:
+    model = row.get("run") or row.get("model")
+    texts = {"sample_id": row.get("sample_id"), "rater": row.get("rater"), "run or model": model}
+    for name, value in texts.items():
+        if not isinstance(value, str | int) or isinstance(value, bool) or value == "":
+            raise MieError(f"a row has no {name}", where=where, expected=name, found=repr(value))
+    rank, score = _number(row, "rank", where), _number(row, "score", where)
+    if rank is None and score is None:
+        raise MieError("a row has neither rank nor score", where=where, expected="one of them")
+    if rank is not None and rank < 1:
+        raise MieError("a rank below 1", where=where, expected="1 for the best", found=rank)
+    criterion = row.get("criterion")
+    names = [str(value) for value in texts.values()]
+    return Rating(names[0], names[1], names[2], rank, score, "" if criterion is None else str(criterion))
+
+
+def _number(row: Mapping[str, Any], name: str, where: str) -> float | None:
+    value = row.get(name)
+    if value is None or value == "":
+        return None
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise MieError(f"{name} is not a number", where=where, expected="a finite number", found=repr(value))
+    return number

@@ -1,0 +1,130 @@
+"""`mie agree`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import typer
+
+
+def agree(
+    runs: list[Path] = typer.Argument(
+        None, help="Scored run folders; none: people alone.", show_default=False
+    ),
+    human: Path = typer.Option(
+        ..., "--human", help="Ratings by people: CSV or JSON lines.", show_default=False
+    ),
+    criterion: str | None = typer.Option(None, help="Which question, where the file answers several."),
+    protocol: str | None = typer.Option(None, "--protocol", help="Whose scores, where there are several."),
+    variant: str = typer.Option("paper", help="Which scores: paper or as_released."),
+    metric: list[str] = typer.Option([], "--metric", help="Only this metric, e.g. dice@1; repeatable."),
+    same_scale: list[str] = typer.Option(
+        [], "--same-scale", help="A metric on the raters' own scale: alignment and kappa too; repeatable."
+    ),
+    json: bool = typer.Option(False, "--json", help="Print the result as one JSON document."),
+) -> None:
+    """Compare metrics and judges with people, people with each other, and rank the models by preference.
+
+    Example: mie agree out/run-a out/run-b --human ratings.csv
+    """
+    from mie.analysis.agreement import agree as compare
+    from mie.cli._show import print_json
+    from mie.store.runs import plain
+
+    document = compare(
+        runs or [],
+        human,
+        criterion=criterion,
+        protocol=protocol,
+        variant=variant,
+        metrics=metric,
+        same_scale=same_scale,
+    )
+    if json:
+        print_json(plain(document))
+    else:
+        _show(document)
+    unscored = [e["spearman_formula"]["unscored"] for e in document["metrics"].values()]
+    if any(unscored) or document["human"]["not_scored"]:
+        typer.echo("some rated samples have no correlation; --json says how many and why", err=True)
+        raise typer.Exit(3)
+
+
+def _show(document: dict[str, Any]) -> None:
+    from mie.cli._show import table
+
+    people = document["human"]
+    title = f"{people['samples']} samples, {people['ratings']} ratings of {len(people['models'])} models"
+    if document["metrics"]:
+        header = ("metric", "Spearman (formula)", "Spearman", "Kendall tau-b", "samples")
+        table(f"metrics against people: {title}", header, [_row(*e) for e in document["metrics"].items()])
+    calibrated = [(key, e) for key, e in document["metrics"].items() if "mae" in e.get("calibration", {})]
+    if calibrated:
+        columns = ("metric", "error", "95% interval", "error of the mean", "within 1", "kappa", "scored")
+        title = "people's scores, predicted from each metric for patients held out"
+        table(title, columns, [_calibration(key, entry) for key, entry in calibrated])
+    _show_raters(document["raters"])
+    _show_preference(document["leaderboard"])
+    if document["not_among_the_runs"] and document["runs"]:
+        typer.echo(f"not among the runs: {', '.join(document['not_among_the_runs'])}")
+
+
+def _show_preference(board: dict[str, Any]) -> None:
+    from mie.cli._show import table
+
+    if "reason" in board:
+        typer.echo(f"no leaderboard: {board['reason']}")
+        return
+    luce = {one["model"]: one for one in board["plackett-luce"]}
+    rows = [
+        (
+            o["model"],
+            _number(o["mean_rank"]),
+            o["n"],
+            _interval(o, "strength"),
+            _interval(luce[o["model"]], "strength"),
+        )
+        for o in board["bradley-terry"]
+    ]
+    header = ("model", "mean rank", "of", "Bradley-Terry", "Plackett-Luce")
+    table(f"preference: {board['rankings']} rankings", header, rows)
+
+
+def _show_raters(raters: dict[str, Any]) -> None:
+    from mie.cli._show import table
+
+    w, alpha = raters["kendall_w"], raters["krippendorff_alpha"]
+    rows = [("Kendall's W, mean over samples", _interval(w, "mean"), f"{w['n']}/{w['n'] + w['unscored']}")]
+    rows += [
+        (f"Krippendorff's alpha, {level}", _number(value), raters["units"]) for level, value in alpha.items()
+    ]
+    rows += [
+        (f"quadratic kappa, {' and '.join(pair['raters'])}", _number(pair["quadratic_kappa"]), pair["n"])
+        for pair in raters["pairs"]
+    ]
+    table(f"{len(raters['raters'])} raters, by {raters['rated']}", ("agreement", "value", "of"), rows)
+
+
+def _row(key: str, entry: dict[str, Any]) -> tuple[str, ...]:
+    first = entry["spearman_formula"]
+    cells = [_interval(entry[name], "mean") for name in ("spearman_formula", "spearman", "kendall_tau_b")]
+    return key, *cells, f"{first['n']}/{first['n'] + first['unscored']}"
+
+
+def _calibration(key: str, entry: dict[str, Any]) -> tuple[str, ...]:
+    found = entry["calibration"]
+    low, high = (_number(bound) for bound in found["ci95"])
+    near = _number(entry["within_one"]["mean"]) if "within_one" in entry else "–"
+    kappa = _number(entry["quadratic_kappa"]["value"]) if "quadratic_kappa" in entry else "–"
+    scored = f"{found['n']}/{found['n'] + found['unscored']}"
+    return key, _number(found["mae"]), f"[{low}, {high}]", _number(found["mae_of_mean"]), near, kappa, scored
+
+
+def _interval(entry: dict[str, Any], key: str) -> str:
+    low, high = (_number(bound) for bound in entry["ci95"])
+    return f"{_number(entry[key])} [{low}, {high}]"
+
+
+def _number(value: float) -> str:
+    return "–" if value != value else f"{value:.3f}"

@@ -1,0 +1,71 @@
+"""`mie pack`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+
+def pack(
+    datasets: list[Path] = typer.Argument(..., help="Dataset folders.", show_default=False),
+    output: Path = typer.Option(..., "-o", "--output", help="The pack's folder.", show_default=False),
+    longest: int = typer.Option(512, min=32, help="Scale images down to this longer side."),
+    lossy: int | None = typer.Option(
+        None, min=1, max=100, help="WebP quality of inputs that are only painted on; exact by default."
+    ),
+    validation: float = typer.Option(
+        0.1, min=0.0, max=0.9, help="Share of the patients kept for validation."
+    ),
+    seed: int = typer.Option(0, help="Draws the patients for validation."),
+    wordings: int = typer.Option(24, min=1, help="At most this many ways to ask for one thing."),
+    only: str | None = typer.Option(None, help="Write only this perspective; all datasets are compared."),
+    workers: int | None = typer.Option(None, min=1, help="Processes for verifying; all cores by default."),
+    json: bool = typer.Option(False, "--json", help="Print the result as one JSON document."),
+) -> None:
+    """Pack the train splits of datasets for training, also on another machine.
+
+    Example: mie pack out/quickstart -o out/pack --lossy 90
+    """
+    from mie.building.verify import verify
+    from mie.cli._show import print_json, progress_bar, table
+    from mie.errors import ConfigError, MieError
+    from mie.training.pack import part_of
+    from mie.training.pack_datasets import pack_datasets
+    from mie.training.pack_files import refuse_occupied, write_pack
+    from mie.vocabulary import PERSPECTIVES, nearest_name
+
+    if only is not None and only not in PERSPECTIVES:
+        near = nearest_name(only, PERSPECTIVES)
+        raise ConfigError(
+            f"no perspective named {only!r}",
+            expected=", ".join(PERSPECTIVES),
+            fix=f"did you mean {near!r}?" if near else None,
+        )
+    refuse_occupied(output)
+    for folder in datasets:
+        with progress_bar(f"verifying {folder}") as bar:
+            found = verify(folder, workers=workers, progress=bar)
+        if not found.ok:
+            first = found.problems[0]
+            said = f"{first.check}, {first.where}: {first.reason}"
+            raise MieError(
+                "the dataset is not sound",
+                where=folder,
+                found=f"{len(found.problems)} problems, the first: {said}",
+                fix=f"`mie verify {folder}` lists them; build it again",
+            )
+    with progress_bar("packing") as bar:
+        made = pack_datasets(
+            datasets, longest=longest, validation=validation, seed=seed, wordings=wordings, progress=bar
+        )
+    if only is not None:
+        made = part_of(made, lambda row: row.perspective == only)
+    with progress_bar("writing") as bar:
+        info = write_pack(output, made, lossy=lossy, progress=bar)
+    size = sum(path.stat().st_size for path in output.iterdir())
+    if json:
+        print_json({"folder": str(output), "bytes": size, **info})
+        return
+    typer.echo(f"{output}: {size / 2**20:.1f} MiB, digest {info['digest'][:16]}")
+    table("the pack", ("what", "n"), list(info["counts"].items()))

@@ -1,0 +1,100 @@
+"""`mie train`."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import typer
+
+
+def train(
+    config: Path = typer.Argument(..., help="The training file, YAML.", show_default=False),
+    output: Path | None = typer.Option(
+        None, "-o", "--output", help="The training's folder; out/NAME by default.", show_default=False
+    ),
+    device: str | None = typer.Option(None, help="cpu or cuda; a GPU by default where there is one."),
+    stop_after: float | None = typer.Option(
+        None, "--stop-after", min=0, help="Stop with a checkpoint after this many seconds."
+    ),
+    profile: int = typer.Option(0, min=0, help="Time this many steps by phase and show the shares."),
+    json: bool = typer.Option(False, "--json", help="Print train.json as one JSON document."),
+) -> None:
+    """Train an editor.
+
+    Interrupted at any point, even by kill -9, the same command goes on and ends with the weights of a run
+    that nobody interrupted. With --stop-after the exit code is 3 while steps are left.
+
+    Example: mie train examples/compact.yaml -o out/compact
+
+    Example: accelerate launch --multi_gpu -m mie train examples/compact.yaml -o out/compact
+    """
+    from contextlib import nullcontext
+
+    from mie.cli._show import print_json, progress_bar
+    from mie.errors import MieError
+    from mie.training.config import read_config
+
+    try:
+        from mie.training import machine
+        from mie.training.loop import Progress
+        from mie.training.loop import train as run
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] not in ("torch", "accelerate", "safetensors"):
+            raise
+        raise MieError("training needs PyTorch", found=error, fix="pip install 'mie[models]'") from None
+
+    # A scheduler's polite stop ends like Ctrl-C: files are closed, the lock is dropped.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    asked = read_config(config)
+    folder = output or Path("out") / asked.name
+    main = machine.rank() == 0  # of several processes one speaks
+    with progress_bar("training") if main else nullcontext(lambda *_: None) as bar:
+
+        def show(at: Progress) -> None:
+            bar(at.step - at.first, at.steps - at.first, _note(at))
+
+        result = run(asked, folder, device=device, stop_after=stop_after, profile=profile, progress=show)
+    if not main:
+        return
+    info = result.info
+    if json:
+        extra = {"profile": result.profile} if result.profile else {}
+        print_json({"folder": str(folder), **info, **extra})
+    else:
+        if result.profile:
+            _show_profile(result.profile)
+        typer.echo(_summary(folder, info))
+    if not result.complete:
+        typer.echo("the same command goes on from there", err=True)
+        raise typer.Exit(3)
+
+
+def _note(at: Any) -> str:
+    if at.note:
+        return str(at.note)
+    parts = [f"step {at.step} of {at.steps}"]
+    parts.append("loss -" if at.loss is None else f"loss {at.loss:.4g}")
+    parts.append(f"{at.images_per_second:.0f} images/s")
+    parts.append(f"{at.memory_gib:.1f} GiB" if at.memory_gib is not None else "")
+    return ", ".join(part for part in parts if part)
+
+
+def _summary(folder: Path, info: dict[str, Any]) -> str:
+    best = info["best"]
+    chosen = f"best {best['score']} {best['value']:.4g} at step {best['step']}" if best else "nothing scored"
+    if info["status"] == "complete":
+        weights = folder / "weights.safetensors"
+        return f"{weights} is ready: {info['step']} steps, {info['seconds']:.0f} s, {chosen}"
+    return f"{folder}: stopped after step {info['step']} of {info['config']['steps']}, {chosen}"
+
+
+def _show_profile(profile: dict[str, Any]) -> None:
+    from mie.cli._show import table
+
+    rows = [(name, one["ms"], f"{one['share']:.1%}") for name, one in profile["phases"].items()]
+    tflops = "" if profile["tflops"] is None else f", {profile['tflops']:.1f} TFLOP/s"
+    title = f"{profile['steps']} steps: {profile['images_per_second']:.0f} images/s{tflops}"
+    table(title, ("phase", "ms a step", "share"), rows)

@@ -1,0 +1,81 @@
+"""From what the network says to an edited image. Pixels that are not edited stay exactly as they were.
+
+Perception:      an overlay, and nothing else. A pixel is painted at opacity 0.6 in the most probable of
+                 the three colours, where that has more than one half.
+Transformation:  image + residual. Grey stays grey: the three channels get the mean of the residual's.
+Modification:    as transformation, but only in the area that changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from mie.images.grey import is_grey
+from mie.images.overlay import paint
+from mie.records import Mask, Pixels, Values
+from mie.vocabulary import COLOURS
+
+_CHANGE: Final = 2 / 255  # a smaller residual is no change
+_BLUR: Final = 2.0  # pixels, the Gaussian's sigma: a single pixel makes no area
+
+
+class Composed(NamedTuple):
+    image: Pixels  # (H, W, 3)
+    changed: Mask  # (H, W), where the image was edited
+    certainty: float = 1.0  # mean of |2p - 1| over the painted pixels, 0 without any
+
+
+def overlay(image: Pixels, probabilities: Iterable[Values]) -> Composed:
+    """Paint `(H, W, 3)` by three maps `(H, W)`, of red, green and blue, each in [0, 1].
+
+    The maps are taken one after the other, so that a large image needs only one of them at a time.
+    """
+    height, width = image.shape[:2]
+    best: Values = np.full((height, width), 0.5, np.float32)
+    chosen: NDArray[np.int8] = np.full((height, width), -1, np.int8)
+    for at, probability in enumerate(probabilities):
+        chosen[probability > best] = at
+        np.maximum(best, probability, out=best)
+    result = image
+    for at, colour in enumerate(COLOURS):
+        region: Mask = chosen == at
+        if region.any():
+            result = paint(result, region, colour)
+    painted: Mask = chosen >= 0
+    certainty = float(2 * best.mean(dtype=np.float64, where=painted) - 1) if painted.any() else 0.0
+    return Composed(result, painted, certainty)
+
+
+def restored(image: Pixels, residual: Iterable[Values]) -> Composed:
+    """`image + 255 * residual`, rounded. The residual is three maps `(H, W)`, taken one after the other."""
+    result = np.empty_like(image)
+    if is_grey(image):
+        total: Values = np.zeros(image.shape[:2], np.float32)
+        for values in residual:
+            total += values / 3
+        result[:] = _added(image[..., 0], total)[..., None]
+    else:
+        for channel, values in enumerate(residual):
+            result[..., channel] = _added(image[..., channel], values)
+    return Composed(result, (result != image).any(2))
+
+
+def modified(image: Pixels, residual: Iterable[Values]) -> Composed:
+    """`restored` where the residual's size, lightly blurred, is above 2/255; the original elsewhere."""
+    maps = np.stack(list(residual))
+    area: Mask = cv2.GaussianBlur(np.abs(maps).max(0), (0, 0), _BLUR) > _CHANGE
+    result = restored(image, maps).image
+    result[~area] = image[~area]
+    return Composed(result, area)
+
+
+def _added(channel: Pixels, residual: Values) -> Pixels:
+    result = 255 * residual
+    result += channel
+    np.rint(result, out=result)
+    return np.clip(result, 0, 255, out=result).astype(np.uint8)

@@ -1,0 +1,93 @@
+"""An edit from end to end: the views of an image, what the network says of them, and the image made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from scipy.special import expit
+
+from mie.editors.base import Edited, Request
+from mie.editors.compact.compose import Composed, modified, overlay, restored
+from mie.editors.compact.inference import Asked, Inference, Maps
+from mie.editors.compact.views import View, back, look, views
+from mie.records import Pixels, Values
+
+_UNDERSTOOD: Final = 0.6  # probability of a perspective, below which an instruction is not followed
+_PRESENT: Final = 0.5
+
+
+def edit_all(inference: Inference, requests: Sequence[Request], size: int = 0) -> list[Edited]:
+    """Every request edited; `size` forces the longer side to work at."""
+    asked = [inference.read(request.instruction) for request in requests]
+    seen = _seen(inference, requests, asked, size)
+    return [_edited(*one) for one in zip([r.image for r in requests], asked, seen, strict=True)]
+
+
+def _seen(
+    inference: Inference, requests: Sequence[Request], asked: Sequence[Asked], size: int
+) -> list[list[tuple[View, Maps]]]:
+    """Every view of every request that is understood, those of one size through the network together."""
+    groups: dict[tuple[int, ...], list[tuple[int, View]]] = {}
+    for at, (request, said) in enumerate(zip(requests, asked, strict=True)):
+        if said.probability < _UNDERSTOOD:
+            continue
+        height, width = request.image.shape[:2]
+        for longer in views(height, width, said.perspective, size):
+            view = look(request.image, longer)
+            groups.setdefault(view.pixels.shape, []).append((at, view))
+    found: list[list[tuple[View, Maps]]] = [[] for _ in requests]
+    for group in groups.values():
+        maps = inference.run([view.pixels for _, view in group], [asked[at] for at, _ in group])
+        for (at, view), one in zip(group, maps, strict=True):
+            found[at].append((view, one))
+    return found
+
+
+def _edited(image: Pixels, asked: Asked, seen: Sequence[tuple[View, Maps]]) -> Edited:
+    """The image by what the network saw, and how sure it is.
+
+    Confidence, from 0 to 1, is the probability that the instruction was understood, for perception times the
+    probability that what it asks for is in the image, times how decided the painted pixels are (mean of
+    |2p - 1|; 0 where nothing was painted).
+    """
+    meta: dict[str, Any] = {"perspective": asked.perspective, "understood": round(asked.probability, 4)}
+    if not seen:
+        meta |= {"confidence": 0.0, "note": "the instruction was not understood; the image is unchanged"}
+        return Edited(image, meta)
+    presence = float(np.mean([maps.presence for _, maps in seen]))
+    composed = _composed(image, asked.perspective, seen)
+    share = float(composed.changed.mean())
+    meta |= {"views": [list(view.size) for view, _ in seen], "presence": round(presence, 4)}
+    confidence = asked.probability
+    if asked.perspective == "perception":
+        confidence *= presence * composed.certainty
+        meta["painted"] = round(share, 6)
+        if share == 0:
+            meta["note"] = "nothing was found to paint; the image is unchanged"
+        elif presence < _PRESENT:
+            meta["note"] = "what is asked for may not be in this image"
+    else:
+        meta["changed"] = round(share, 6)
+        if share == 0:
+            meta["note"] = "nothing was found to change; the image is unchanged"
+    return Edited(composed.image, {**meta, "confidence": round(confidence, 4)})
+
+
+def _composed(image: Pixels, perspective: str, seen: Sequence[tuple[View, Maps]]) -> Composed:
+    height, width = image.shape[:2]
+    if perspective == "perception":
+        return overlay(image, (_probability(seen, colour, (height, width)) for colour in range(3)))
+    ((view, maps),) = seen
+    residual = (back(channel, view.size, (height, width)) for channel in maps.residual)
+    return (restored if perspective == "transformation" else modified)(image, residual)
+
+
+def _probability(seen: Sequence[tuple[View, Maps]], colour: int, size: tuple[int, int]) -> Values:
+    """`(H, W)`: the mean over the views. Logits are scaled, not masks: thin structures survive."""
+    mean: Values = np.zeros(size, np.float32)
+    for view, maps in seen:
+        mean += expit(back(maps.overlay[colour], view.size, size))
+    mean /= len(seen)
+    return mean

@@ -1,0 +1,108 @@
+"""The network at work: what an instruction asks for, and what it gives for a batch of images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mie.editors.compact.network import CompactNet
+from mie.editors.compact.text import EmbeddingCache, TextEncoder
+from mie.editors.compact.weights import load_network
+from mie.errors import ConfigError
+from mie.records import Pixels, Values
+from mie.vocabulary import PERSPECTIVES
+
+_PROMPTS: Final = 256  # instructions that are remembered, 37 kB each
+
+
+class Asked(NamedTuple):
+    """What an instruction says, by itself."""
+
+    tokens: Tensor  # (1, T, 384)
+    mask: Tensor  # (1, T)
+    perspective: str
+    probability: float  # of that perspective among the three
+
+
+class Maps(NamedTuple):
+    """What the network says of one image, at the size that it saw."""
+
+    overlay: Values  # (3, H, W) logits
+    residual: Values  # (3, H, W)
+    presence: float  # probability that what is asked for is in the image
+
+
+class Inference:
+    """A network and a text encoder on one device."""
+
+    def __init__(
+        self,
+        network: CompactNet,
+        encoder: TextEncoder | EmbeddingCache,
+        device: torch.device,
+        half: bool,
+    ) -> None:
+        self.device, self.half = device, half
+        self._network, self._encoder = network, encoder
+        self.read = lru_cache(_PROMPTS)(self._read)
+
+    @classmethod
+    def load(cls, weights: Path, device: str = "auto", precision: str = "auto") -> Inference:
+        """The network of a weights file."""
+        place = torch.device(_device(device))
+        network, _ = load_network(weights)
+        network.to(place, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return cls(network, TextEncoder(), place, _is_half(precision, place))
+
+    @torch.inference_mode()
+    def _read(self, instruction: str) -> Asked:
+        """One instruction at a time and in float32: what comes out does not depend on its neighbours."""
+        tokens, mask = (t.to(self.device) for t in self._encoder.encode([instruction]))
+        chances = self._network.reader(tokens.float(), mask).perspective[0].softmax(0).tolist()
+        best = max(range(len(PERSPECTIVES)), key=chances.__getitem__)
+        return Asked(tokens, mask, PERSPECTIVES[best], chances[best])
+
+    def run(self, images: Sequence[Pixels], asked: Sequence[Asked]) -> list[Maps]:
+        """Images `(H, W, 3)` of one size, whose sides are multiples of 32, each with its instruction."""
+        # A CPU gains nothing from a batch, and one by one gives the same bits whatever the neighbours are.
+        step = 1 if self.device.type == "cpu" else len(images)
+        found: list[Maps] = []
+        for start in range(0, len(images), step):
+            found += self._run(images[start : start + step], asked[start : start + step])
+        return found
+
+    @torch.inference_mode()
+    def _run(self, images: Sequence[Pixels], asked: Sequence[Asked]) -> list[Maps]:
+        # (B, H, W, 3) seen as (B, 3, H, W) is what channels_last means: nothing is moved.
+        batch = torch.from_numpy(np.stack(images)).to(self.device).permute(0, 3, 1, 2).float() / 255
+        tokens = torch.cat([one.tokens for one in asked]).float()
+        mask = torch.cat([one.mask for one in asked])
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.half):
+            heads = self._network(batch, tokens, mask)
+        overlay, residual = (t.float().cpu().numpy() for t in (heads.overlay, heads.residual))
+        presence = heads.presence.float().sigmoid().tolist()
+        return [Maps(*one) for one in zip(overlay, residual, presence, strict=True)]
+
+
+def _device(name: str) -> str:
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError("no GPU that torch can use", fix="leave out the option device")
+    return name
+
+
+def _is_half(precision: str, device: torch.device) -> bool:
+    """Whether to compute in bfloat16; on `auto` where the processor has instructions for it."""
+    if precision != "auto":
+        return precision == "bf16"
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    able: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()  # older ones cannot tell
+    return any(able.get(name, False) for name in ("avx512_bf16", "amx_bf16"))

@@ -1,0 +1,113 @@
+"""The network as an ONNX file, for machines without torch, and the proof that it gives the same.
+
+Inputs:   `image (1, 3, H, W)` float32 in [0, 1], sides multiples of 32; `tokens (1, 48, 384)` float32 and
+          `mask (1, 48)` bool from the text encoder.
+Outputs:  `overlay (1, 3, H, W)`, `perspective (1, 3)`, `presence (1,)`: logits; `residual (1, 3, H, W)`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mie.editors.compact.network import CompactNet, Heads
+from mie.editors.compact.text import TOKENS, WIDTH
+from mie.editors.compact.views import STRIDE
+from mie.editors.compact.weights import load_network
+from mie.errors import ConfigError, MieError
+from mie.images.files import atomic_path
+
+TOLERANCE: Final = 1e-3
+CHECKED: Final = (256, 512)  # sides at which both are run
+_INPUTS: Final = ("image", "tokens", "mask")
+_NEEDS: Final = ("onnx", "onnxruntime", "onnxscript")
+
+
+def export_onnx(weights: Path, path: Path) -> dict[str, float]:
+    """Write the network of a weights file to `path`; the largest difference from torch for each output.
+
+    Both are run in float32 at 256x256 and 512x512. A file that differs by more than 1e-3 is not written.
+    """
+    missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"the export needs {', '.join(missing)}", fix="pip install 'mie[onnx]'")
+    network, meta = load_network(weights)
+    with atomic_path(path) as temporary:
+        _export(network, meta, temporary)
+        found = differences(network, temporary)
+        off = {name: value for name, value in found.items() if not value <= TOLERANCE}
+        if off:
+            raise MieError(
+                "the exported network gives something else than torch",
+                where=path,
+                expected=f"differences up to {TOLERANCE}",
+                found=", ".join(f"{name} {value:.2g}" for name, value in off.items()),
+            )
+    return found
+
+
+def differences(network: CompactNet, path: Path) -> dict[str, float]:
+    """The largest absolute difference of each output between torch and onnxruntime, on random input."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    largest = dict.fromkeys(Heads._fields, 0.0)
+    for side in CHECKED:
+        given = _example(side, side)
+        with torch.inference_mode():
+            wanted = network(*given)
+        found = session.run(None, {k: v.numpy() for k, v in zip(_INPUTS, given, strict=True)})
+        for name, ours, theirs in zip(largest, wanted, found, strict=True):
+            largest[name] = max(largest[name], float(np.abs(ours.numpy() - theirs).max()))
+    return largest
+
+
+def _export(network: CompactNet, meta: dict[str, Any], path: Path) -> None:
+    import onnx
+
+    height, width = (STRIDE * torch.export.Dim(name, min=1, max=64) for name in ("rows", "columns"))
+    with _quiet():
+        program = torch.onnx.export(
+            network,
+            _example(128, 96),
+            dynamo=True,
+            input_names=list(_INPUTS),
+            output_names=list(Heads._fields),
+            dynamic_shapes=({2: height, 3: width}, {}, {}),
+            verbose=False,
+        )
+    assert program is not None  # noqa: S101 (with dynamo it never is)
+    model = program.model_proto
+    facts = {"config": json.dumps(network.config.as_json()), "meta": json.dumps(meta)}
+    onnx.helper.set_model_props(model, facts)
+    onnx.save(model, path)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """The exporter warns of packages that we do not use and of its own future."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _example(height: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(0)
+    mask = torch.arange(TOKENS)[None] < TOKENS // 2
+    tokens = torch.randn((1, TOKENS, WIDTH), generator=draw) * mask[..., None]
+    return torch.rand((1, 3, height, width), generator=draw), tokens, mask

@@ -1,0 +1,22 @@
+"""Numbers from a language model that looks at images: prompts, clients, one executor, strict parsers."""
+
+from __future__ import annotations
+
+from mie.judges.contracts import Answer, Draft, Image, JudgeOptions, ParseError, Prompt, Question
+from mie.judges.judge import Combined, Judge, combine, open_judge
+from mie.judges.prompts import load_prompt
+
+__all__ = [
+    "Answer",
+    "Combined",
+    "Draft",
+    "Image",
+    "Judge",
+    "JudgeOptions",
+    "ParseError",
+    "Prompt",
+    "Question",
+    "combine",
+    "load_prompt",
+    "open_judge",
+]

@@ -1,0 +1,282 @@
+"""The one place that calls a model: drafts in, answers out, every reply on disk before it counts."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import random
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from mie.errors import ImageError
+from mie.judges.contracts import (
+    Answer,
+    CallError,
+    Client,
+    Draft,
+    Image,
+    Message,
+    ParseError,
+    Question,
+    Reply,
+    Request,
+    Usage,
+)
+from mie.judges.cost import Budget, guess_tokens, usage_of
+from mie.judges.journal import Journal
+from mie.judges.pace import Pace, pause_before
+
+_AHEAD: Final = 4  # questions that are read while others wait for their replies
+_DECLINES: Final = re.compile(
+    r"\W*(?:(?:i['’]m|i am) (?:sorry|unable|not able)|sorry,|i can(?:no|['’])t)\b",
+    re.IGNORECASE,
+)
+
+
+@dataclass
+class Tally:
+    """What the questions of a session came to: the same after a kill and a resume as without."""
+
+    states: dict[str, int] = field(default_factory=dict)
+    models: set[str] = field(default_factory=set)
+    prompts: dict[str, str] = field(default_factory=dict)
+    replies: int = 0
+    repaired: int = 0
+    usage: Usage = field(default_factory=Usage)
+    asked: int = 0  # calls made now, not before
+
+    def count(self, answer: Answer) -> None:
+        self.states[answer.state] = self.states.get(answer.state, 0) + 1
+        self.repaired += answer.repaired
+        if answer.model:
+            self.models.add(answer.model)
+
+
+class Executor:
+    """Asks a client, within a budget, and keeps what it says in a journal."""
+
+    def __init__(
+        self,
+        client: Client,
+        journal: Journal,
+        budget: Budget,
+        *,
+        repeats: int = 1,
+        concurrency: int = 16,
+        time_limit: float | None = None,
+    ) -> None:
+        self.client = client
+        self.journal = journal
+        self.budget = budget
+        self.repeats = repeats
+        self.tally = Tally()
+        self._most = min(concurrency, client.at_once or concurrency)
+        self._time_limit = time_limit
+        self._draw = random.Random(0)  # noqa: S311 (jitter)
+        self._judge = [client.provider, client.model, dict(client.parameters)]
+        self._under_way: dict[str, asyncio.Task[Answer]] = {}
+        self._used: set[str] = set()  # replies that an answer rests on
+
+    async def run(
+        self, drafts: Iterable[Draft], progress: Callable[[int], None] | None = None
+    ) -> dict[str, tuple[Answer, ...]]:
+        """Every draft's answers by its key. `progress` is told how many drafts are answered.
+
+        The iterator and `make` are called in threads, one at a time for the iterator.
+        """
+        self._pace = Pace(self._most)
+        self._deadline = None
+        if self._time_limit is not None:
+            self._deadline = asyncio.get_running_loop().time() + self._time_limit
+        answers: dict[str, tuple[Answer, ...]] = {}
+        source, lock = iter(drafts), threading.Lock()
+
+        async def work() -> None:
+            while (found := await asyncio.to_thread(_next, source, lock)) is not None:
+                draft, question, trouble = found
+                if question is None:
+                    given = tuple(
+                        self._counted(Answer("failed", reason=trouble)) for _ in range(self.repeats)
+                    )
+                else:
+                    given = tuple([await self._answer(draft.key, question, r) for r in range(self.repeats)])
+                answers[draft.key] = given
+                if progress is not None:
+                    progress(len(answers))
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(self._most + _AHEAD):
+                    group.create_task(work())
+        except* Exception as errors:
+            raise _first(errors) from None
+        finally:
+            await self.journal.drain()
+        return answers
+
+    async def _answer(self, key: str, question: Question, repeat: int) -> Answer:
+        """Two questions with the same content share one call."""
+        self.tally.prompts[question.prompt.name] = question.prompt.sha256
+        content = content_key(self._judge, question, repeat)
+        task = self._under_way.get(content)
+        if task is None:
+            task = asyncio.ensure_future(self._conversation(key, question, repeat, content))
+            self._under_way[content] = task
+            task.add_done_callback(lambda _: self._under_way.pop(content, None))
+        try:
+            return self._counted(await asyncio.shield(task))
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+
+    def _counted(self, answer: Answer) -> Answer:
+        self.tally.count(answer)
+        return answer
+
+    async def _conversation(self, key: str, question: Question, repeat: int, content: str) -> Answer:
+        """The first reply, and where it cannot be read one more."""
+        first = (Message("system", (question.prompt.system,)), Message("user", question.parts))
+        line = await self._line(Request(key, repeat, first, question.schema), question, content)
+        answer = _read(line, question)
+        if answer.state != "unparseable":
+            return answer
+        told = f"Your reply could not be read: {answer.reason}. Reply again, in full, in the form asked for."
+        again = (*first, Message("assistant", (answer.reply or " ",)), Message("user", (told,)))
+        line = await self._line(Request(key, repeat, again, question.schema), question, f"{content}+repair")
+        second = _read(line, question, repaired=True)
+        if isinstance(line, dict):
+            return second
+        # The first reply counts among the replies; the question stays open, and is repaired next time.
+        return Answer(
+            second.state, reason=f"{answer.reason}; its repair: {second.reason}", model=answer.model
+        )
+
+    async def _line(self, request: Request, question: Question, content: str) -> dict[str, Any] | Answer:
+        """The reply's line, from the journal or from the model; an `Answer` where there was no reply."""
+        line = self.journal.find(content)
+        if line is None:
+            try:
+                reply = await self._call(request, guess_tokens(question))
+            except CallError as error:
+                return Answer(error.kind, reason=error.reason)
+            line = self._written(request, question, content, reply)
+            await self.journal.append(line)
+        if content not in self._used:
+            self._used.add(content)
+            self.tally.replies += 1
+            self.tally.usage += usage_of(line)
+        return line
+
+    def _written(self, request: Request, question: Question, content: str, reply: Reply) -> dict[str, Any]:
+        shown = [part if isinstance(part, str) else {"image": part.digest} for part in question.parts]
+        return {
+            "content": content,
+            "key": request.key,
+            "repeat": request.repeat,
+            "repair": content.endswith("+repair"),
+            "prompt": question.prompt.name,
+            "sha256": question.prompt.sha256,
+            "parts": shown,
+            "provider": self.client.provider,
+            "model": reply.model,
+            "reply": reply.text,
+            "finish": reply.finish,
+            "refusal": reply.refusal,
+            "usage": {"input": reply.usage.input, "output": reply.usage.output},
+            "cost": None if self.budget.price is None else self.budget.price.of(reply.usage),
+        }
+
+    async def _call(self, request: Request, guess: Usage) -> Reply:
+        """One reply, with as many tries as the client's patience allows."""
+        loop, patience = asyncio.get_running_loop(), self.client.patience
+        end = loop.time() + patience.total
+        for retry in range(patience.retries + 1):
+            try:
+                return await self._try(request, guess)
+            except CallError as error:
+                if not error.retry or retry == patience.retries:
+                    raise
+                pause = 0.0
+                if not error.at_once:
+                    pause = max(error.retry_after or 0.0, pause_before(retry, self._draw))
+                if loop.time() + pause > end:
+                    reason = f"{error.reason}; no patience for {pause:.0f} s more"
+                    raise CallError(error.kind, reason) from None
+                await asyncio.sleep(pause)
+        raise AssertionError("the last try returns or raises")
+
+    async def _try(self, request: Request, guess: Usage) -> Reply:
+        seconds = self.client.patience.call
+        started = await self._pace.enter()
+        trouble, retry_after = False, None
+        try:
+            if self._deadline is not None and started > self._deadline:
+                reason = f"the time limit of {self._time_limit:g} s for all questions has passed"
+                raise CallError("timed_out", reason, retry=False)
+            with self.budget.reserved(guess):
+                self.tally.asked += 1
+                async with asyncio.timeout(seconds):
+                    reply = await self.client.ask(request)
+                self.budget.pay(reply.usage)
+                return reply
+        except TimeoutError:
+            trouble = True
+            raise CallError("timed_out", f"no reply within {seconds:g} s") from None
+        except CallError as error:
+            trouble, retry_after = error.retry and not error.at_once, error.retry_after
+            raise
+        finally:
+            self._pace.leave(started, trouble=trouble, retry_after=retry_after)
+
+
+def content_key(judge: list[Any], question: Question, repeat: int) -> str:
+    """Changes with all that a reply depends on: who is asked, how, in which words, about which pixels."""
+    parts = [["text", p] if isinstance(p, str) else ["image", p.digest] for p in question.parts]
+    body = [judge, question.prompt.system, parts, question.schema, repeat]
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def _next(source: Iterator[Draft], lock: threading.Lock) -> tuple[Draft, Question | None, str] | None:
+    """The next draft as a question, its images' digests taken; or why it cannot be asked."""
+    with lock:
+        draft = next(source, None)
+    if draft is None:
+        return None
+    try:
+        question = draft.make()
+    except ImageError as error:
+        return draft, None, error.reason
+    for part in question.parts:
+        if isinstance(part, Image):
+            part.digest  # noqa: B018 (taken here, in a thread, and kept)
+    return draft, question, ""
+
+
+def _read(line: dict[str, Any] | Answer, question: Question, *, repaired: bool = False) -> Answer:
+    """What a reply amounts to."""
+    if isinstance(line, Answer):
+        return line
+    text, model = line["reply"], line["model"]
+    if line["refusal"]:
+        return Answer("refused", None, str(line["refusal"])[:200], model, text)
+    if line["finish"] == "content_filter":
+        return Answer("filtered", None, "stopped by a content filter", model, text)
+    if line["finish"] == "length":
+        return Answer("truncated", None, "the reply hit its token limit", model, text)
+    try:
+        return Answer("done", question.parser(text), "", model, text, repaired)
+    except ParseError as error:
+        if _DECLINES.match(text):
+            return Answer("refused", None, text[:200], model, text)
+        return Answer("unparseable", None, str(error), model, text)
+
+
+def _first(errors: BaseExceptionGroup[Any]) -> BaseException:
+    found: BaseException = errors
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    return found

@@ -1,0 +1,187 @@
+"""A judge at work on one run: opened with what the user said, asked by a protocol, and put on record."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mie.errors import ConfigError
+from mie.images.files import folder_lock
+from mie.judges.clients import open_client
+from mie.judges.contracts import Answer, Client, Draft, JudgeOptions, Prompt, Usage
+from mie.judges.cost import FREE, Budget, find_price, guess_draft, read_prices, usage_of
+from mie.judges.executor import Executor
+from mie.judges.journal import Journal
+from mie.judges.privacy import check_may_leave
+from mie.spec import parse_spec
+
+T = TypeVar("T")
+
+
+class Judge:
+    """What a protocol talks to."""
+
+    def __init__(self, options: JudgeOptions, client: Client, journal: Journal) -> None:
+        self._options = options
+        self._client = client
+        self._journal = journal
+        price = FREE if client.free else find_price(client.model, read_prices(options.prices))
+        if price is None and options.cost_limit is not None:
+            raise ConfigError(
+                "a cost limit needs a price",
+                where=f"model {client.model}",
+                found="not in the price table",
+                fix=f"give --prices FILE with `{client.model}: {{input: ..., output: ...}}`",
+            )
+        self._executor = Executor(
+            client,
+            journal,
+            Budget(price, options.cost_limit, map(usage_of, journal.lines())),
+            repeats=options.repeats,
+            concurrency=options.concurrency,
+            time_limit=options.time_limit,
+        )
+        self._loop = asyncio.Runner()
+
+    def ask(
+        self, drafts: Iterable[Draft], progress: Callable[[int], None] | None = None
+    ) -> dict[str, tuple[Answer, ...]]:
+        """Each draft's answers, one for each repeat. What the journal holds is not asked again."""
+        return _outside(lambda: self._loop.run(self._executor.run(drafts, progress)))
+
+    def estimate(self, drafts: Iterable[Draft]) -> dict[str, Any]:
+        """Calls that are yet to be made, their tokens and cost, good to a factor of two. Makes none."""
+        calls = kept = 0
+        usage = Usage()
+        for draft in drafts:
+            for repeat in range(self._options.repeats):
+                if self._journal.has_key(draft.key, repeat):
+                    kept += 1
+                else:
+                    calls += 1
+                    usage += guess_draft(draft)
+        price = self._executor.budget.price
+        return {
+            **self._identity(),
+            "calls": calls,
+            "already_answered": kept,
+            "input_tokens": usage.input,
+            "output_tokens": usage.output,
+            "cost_usd": None if price is None else price.of(usage),
+            "spent_usd": None if price is None else self._executor.budget.spent,
+        }
+
+    def record(self, metrics: Sequence[str]) -> dict[str, Any]:
+        """Who judged, under which words, with what outcome: for the scores' header and the summary.
+
+        `metrics` are the names that rest on the judge: they compare under the same judge alone.
+        """
+        tally, price = self._executor.tally, self._executor.budget.price
+        return {
+            **self._identity(),
+            "metrics": list(metrics),
+            "answered_by": sorted(tally.models),
+            "prompts": dict(sorted(tally.prompts.items())),
+            "repeats": self._options.repeats,
+            "states": dict(sorted(tally.states.items())),
+            "repaired": tally.repaired,
+            "replies": tally.replies,
+            "usage": {"input": tally.usage.input, "output": tally.usage.output},
+            "cost_usd": None if price is None else price.of(tally.usage),
+            "deidentified_by_user": self._options.deidentified,
+        }
+
+    def stamp(self, answers: Sequence[Answer], prompt: Prompt) -> dict[str, str]:
+        """What is stored with one score."""
+        models = sorted({answer.model for answer in answers if answer.model})
+        return {
+            "provider": self._client.provider,
+            "model": ", ".join(models) or self._client.model,
+            "prompt": prompt.name,
+            "sha256": prompt.sha256,
+        }
+
+    @property
+    def calls(self) -> int:
+        """Calls made since this judge was opened."""
+        return self._executor.tally.asked
+
+    def close(self) -> None:
+        _outside(lambda: self._loop.run(self._client.close()))
+        _outside(self._loop.close)
+        self._journal.close()
+
+    def _identity(self) -> dict[str, Any]:
+        return {
+            "judge": str(parse_spec(self._options.spec, noun="judge").masked()),
+            "provider": self._client.provider,
+            "model": self._client.model,
+            "parameters": dict(self._client.parameters),
+        }
+
+
+def _outside(work: Callable[[], T]) -> T:
+    """In this thread; where an event loop runs in it already, as in a notebook, in another."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return work()
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(work).result()
+
+
+@contextlib.contextmanager
+def open_judge(options: JudgeOptions, folder: Path, *, dataset: Mapping[str, Any]) -> Iterator[Judge]:
+    """The judge, with its replies in `folder`. `dataset` is what `dataset.json` says.
+
+    `MieError` where images may not leave this machine. A dry run may always: it sends none.
+    """
+    if options.repeats < 1 or options.concurrency < 1:
+        raise ConfigError("a judge's option does not make sense", expected="repeats and concurrency from 1")
+    client = open_client(options.spec)
+    if not options.dry_run:
+        check_may_leave(client, dataset, acknowledged=options.deidentified)
+        client.ready()
+    with folder_lock(folder):
+        judge = Judge(options, client, Journal(folder / f"{file_name(client)}.jsonl"))
+        try:
+            yield judge
+        finally:
+            judge.close()
+
+
+def file_name(client: Client) -> str:
+    """`host-model`, in characters that every file system takes."""
+    plain = f"{client.provider}-{client.model}"
+    safe = re.sub(r"[^A-Za-z0-9._-]", "_", plain)[:80]
+    if safe == plain:
+        return safe
+    return f"{safe}-{hashlib.sha256(plain.encode()).hexdigest()[:8]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Combined:
+    """Several repeats as one: their means, or the reason why there is none."""
+
+    values: tuple[float, ...] | None
+    reason: str = ""
+    spread: float = 0.0  # the largest difference between two repeats in any value
+
+
+def combine(answers: Sequence[Answer], numbers: Callable[[Any], Sequence[float]] = tuple) -> Combined:
+    """The mean of the repeats that are done; `numbers` takes an answer's value to its numbers."""
+    rows = [tuple(map(float, numbers(answer.value))) for answer in answers if answer.done]
+    if not rows:
+        reasons = dict.fromkeys(f"judge {answer.state}: {answer.reason}" for answer in answers)
+        return Combined(None, "; ".join(reasons) or "the judge was not asked")
+    columns = list(zip(*rows, strict=True))
+    spread = max((max(column) - min(column) for column in columns), default=0.0)
+    return Combined(tuple(math.fsum(column) / len(column) for column in columns), "", spread)

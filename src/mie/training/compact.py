@@ -1,0 +1,132 @@
+"""The compact editor as a trainee: its data, its losses, its validation by the benchmark's own metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812
+from pydantic import Field
+from torch import Tensor, nn
+
+from mie.editors.compact.network import CompactNet, NetConfig
+from mie.editors.compact.text import EmbeddingCache, TextEncoder
+from mie.editors.compact.weights import save_weights
+from mie.records import Pixels
+from mie.training.compact_data import CompactData, Views
+from mie.training.compact_validation import Validation
+from mie.training.config import Strict, TrainConfig, parse_section
+from mie.training.losses import overlay_loss, restoration_loss
+from mie.training.pack import TRAIN, VALIDATION, Pack
+from mie.training.pack_files import read_pack
+from mie.training.seeds import step_seed
+from mie.training.simulate import add_pairs, fresh_pairs, wide_jobs
+from mie.training.trainee import Trainee
+
+
+class DataConfig(Strict):
+    """Where the packs are (`mie pack`), and how a batch is made up of them."""
+
+    packs: list[str] = Field(min_length=1)
+    shares: dict[str, float] = Field({"perception": 0.6, "transformation": 0.4})
+    absent: float = Field(0.07, ge=0, lt=1, description="perception rows asked for what is not there")
+    fresh: int = Field(0, ge=0, description="new simulations for each target, made before training begins")
+    leave_out: list[str] = Field([], description="sources not trained on")
+    validate_rows: int = Field(600, ge=1)
+
+
+class ModelConfig(Strict):
+    """The network's shape, and the file of the trunk's pretrained weights (none: from scratch)."""
+
+    trunk: str | None = None
+    trunk_lr: float = Field(0.2, gt=0, le=1, description="the pretrained trunk's share of the rate")
+    widths: tuple[int, int, int, int] = (64, 96, 192, 320)
+    down: tuple[int, int, int, int] = (1, 2, 2, 2)
+    up: tuple[int, int, int] = (2, 1, 1)
+
+
+class Compact(Trainee):
+    score = "score"
+
+    def __init__(self, config: TrainConfig) -> None:
+        self.config = config
+        self.data = parse_section(DataConfig, config.data, where="data")
+        self.shape = parse_section(ModelConfig, config.model, where="model")
+        self.slower = {"trunk.": self.shape.trunk_lr}
+
+    def check(self) -> Mapping[str, Any]:
+        self._packs = [self._kept(read_pack(self.config.path(path))) for path in self.data.packs]
+        return {"packs": [pack.facts["digest"] for pack in self._packs]}
+
+    def prepare(self, device: torch.device) -> None:
+        self.device = device
+        packs = [self._with_fresh_pairs(pack) for pack in self._packs]
+        self.pool = CompactData(packs, TRAIN, device)
+        encoder = EmbeddingCache(encoder=TextEncoder(device=str(device)))
+        tokens, mask = encoder.encode(self.pool.prompts.texts)
+        self.tokens, self.token_mask = tokens.to(device), mask.to(device)
+        rows = [(pack, row) for pack in self._packs for row in pack.rows if row.fold == VALIDATION]
+        self.validation = Validation(rows, self.data.validate_rows, encoder, device, self.config.seed)
+
+    def model(self) -> nn.Module:
+        net = CompactNet(NetConfig(self.shape.widths, self.shape.down, self.shape.up))
+        if self.shape.trunk is not None:
+            path = self.config.path(self.shape.trunk)
+            net.trunk.load_pretrained(torch.load(path, weights_only=True, map_location="cpu"))
+        return net
+
+    def batch(self, step: int, rank: int, world: int) -> Any:
+        seed = step_seed(self.config.seed, step, rank)
+        rng = np.random.default_rng(seed)
+        count = self.config.batch // world
+        return {"seed": seed, **self.pool.choose(rng, count, self.data.shares, self.data.absent)}
+
+    def loss(self, model: nn.Module, batch: Any, step: int) -> tuple[Tensor, dict[str, Tensor]]:
+        views = self.pool.views(batch, batch["seed"])
+        heads = model(views.image, self.tokens[views.prompt].float(), self.token_mask[views.prompt])
+        return _sum(views, heads)
+
+    def validate(self, model: nn.Module) -> dict[str, float | None]:
+        return self.validation.figures(model)
+
+    def grid(self, model: nn.Module) -> Pixels | None:
+        return self.validation.grid(model)
+
+    def save(self, model: nn.Module, path: Path, facts: Mapping[str, Any]) -> None:
+        config = NetConfig(self.shape.widths, self.shape.down, self.shape.up)
+        save_weights(path, model.state_dict(), config, facts)
+
+    def _with_fresh_pairs(self, pack: Pack) -> Pack:
+        if not self.data.fresh:
+            return pack
+        jobs = wide_jobs(pack, self.data.fresh, seed=self.config.seed)
+        return add_pairs(pack, fresh_pairs(pack, jobs=jobs, seed=self.config.seed))
+
+    def _kept(self, pack: Pack) -> Pack:
+        left_out = set(self.data.leave_out)
+        pack.rows = [row for row in pack.rows if row.source not in left_out]
+        return pack
+
+
+def _sum(views: Views, heads: Any) -> tuple[Tensor, dict[str, Tensor]]:
+    """The weighted sum, and its parts."""
+    p = len(views.overlay)
+    painted = overlay_loss(heads.overlay[:p], views.overlay, views.counted, views.asked)
+    residual = heads.residual
+    flat = views.grey[:, None, None, None]
+    residual = torch.where(flat, residual.mean(1, keepdim=True).expand_as(residual), residual)
+    mended = restoration_loss(views.image[p:] + residual[p:], views.goal)
+    # Each head stays still where the other works.
+    still = heads.residual[:p].abs().mean() if p else painted.new_zeros(())
+    closed = F.softplus(heads.overlay[p:]).mean() if p < len(views.image) else painted.new_zeros(())
+    kind = F.cross_entropy(heads.perspective, views.perspective)
+    there = painted.new_zeros(())
+    if p:
+        there = F.binary_cross_entropy_with_logits(heads.presence[:p], views.present)
+    count = len(views.image)
+    loss = (painted.sum() + mended.sum()) / count + 0.5 * still + 0.1 * closed + 0.1 * kind + 0.1 * there
+    parts = {"overlay": painted.mean(), "restoration": mended.mean(), "perspective": kind, "presence": there}
+    return loss, {name: value.detach() for name, value in parts.items()}

@@ -1,0 +1,173 @@
+"""The training file: YAML read into models that refuse unknown keys and suggest the near one."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
+
+from mie.errors import ConfigError
+from mie.vocabulary import nearest_name
+
+_VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+# What may differ when a run goes on: it changes what is written down, never the weights of a step.
+_FREE: Final = {"name", "checkpoint", "validate", "log_every"}
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class Strict(BaseModel):
+    """Refuses unknown keys; trainees read `data` and `model` into children of it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class OptimizerConfig(Strict):
+    """AdamW with linear warm-up, then a cosine from `lr` down to `floor * lr`."""
+
+    lr: float = Field(7e-4, gt=0)
+    weight_decay: float = Field(0.02, ge=0)
+    warmup: int = Field(300, ge=0, description="steps")
+    clip: float = Field(1.0, gt=0, description="largest norm of the gradient")
+    floor: float = Field(0.02, ge=0, le=1)
+
+
+class CheckpointConfig(Strict):
+    every: int = Field(500, ge=1)
+    keep: int = Field(2, ge=1, description="the newest ones; the best is kept besides")
+
+
+class ValidateConfig(Strict):
+    every: int = Field(1000, ge=1)
+
+
+class TrainConfig(Strict):
+    """A whole training file."""
+
+    name: str = Field(min_length=1, max_length=96)
+    trainee: str = Field(description="a known name, or module:Class")
+    seed: int = Field(0, ge=0, lt=2**31)
+    steps: int = Field(ge=1)
+    batch: int = Field(ge=1, description="images per step, over all processes")
+    optimizer: OptimizerConfig = OptimizerConfig()
+    ema: float = Field(0.998, ge=0, lt=1)
+    precision: Literal["bf16", "fp32"] = "bf16"
+    compile: bool = False
+    channels_last: bool = True
+    gradient_checkpointing: bool = False
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    # Not named `validate`: that is a method of every pydantic model.
+    validation: ValidateConfig = Field(ValidateConfig(), alias="validate")
+    log_every: int = Field(20, ge=1)
+    data: dict[str, Any] = {}
+    model: dict[str, Any] = {}
+
+    _base: Path = PrivateAttr(default_factory=Path)
+
+    @field_validator("name")
+    @classmethod
+    def _safe_name(cls, value: str) -> str:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", value):
+            raise ValueError("a name has letters, digits, '.', '_' and '-' only")
+        return value
+
+    def path(self, text: str | Path) -> Path:
+        """A path of the file: relative ones begin at the file's folder."""
+        return self._base / Path(text).expanduser()
+
+    def document(self) -> dict[str, Any]:
+        """The file with every default, as `train.json` keeps it."""
+        return self.model_dump(mode="json", by_alias=True)
+
+    def decisive(self) -> dict[str, Any]:
+        """What the weights depend on: a run goes on only where all of this is the same."""
+        return {key: value for key, value in self.document().items() if key not in _FREE}
+
+
+def read_config(path: Path) -> TrainConfig:
+    """The training file at `path`. `${NAME}` in a string is the environment's."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError("cannot read the training file", where=path, found=error) from None
+    try:
+        body = _UniqueKeys(text).get_single_data()
+    except yaml.YAMLError as error:
+        raise ConfigError("the training file is not valid YAML", where=path, found=error) from None
+    if not isinstance(body, dict):
+        raise ConfigError("the training file is not a mapping", where=path, expected="name:, trainee:, ...")
+    return parse_config(body, where=str(path), base=path.parent)
+
+
+def parse_config(body: Mapping[str, Any], *, where: str = "config", base: Path | str = ".") -> TrainConfig:
+    """A training file's content; `base` is where relative paths in it begin."""
+    config = parse_section(TrainConfig, _expanded(dict(body), where), where=where)
+    config._base = Path(base)
+    return config
+
+
+def parse_section(model: type[M], body: Mapping[str, Any], *, where: str) -> M:
+    """`body` as a `model`; an unknown key is refused and the near one suggested."""
+    try:
+        return model.model_validate(body)
+    except ValidationError as error:
+        raise _explained(error, model, where) from None
+
+
+def _explained(error: ValidationError, model: type[BaseModel], where: str) -> ConfigError:
+    first = error.errors()[0]
+    place = f"{where}: {'.'.join(map(str, first['loc']))}"
+    if first["type"] == "extra_forbidden":
+        key = str(first["loc"][-1])
+        near = nearest_name(key, _keys(model) - {key})
+        fix = f"did you mean {near!r}?" if near else "see docs/train.md for the keys"
+        return ConfigError(f"unknown key {key!r}", where=place, fix=fix)
+    found = first.get("input")
+    return ConfigError(
+        first["msg"], where=place, found=None if isinstance(found, dict) else repr(found)[:120]
+    )
+
+
+def _keys(model: type[BaseModel]) -> set[str]:
+    found = set()
+    for name, field in model.model_fields.items():
+        found.add(field.alias or name)
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            found |= _keys(field.annotation)
+    return found
+
+
+def _expanded(value: Any, where: str) -> Any:
+    if isinstance(value, dict):
+        return {key: _expanded(item, where) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_expanded(item, where) for item in value]
+    return _VARIABLE.sub(lambda match: _variable(match[1], where), value) if isinstance(value, str) else value
+
+
+def _variable(name: str, where: str) -> str:
+    if name not in os.environ:
+        raise ConfigError(
+            f"the environment variable {name} is not set", where=where, fix=f"run `export {name}=...` first"
+        )
+    return os.environ[name]
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """SafeLoader that refuses a key given twice instead of keeping the last."""
+
+
+def _mapping(loader: _UniqueKeys, node: yaml.MappingNode) -> dict[Any, Any]:
+    keys = [loader.construct_object(key) for key, _ in node.value]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise yaml.constructor.ConstructorError(None, None, f"key {key!r} given twice", node.start_mark)
+    return loader.construct_mapping(node, deep=True)
+
+
+_UniqueKeys.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)

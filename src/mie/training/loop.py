@@ -1,0 +1,289 @@
+"""`mie train`: one loop for all that we train, which goes on where it was killed.
+
+Batches, losses and random numbers depend on (seed, step) alone, and a checkpoint holds every tensor that a
+step changes. So a run that is killed at any moment and started again ends with the weights of a run that
+nobody interrupted: bit for bit on a CPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from mie.errors import ConfigError, MieError
+from mie.images.files import folder_lock
+from mie.training import machine
+from mie.training.checkpoint import newest, read_checkpoint
+from mie.training.config import TrainConfig
+from mie.training.datasets import check_datasets
+from mie.training.folder import Folder
+from mie.training.keeper import Keeper
+from mie.training.memory import peak_gib
+from mie.training.prefetch import Prefetch
+from mie.training.registry import make_trainee
+from mie.training.schedule import learning_rate
+from mie.training.seeds import seed_step
+from mie.training.session import Session
+from mie.training.timing import Profile
+
+PATIENCE: Final = 20  # steps in a row without a finite gradient
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where the training stands, each time a line is logged, or what it is busy with (`note`)."""
+
+    step: int
+    steps: int
+    first: int  # the step this sitting began at
+    loss: float | None = None
+    images_per_second: float | None = None
+    memory_gib: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A training as far as it has come: `info` is `train.json`."""
+
+    folder: Path
+    info: dict[str, Any]
+    profile: dict[str, Any] | None = None
+
+    @property
+    def complete(self) -> bool:
+        return bool(self.info["status"] == "complete")
+
+
+Show = Callable[[Progress], None]
+
+
+def train(
+    config: TrainConfig,
+    out: Path,
+    *,
+    device: str | None = None,
+    stop_after: float | None = None,
+    profile: int = 0,
+    progress: Show = lambda _: None,
+) -> Trained:
+    """Train what `config` names into the folder `out`, or go on with it.
+
+    After `stop_after` seconds the loop stops at the end of a step, with a checkpoint. `profile` steps are
+    timed by phase after a warm-up.
+    """
+    folder = Folder(out)
+    folder.refuse_foreign()
+    main = machine.rank() == 0
+    with folder_lock(out) if main else contextlib.nullcontext(), _full_disk(out):
+        return _Training(config, folder, main, progress).run(device, stop_after, profile)
+
+
+@contextlib.contextmanager
+def _full_disk(out: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        last = newest(out / "checkpoints")
+        raise MieError(
+            "the disk is full",
+            where=out,
+            found=os.strerror(error.errno),
+            fix="free some space and run the same command again: it goes on from "
+            + (last.name if last else "the beginning"),
+        ) from error
+
+
+class _Training:
+    """One sitting. Only the main process writes; the others step along."""
+
+    def __init__(self, config: TrainConfig, folder: Folder, main: bool, progress: Show) -> None:
+        self.config = config
+        self.folder = folder
+        self.main = main
+        self.show = progress if main else lambda _: None
+        self.started = time.monotonic()
+        self.first = 0
+
+    def run(self, device: str | None, stop_after: float | None, profile: int) -> Trained:
+        self._say("checking the data")
+        self.trainee = make_trainee(self.config)
+        body = self._identify(self.trainee.check())
+        if (info := self.folder.info()) is not None and info["status"] == "complete":
+            return Trained(self.folder.path, info)
+        self.accelerator = accelerator = machine.open_accelerator(self.config, device)
+        accelerator.wait_for_everyone()  # until the main process has checked the folder
+        self.keeper = Keeper(self.config, self.folder, {**body, **machine.facts(accelerator.device)})
+        self._say("reading the data")
+        self.trainee.prepare(accelerator.device)
+        self.session = Session(self.config, self.trainee, accelerator)
+        self._resume()
+        self.stop_at = None if stop_after is None else self.started + stop_after
+        self.profile = Profile(profile, accelerator.device)
+        self.profiled: dict[str, Any] | None = None
+        with contextlib.ExitStack() as stack:
+            if self.main:
+                self.keeper.open(stack, self.first)
+            try:
+                if self._steps() and self.main:
+                    self.keeper.ship(self.trainee)
+            except BaseException:
+                with contextlib.suppress(OSError, MieError):  # the first error is the one to tell
+                    if self.main:
+                        self.keeper.status("interrupted")
+                raise
+        accelerator.end_training()
+        return Trained(self.folder.path, self.keeper.body, self.profiled)
+
+    def _identify(self, checked: Mapping[str, Any]) -> dict[str, Any]:
+        """What is known before the first step; a folder that holds another training is refused."""
+        world = machine.world()
+        if self.config.batch % world:
+            raise ConfigError(
+                "the batch cannot be shared out", expected=f"a multiple of {world}", found=self.config.batch
+            )
+        if not self.main:
+            return {}
+        known = (self.folder.info() or {}).get("datasets", {})
+        datasets = check_datasets(self.config, known, self._say)
+        decisive = {
+            **self.config.decisive(),
+            "processes": world,
+            "data_digests": {**checked, **{name: fact["digest"] for name, fact in datasets.items()}},
+        }
+        self.folder.refuse_other(decisive)
+        return {"config": self.config.document(), "decisive": decisive, "datasets": datasets}
+
+    def _resume(self) -> None:
+        last = newest(self.folder.checkpoints)
+        if last is not None:
+            state, files = read_checkpoint(last)
+            self.session.restore(files, state, last)
+            self.first, self.keeper.best, self.keeper.seconds = state["step"], state["best"], state["seconds"]
+
+    def _steps(self) -> bool:
+        """Step until the end, or until the time is up; true at the end."""
+        config, session = self.config, self.session
+        make = lambda step: self.trainee.batch(step, session.rank, session.world)
+        prefetch = Prefetch(make, self.first, config.steps, pin=session.device.type == "cuda")
+        batches = iter(prefetch)
+        self.clock, self.logged = time.monotonic(), self.first
+        try:
+            for step in range(self.first, config.steps):
+                ran_out = None
+                try:
+                    session.step(step, next(batches)[1], self.profile)
+                except torch.OutOfMemoryError as error:
+                    ran_out = str(error)
+                if ran_out is not None:  # outside `except`, whose traceback would keep the tensors
+                    prefetch.close()
+                    raise session.out_of_memory(step, ran_out)
+                if self.profile.step_done():
+                    self._profile(step + 1)
+                if self._after(step + 1) and step + 1 < config.steps:
+                    return False
+        finally:
+            prefetch.close()
+        return True
+
+    def _after(self, done: int) -> bool:
+        """Log, validate, save what is due after `done` steps; true when the time is up."""
+        config = self.config
+        last = done == config.steps
+        log = done % config.log_every == 0
+        stop = self._time_is_up(log)
+        validate = last or done % config.validation.every == 0
+        save = last or stop or done % config.checkpoint.every == 0
+        if log or validate or save:
+            # Also before a checkpoint: a run that goes on from it logs the same means.
+            counts = self._log(done)
+        if validate and self.main:
+            # The weights of a new best must be on disk: they are what is shipped.
+            save |= self._validate(done)
+        if save and self.main:
+            self._say("saving", done)
+            random = {"seed": config.seed, "next_step": done, "processes": self.session.world}
+            self.keeper.checkpoint(done, self.session.snapshot(), {**counts, "random": random})
+        if validate or save:
+            self.accelerator.wait_for_everyone()
+            self.clock, self.logged = time.monotonic(), done
+        if stop and not last and self.main:
+            self.keeper.status("stopped", done)
+        return stop
+
+    def _time_is_up(self, log: bool) -> bool:
+        if self.stop_at is None:
+            return False
+        late = time.monotonic() >= self.stop_at
+        if self.session.world == 1:
+            return late
+        if not log:  # the processes agree when they wait for the device anyway
+            return False
+        flag = torch.tensor(float(late), device=self.session.device)
+        torch.distributed.broadcast(flag, 0)
+        return bool(flag.item())
+
+    def _log(self, done: int) -> dict[str, int]:
+        """A line of the log. The counts of skipped steps, which a checkpoint remembers."""
+        session, optimizer = self.session, self.session.optimizer
+        means, (skipped, in_a_row) = session.meter.read(optimizer.skipped, optimizer.in_a_row)
+        now = time.monotonic()
+        rate = self.config.batch * (done - self.logged) / max(now - self.clock, 1e-9)
+        self.clock, self.logged = now, done
+        if self.main:
+            memory = peak_gib(session.device)
+            facts = {
+                **{name: _rounded(value) for name, value in means.items()},
+                "lr": _rounded(learning_rate(done - 1, self.config.steps, self.config.optimizer)),
+                "images_per_second": round(rate, 1),
+                "memory_gib": memory,
+                "skipped": int(skipped),
+                "seconds": round(self.keeper.spent(), 2),
+            }
+            self.keeper.line("train", done, facts)
+            self.show(Progress(done, self.config.steps, self.first, means["loss"], rate, memory))
+        if in_a_row >= PATIENCE:
+            last = newest(self.folder.checkpoints)
+            raise MieError(
+                f"the gradient was not finite in {in_a_row:.0f} steps in a row",
+                where=f"step {done}",
+                found=f"{skipped:.0f} skipped steps in all; the weights are those before them",
+                fix=f"the last checkpoint is {last or 'not written yet'}; lower optimizer.lr or look at the "
+                "loss, and train in another folder",
+            )
+        return {"skipped": int(skipped), "skipped_in_a_row": int(in_a_row)}
+
+    def _validate(self, done: int) -> bool:
+        """Figures and a grid of the averaged weights; true when they are the best so far."""
+        self._say("validating", done)
+        before = time.monotonic()
+        seed_step(self.config.seed, done)
+        with torch.no_grad():
+            figures = self.trainee.validate(self.session.average)
+            pixels = self.trainee.grid(self.session.average)
+        if pixels is not None:
+            self.keeper.grid(done, pixels)
+        return self.keeper.validation(done, self.trainee.score, figures, time.monotonic() - before)
+
+    def _profile(self, done: int) -> None:
+        self.profiled = self.profile.report(self.config.batch, self.trainee.flops_per_image)
+        if self.main:
+            self.keeper.line("profile", done, self.profiled)
+
+    def _say(self, note: str, step: int | None = None) -> None:
+        self.show(Progress(self.first if step is None else step, self.config.steps, self.first, note=note))
+
+
+def _rounded(value: float | None) -> float | None:
+    """Six significant digits are enough for a log."""
+    return None if value is None else float(f"{value:.6g}")

@@ -1,0 +1,46 @@
+"""Which samples make up a batch: rows drawn by group, kinds in exact shares."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Rows in groups (a data set's target, a kind of pair). A group of n rows is drawn by n to the `power`.
+
+    Power 1 draws every row alike, so large data sets rule; 0 draws every group alike, so a group of three is
+    learnt by heart.
+    """
+
+    rows: tuple[NDArray[np.int64], ...]
+    share: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, keys: Sequence[Hashable], power: float) -> Groups:
+        members: dict[Hashable, list[int]] = {}
+        for row, key in enumerate(keys):
+            members.setdefault(key, []).append(row)
+        weight = np.array([len(m) ** power for m in members.values()])
+        return cls(tuple(np.array(m) for m in members.values()), weight / weight.sum())
+
+    def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.int64]:
+        groups = rng.choice(len(self.rows), count, p=self.share)
+        places = rng.random(count)
+        drawn = [self.rows[g][int(u * len(self.rows[g]))] for g, u in zip(groups, places, strict=True)]
+        return np.array(drawn, np.int64)
+
+
+def counts(batch: int, shares: dict[str, float]) -> dict[str, int]:
+    """How many of a batch each kind gets: the same in every batch, so ratios hold exactly."""
+    whole = sum(shares.values())
+    exact = {name: batch * share / whole for name, share in shares.items()}
+    given = {name: int(value) for name, value in exact.items()}
+    by_rest = sorted(exact, key=lambda name: (given[name] - exact[name], name))
+    for name in by_rest[: batch - sum(given.values())]:
+        given[name] += 1
+    return given

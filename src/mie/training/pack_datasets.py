@@ -1,0 +1,190 @@
+"""Datasets to one pack: train splits read, scaled down, every image kept once, every row put into words."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mie.engines import cores
+from mie.errors import MieError
+from mie.images.hashes import pixel_digest
+from mie.images.png import decode_png
+from mie.images.resize import fitted_size, resize_image, resize_labels
+from mie.recipes.seeds import stable_hash
+from mie.recipes.transform_targets import TARGETS
+from mie.records import Pixels
+from mie.store.dataset import Dataset
+from mie.store.shards import read_rows
+from mie.training.pack import TRAIN, VALIDATION, Ask, Pack, Row, one_channel_if_grey
+from mie.training.row_asks import ask_for_row
+from mie.training.separation import joined_subjects, leaking
+
+_KEPT = ("id", "perspective", "task", "target", "modality", "anatomy", "source", "patient_id", "license")
+_ENOUGH = 4  # a data set with so many patients gives at least one for validation
+_READ = ("case_id", "prompt", "prompt_template", "colour", "bin", "params", "input", "target_image", "mask")
+
+
+def pack_datasets(
+    datasets: Sequence[Path | str],
+    *,
+    longest: int = 512,
+    validation: float = 0.1,
+    seed: int = 0,
+    wordings: int = 24,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Pack:
+    """The train splits of `datasets` as one pack.
+
+    Images keep their shape; a longer side above `longest` is scaled down to it. Every patient of the train
+    split (an image, where the patient is unknown) falls into the validation fold with chance `validation`, by
+    a hash of `seed`: in all datasets alike, and together with whoever shares an image, or nearly. A data set
+    (a row's `source`) with four patients or more gives at least one. A sample of one dataset whose patient or
+    image is in another's val or test split is left out; `facts["left_out"]` counts them.
+    """
+    opened = [Dataset(folder) for folder in datasets]
+    away = leaking(opened)
+    packer = _Packer(longest, wordings)
+    shards = [(dataset, path) for dataset in opened for path in dataset.shards(TRAIN)]
+    with ThreadPoolExecutor(cores()) as pool:
+        for done, (dataset, path) in enumerate(shards):
+            progress(done, len(shards))
+            rows = [row for row in read_rows(path, [*_KEPT, *_READ]) if row["id"] not in away]
+            for row, pixels in zip(rows, pool.map(packer.decode, rows), strict=True):
+                packer.add(row, pixels, dataset.info["recipe"])
+    packer.draw_folds(validation, seed)
+    progress(len(shards), len(shards))
+    packer.pack.facts |= {
+        "datasets": [{"name": d.name, "digest": d.digest} for d in opened],
+        "longest": longest,
+        "validation": validation,
+        "seed": seed,
+        "wordings": wordings,
+        "left_out": dict(Counter(away.values())),
+    }
+    if not packer.pack.rows:
+        raise MieError(
+            "nothing to train on",
+            where=", ".join(str(d.folder) for d in opened),
+            expected="samples in the train split",
+            fix="build with a train split; rejected.parquet says what was refused",
+        )
+    return packer.pack
+
+
+class _Packer:
+    def __init__(self, longest: int, wordings: int) -> None:
+        self.pack = Pack([], [], [], [], {})
+        self._longest, self._wordings = longest, wordings
+        self._seen: dict[bytes, int] = {}  # pixels -> place; masks and images lie in lists of their own
+        self._asks: dict[Ask, int] = {}
+        self._subjects: list[str] = []  # of each row
+
+    def decode(self, row: Mapping[str, Any]) -> dict[str, Pixels]:
+        """The row's images at the size they are packed in; a mask as class numbers."""
+        pixels = {"input": self._image(decode_png(row["input"]["bytes"]))}
+        if row["mask"] is None:
+            pixels["goal"] = self._image(decode_png(row["target_image"]["bytes"]))
+        else:
+            count = len((row["colour"] or "").split(","))
+            mask = class_numbers(decode_png(row["mask"]["bytes"]), count)
+            pixels["mask"] = resize_labels(mask, pixels["input"].shape[:2])
+        return pixels
+
+    def add(self, row: Mapping[str, Any], pixels: Mapping[str, Pixels], recipe: Mapping[str, Any]) -> None:
+        params = json.loads(row["params"])
+        ask = ask_for_row(row, params, recipe, self._wordings)
+        places = {name: self._place(name, array) for name, array in pixels.items()}
+        # Named as `mie build` does, so that one patient has one name in all datasets.
+        self._subjects.append(row["patient_id"] or f"{row['source']}//{row['case_id']}")
+        self.pack.rows.append(
+            Row(
+                **{name: row[name] for name in _KEPT},
+                key=params.get("key"),
+                fold=TRAIN,
+                input=places["input"],
+                goal=places.get("goal"),
+                mask=places.get("mask"),
+                classes=len(row["colour"].split(",")) if "mask" in places else 0,
+                ask=self._ask(ask),
+                simulate=_simulation(row["bin"], params, recipe),
+            )
+        )
+
+    def draw_folds(self, validation: float, seed: int) -> None:
+        rows = self.pack.rows
+        shown = [
+            (subject, place)
+            for subject, row in zip(self._subjects, rows, strict=True)
+            for place in (row.input, row.goal)
+            if place is not None
+        ]
+        one = joined_subjects(self.pack.images, shown)
+        places = {name: stable_hash("validation", seed, name) / 2**64 for name in set(one.values())}
+        apart = {name for name, place in places.items() if place < validation}
+        # Data sets have from two to hundreds of patients: chance alone would leave many unseen in validation.
+        of_source: dict[str, set[str]] = {}
+        for subject, row in zip(self._subjects, rows, strict=True):
+            of_source.setdefault(row.source, set()).add(one[subject])
+        for names in of_source.values():
+            if validation and len(names) >= _ENOUGH and not names & apart:
+                apart.add(min(names, key=places.__getitem__))
+        for at, subject in enumerate(self._subjects):
+            if one[subject] in apart:
+                rows[at] = replace(rows[at], fold=VALIDATION)
+
+    def _image(self, image: Pixels) -> Pixels:
+        height, width = image.shape[:2]
+        if max(height, width) > self._longest:
+            image = resize_image(image, fitted_size(height, width, self._longest))
+        return one_channel_if_grey(image)
+
+    def _place(self, name: str, array: Pixels) -> int:
+        store = self.pack.masks if name == "mask" else self.pack.images
+        digest = (b"mask" if name == "mask" else b"image") + pixel_digest(array)
+        if digest not in self._seen:
+            self._seen[digest] = len(store)
+            store.append(array)
+        return self._seen[digest]
+
+    def _ask(self, ask: Ask) -> int:
+        if ask not in self._asks:
+            self._asks[ask] = len(self.pack.asks)
+            self.pack.asks.append(ask)
+        return self._asks[ask]
+
+
+def class_numbers(mask: Pixels, count: int) -> Pixels:
+    """A stored mask, where class k of n has the value round(255 k / n), as k."""
+    return np.floor(mask.astype(np.float32) * (count / 255) + 0.5).astype(np.uint8)
+
+
+def _simulation(
+    longer: int | None, params: Mapping[str, Any], recipe: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """What makes this simulated pair again with another severity, from its goal; None where that cannot be.
+
+    `longer` is the longer side of the stored image in pixels.
+    """
+    if params.get("made") != "simulation" or longer is None:
+        return None
+    target = TARGETS[params["key"]]
+    severity = recipe.get("recipe", {}).get("severity", {}).get(target.key, {})
+    variant = {name: params[name] for one in target.variants for name in one}
+    facts: dict[str, Any] = {"fixed": {**target.fixed, **severity, **variant}}
+    if target.domain == "HU":
+        hu_range = params.get("assumed", {}).get("hu_range")
+        if hu_range is None:
+            return None  # shown through a window: what lies outside it is lost, and the physics needs it
+        facts |= {"hu_range": hu_range, "field_mm": params["pixel_mm"] * longer}
+    last = params["image_steps"][-1] if params["image_steps"] else {}
+    # The simulation's own window: one of the file's also says where its range came from.
+    if target.domain == "magnitude" and last.keys() == {"step", "low", "high"}:
+        facts["white"] = last["high"]  # the goal was darkened so that the degraded image fits into 8 bits
+    return facts

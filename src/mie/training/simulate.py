@@ -1,0 +1,237 @@
+"""Fresh simulations: a clean image degraded once more, as the recipe would, with new severity and new noise.
+
+A dataset holds one draw of each pair. A network that sees it a hundred times learns that one noise by heart,
+so training draws new ones from the clean images. A clean image is the goal of a simulated row, or the input
+of a perception row of a modality whose physics asks for no more than a usual picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from mie.engines import run_tasks
+from mie.errors import ImageError
+from mie.images.hashes import pixel_digest
+from mie.images.resize import fitted_size
+from mie.recipes.seeds import generator, stable_hash
+from mie.recipes.transform_simulation import simulate
+from mie.recipes.transform_targets import TARGETS
+from mie.records import Case, Pixels
+from mie.training.pack import TRAIN, Ask, Pack, one_channel_if_grey
+from mie.training.wordings import transformation_ask
+
+_JOBS_PER_TASK: Final = 16
+# Of so many places for a window, the one that shows most is taken: a corner of black air teaches nothing.
+_PLACES: Final = 4
+# OCT is left out: only averaged scans are clean, and perception does not say which are.
+_CLEAN_IN_PERCEPTION: Final = ("MRI", "ultrasound", "dermoscopy")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One pair to make: which target, from which of the pack's images, and which draw of it."""
+
+    row: int  # the row the clean image belongs to
+    image: int
+    key: str
+    facts: Mapping[str, Any]  # Row.simulate
+    draw: int
+
+
+@dataclass(frozen=True, slots=True)
+class FreshPair:
+    """`input` and `goal` are uint8, `(H, W)` where grey, at most `size` a side; `words` fill phrasings."""
+
+    job: Job
+    input: Pixels
+    goal: Pixels
+    words: Mapping[str, str]
+
+
+def own_jobs(pack: Pack, per_row: int = 1) -> list[Job]:
+    """Each simulated training row again, `per_row` times."""
+    return [
+        Job(at, row.goal, row.key, row.simulate, draw)
+        for at, row in enumerate(pack.rows)
+        if row.fold == TRAIN and row.simulate is not None and row.goal is not None and row.key is not None
+        for draw in range(per_row)
+    ]
+
+
+def wide_jobs(pack: Pack, per_target: int, *, seed: int = 0) -> list[Job]:
+    """`per_target` pairs for each simulated target of the pack, over all clean images that suit its modality.
+
+    Every image, in every variant (super-resolution by 2 and by 4), comes once before one comes again.
+    """
+    jobs = []
+    for key in sorted({row.key for row in pack.rows if row.key and row.simulate is not None}):
+        pool = _clean_images(pack, key)
+        order = generator(stable_hash("clean images", seed, key)).permutation(len(pool))
+        for at in range(per_target):
+            row, image, facts = pool[order[at % len(pool)]]
+            jobs.append(Job(row, image, key, facts, at // len(pool)))
+    return jobs
+
+
+def fresh_pairs(
+    pack: Pack,
+    *,
+    per_row: int = 1,
+    jobs: Sequence[Job] | None = None,
+    size: int = 256,
+    seed: int = 0,
+    workers: int | None = None,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> list[FreshPair]:
+    """The pairs of `jobs` (`own_jobs(pack, per_row)` by default), in their order, whatever `workers` is.
+
+    A larger image is degraded whole and then cut to a window of `size`, because motion, coils and frames
+    belong to the whole field of view; CT, whose projections cost most, is scaled down to `size` before. An
+    image that the physics refuses (colour where it knows grey) gives no pair.
+    """
+    jobs = own_jobs(pack, per_row) if jobs is None else jobs
+    tasks = [
+        _Task(at, size, [_item(pack, job, seed) for job in jobs[at : at + _JOBS_PER_TASK]])
+        for at in range(0, len(jobs), _JOBS_PER_TASK)
+    ]
+    pairs: dict[int, FreshPair] = {}
+    done = 0
+    progress(0, len(jobs))
+    for at, made in run_tasks(_make, tasks, workers=workers):
+        for number, (job, pair) in enumerate(zip(jobs[at : at + _JOBS_PER_TASK], made, strict=True)):
+            if pair is not None:
+                pairs[at + number] = FreshPair(job, *pair)
+        done += len(made)
+        progress(done, len(jobs))
+    return [pairs[number] for number in sorted(pairs)]
+
+
+def add_pairs(pack: Pack, pairs: Sequence[FreshPair], *, wordings: int = 24) -> Pack:
+    """A pack with a training row more for each pair. The given pack stays as it is; arrays are shared."""
+    grown = Pack([*pack.images], pack.masks, [*pack.rows], [*pack.asks], pack.facts)
+    seen: dict[bytes, int] = {}
+    asks: dict[Ask, int] = {ask: at for at, ask in enumerate(pack.asks)}
+
+    def place(picture: Pixels) -> int:
+        digest = pixel_digest(picture)
+        if digest not in seen:
+            seen[digest] = len(grown.images)
+            grown.images.append(picture)
+        return seen[digest]
+
+    for pair in pairs:
+        row, target = pack.rows[pair.job.row], TARGETS[pair.job.key]
+        ask = transformation_ask(target.key, row.modality, row.anatomy, pair.words, limit=wordings)
+        if ask not in asks:
+            asks[ask] = len(grown.asks)
+            grown.asks.append(ask)
+        made = replace(
+            row,
+            id=f"{row.id}-{target.key}-{pair.job.draw}",
+            perspective="transformation",
+            task=target.task,
+            target=target.name,
+            key=target.key,
+            input=place(pair.input),
+            goal=place(pair.goal),
+            mask=None,
+            classes=0,
+            ask=asks[ask],
+            simulate=None,
+        )
+        grown.rows.append(made)
+    return grown
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    clean: Pixels
+    key: str
+    modality: str
+    anatomy: str
+    facts: Mapping[str, Any]
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    first: int
+    size: int
+    items: list[_Item]
+
+
+def _item(pack: Pack, job: Job, seed: int) -> _Item:
+    row = pack.rows[job.row]
+    own = stable_hash("fresh", seed, row.id, job.key, dict(job.facts), job.draw)
+    return _Item(pack.images[job.image], job.key, row.modality, row.anatomy, job.facts, own)
+
+
+def _make(task: _Task) -> tuple[int, list[tuple[Pixels, Pixels, dict[str, str]] | None]]:
+    made: list[tuple[Pixels, Pixels, dict[str, str]] | None] = []
+    for item in task.items:
+        try:
+            made.append(_pair(item, task.size))
+        except ImageError:
+            made.append(None)
+    return task.first, made
+
+
+def _pair(item: _Item, size: int) -> tuple[Pixels, Pixels, dict[str, str]]:
+    target, facts = TARGETS[item.key], item.facts
+    clean = item.clean
+    if "white" in facts:  # brighten what was darkened to fit a degraded image into 8 bits
+        clean = np.minimum(np.round(clean * (facts["white"] / 255)), 255).astype(np.uint8)
+    height, width = clean.shape[:2]
+    side = facts["field_mm"] / max(height, width) if "field_mm" in facts else None
+    case = Case(
+        source="",
+        case_id="",
+        image=np.repeat(clean[..., None], 3, axis=2) if clean.ndim == 2 else clean,
+        modality=item.modality,
+        anatomy=item.anatomy,
+        hu_range=facts.get("hu_range"),
+        spacing=None if side is None else (side, side),
+    )
+    large = max(height, width) > size
+    shape = fitted_size(height, width, size) if large and target.domain == "HU" else (height, width)
+    rng = generator(item.seed)
+    made = simulate(target, facts["fixed"], case, shape, rng)
+    place = _window(made.target_image, size, rng)
+    pictures = [one_channel_if_grey(np.ascontiguousarray(p[place])) for p in (made.input, made.target_image)]
+    return pictures[0], pictures[1], dict(made.words)
+
+
+def _window(image: Pixels, size: int, rng: np.random.Generator) -> tuple[slice, slice]:
+    """A window of at most `size` a side, where the image shows most of a few places."""
+    height, width = image.shape[:2]
+    if max(height, width) <= size:
+        return slice(None), slice(None)
+    places = []
+    for _ in range(_PLACES):
+        top, left = (int(rng.integers(max(0, side - size) + 1)) for side in (height, width))
+        places.append((slice(top, top + size), slice(left, left + size)))
+    return max(places, key=lambda place: float(image[place].std()))
+
+
+def _clean_images(pack: Pack, key: str) -> list[tuple[int, int, Mapping[str, Any]]]:
+    """(row, image, facts) of each training image that target `key` can be made from, in each variant."""
+    target = TARGETS[key]
+    own = [(row, row.simulate) for row in pack.rows if row.key == key and row.simulate is not None]
+    fixed = {stable_hash(facts["fixed"]): facts["fixed"] for _, facts in own}
+    found: dict[tuple[int, int], tuple[int, int, Mapping[str, Any]]] = {}
+    for at, row in enumerate(pack.rows):
+        if row.fold != TRAIN or row.modality not in target.modalities:
+            continue
+        if row.simulate is not None and row.goal is not None and "white" not in row.simulate:
+            image, facts = row.goal, row.simulate
+        elif row.mask is not None and row.modality in _CLEAN_IN_PERCEPTION:
+            image, facts = row.input, {}
+        else:
+            continue
+        for number, values in fixed.items():
+            found.setdefault((image, number), (at, image, {**facts, "fixed": values}))
+    return list(found.values())

@@ -1,0 +1,72 @@
+"""What the loop needs to know of a thing to train it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from mie.records import Pixels
+from mie.training.config import TrainConfig
+
+
+class Trainee(Protocol):
+    """What is trained. Inherit from it: `check`, `prepare` and `grid` have defaults.
+
+    Everything random is a function of (seed, step), so that a resumed run repeats nothing and skips nothing.
+    The loop seeds torch, NumPy's and Python's global generators before each `loss`. `batch` runs in another
+    thread, ahead of time, and must draw from a generator of its own, made from
+    `seeds.step_seed(config.seed, step, rank)`.
+    """
+
+    score: str  # the validation figure that chooses the best checkpoint; higher is better
+    slower: Mapping[str, float] = {}  # by the beginning of a parameter's name: its share of the rate
+    flops_per_image: float | None = None  # forward and backward, for the TFLOP/s of `--profile`
+
+    def __init__(self, config: TrainConfig) -> None: ...
+
+    def check(self) -> Mapping[str, Any]:
+        """Called before a GPU is touched: raise when the data cannot be used.
+
+        What is returned (digests of the data, as JSON) is kept in `train.json`; a run goes on only while it
+        stays the same.
+        """
+        return {}
+
+    def prepare(self, device: torch.device) -> None:
+        """Read the data; called once, after `check`, before `model`."""
+        return
+
+    def model(self) -> nn.Module:
+        """On the CPU, float32, freshly initialised. The loop has seeded torch with the config's seed."""
+        ...
+
+    def batch(self, step: int, rank: int, world: int) -> Any:
+        """The images of process `rank` of `world` at a step from 0: `config.batch // world` of them.
+
+        CPU or device tensors in tuples, lists, dicts or dataclasses; the loop moves them to the device.
+        """
+        ...
+
+    def loss(self, model: nn.Module, batch: Any, step: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss to descend, and scalars to log. No `.item()` here: it would stall the GPU.
+
+        Only the model runs in bf16. What it returns is float32 again in tensors, tuples and dicts; in a
+        dataclass it stays bf16: call `.float()` before a loss.
+        """
+        ...
+
+    def validate(self, model: nn.Module) -> dict[str, float | None]:
+        """Figures of the averaged weights, without gradients, in eval mode; None is unscored. Rank 0 only."""
+        ...
+
+    def grid(self, model: nn.Module) -> Pixels | None:
+        """Input | output | reference, `(H, W, 3)` uint8, to look at after each validation."""
+        return None
+
+    def save(self, model: nn.Module, path: Path, facts: Mapping[str, Any]) -> None:
+        """Write the shippable file. `facts`: step, config, validation figures, versions."""
+        ...

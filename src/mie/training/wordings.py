@@ -1,0 +1,139 @@
+"""The ways to ask for one thing: a recipe's own phrasings in every colour, some of them held out.
+
+A model that has seen each thing asked for in few ways learns the sentences by heart. So a training row does
+not keep its one stored prompt: it gets every way its recipe could have drawn. Some templates are never
+trained on, always the same ones: samples that carry one of them show what an unseen wording costs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from itertools import permutations
+from typing import Any, Final
+
+from mie.recipes import phrasings, transform_phrasings
+from mie.recipes.seeds import generator, stable_hash
+from mie.records import Target
+from mie.training.pack import Ask, Wording
+from mie.vocabulary import COLOURS
+
+_SHARE: Final = 6  # one template in so many is held out,
+_LEAST: Final = 2  # but at least so many of each list
+HELD_OUT_PROMPTS: Final = 6
+# Their words depend on whether there is one of the thing or more.
+_NUMBER: Final = {"is", "it"}
+_LISTS: Final = {**phrasings.PHRASINGS, **transform_phrasings.PHRASINGS}
+
+
+@cache
+def held_out_templates(kind: str) -> frozenset[str]:
+    """The templates never trained on: of a perception task ("lesion") or a transformation's key ("ct_metal").
+
+    Depends on the phrasings alone, so that any test sample can be told apart by its `prompt_template`.
+    """
+    # A template that two lists share would be trained on by the other; one that is only true when every class
+    # is painted cannot stand for all holistic samples.
+    shared = Counter(template for templates in _LISTS.values() for template in templates)
+    templates = phrasings.SEVERAL if kind == "holistic" else _LISTS[kind]
+    own = [template for template in templates if shared[template] == 1]
+    count = max(_LEAST, round(len(_LISTS[kind]) / _SHARE))
+    drawn = generator(stable_hash("held-out wordings", kind)).permutation(len(own))[:count]
+    return frozenset(own[i] for i in drawn)
+
+
+def perception_ask(
+    task: str,
+    targets: Sequence[Target],
+    modality: str,
+    *,
+    several: bool = False,
+    numbered: bool = True,
+    limit: int = 24,
+) -> Ask:
+    """Every way to ask for these classes.
+
+    `several`: the image may hold more classes than are painted. Not `numbered`: nobody knows whether the
+    target is one or many, so no sentence that says "it" or "them".
+    """
+    names = ", ".join(target.name for target in targets)
+    key = f"perception/{task}/{names}/{modality}" + ("/several" if several else "")
+    templates = phrasings.SEVERAL if several else phrasings.PHRASINGS[task]
+    if not numbered:
+        templates = tuple(t for t in templates if not transform_phrasings.places(t) & _NUMBER)
+    colours = list(permutations(COLOURS, len(targets)))
+
+    def say(template: str, chosen: tuple[str, ...]) -> Wording:
+        return Wording(overlay_prompt(task, template, targets, chosen, modality), template, chosen)
+
+    return _ask(key, task, templates, colours, say, limit)
+
+
+def overlay_prompt(
+    task: str, template: str, targets: Sequence[Target], colours: Sequence[str], modality: str
+) -> str:
+    painted = list(zip(targets, colours, strict=True))
+    if task == "holistic":
+        return phrasings.ask_for_all(template, painted, modality)
+    return phrasings.ask_for_one(template, *painted[0], modality)
+
+
+def transformation_ask(
+    key: str, modality: str, anatomy: str, words: Mapping[str, Any], *, limit: int = 24
+) -> Ask:
+    """Every way to ask for this transformation that `words` (`{"factor": "4"}`) can fill."""
+    filled = transform_phrasings.all_words(modality, anatomy, words)
+    said = "".join(f"/{name}={words[name]}" for name in sorted(words))
+    fitting = [
+        t for t in transform_phrasings.PHRASINGS[key] if transform_phrasings.places(t) <= filled.keys()
+    ]
+
+    def say(template: str, _: tuple[str, ...]) -> Wording:
+        return Wording(transform_phrasings.ask(template, filled), template)
+
+    return _ask(f"transformation/{key}/{modality}/{anatomy}{said}", key, fitting, [()], say, limit)
+
+
+def stored_ask(prompt: str, template: str, colours: Sequence[str] = ()) -> Ask:
+    """The one sentence that came with a sample nobody here can put into other words."""
+    return Ask(f"stored/{prompt}", (Wording(prompt, template, tuple(colours)),))
+
+
+def transformation_words(
+    key: str, params: Mapping[str, Any], pairing: Mapping[str, Any] | None
+) -> dict[str, str]:
+    """The words that the recipe had for a stored sample, from what the sample recorded."""
+    words = dict(zip(transform_phrasings.NAMED.get(key, ()), params.get("named", ()), strict=False))
+    if "goal" in words and pairing is not None:
+        words["source"] = pairing["image" if words["goal"] == pairing["pair"] else "pair"]
+    if key == "ct_sparse_view" and "views" in params:
+        words["views"] = str(params["views"])
+    if key == "mri_undersampling" and "fraction" in params:
+        words["factor"] = f"{1 / params['fraction']:.1f}".removesuffix(".0")
+    return words
+
+
+def _ask(
+    key: str,
+    kind: str,
+    templates: Sequence[str],
+    colours: Sequence[tuple[str, ...]],
+    say: Callable[[str, tuple[str, ...]], Wording],
+    limit: int,
+) -> Ask:
+    held = held_out_templates(kind)
+    draw = generator(stable_hash("wordings", key))
+
+    def some(pool: list[str], most: int) -> tuple[Wording, ...]:
+        order, palette = draw.permutation(len(pool)), draw.permutation(len(colours))
+        # Round the templates, and the colours along with them: none comes twice before all came once.
+        ways = [
+            (t, palette[(at + turn) % len(palette)])
+            for turn in range(len(palette))
+            for at, t in enumerate(order)
+        ]
+        return tuple(say(pool[t], colours[c]) for t, c in ways[:most])
+
+    trained = some([t for t in templates if t not in held], limit)
+    return Ask(key, trained, some([t for t in templates if t in held], HELD_OUT_PROMPTS))

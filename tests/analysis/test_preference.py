@@ -1,0 +1,144 @@
+"""Strengths against closed forms, against a direct maximisation, and against a known truth."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+
+from mie.analysis.preference import KINDS, leaderboard, place_model
+from mie.errors import ConfigError, MieError
+
+
+def strengths(board):
+    return {one.model: one.strength for one in board}
+
+
+def first(*models):
+    """A ranking in this order."""
+    return {model: place for place, model in enumerate(models, start=1)}
+
+
+def drawn(truth, count, seed=0, size=None):
+    """Rankings drawn by Plackett-Luce: sorted by strength plus Gumbel noise."""
+    rng = np.random.default_rng(seed)
+    models = sorted(truth)
+    out = []
+    for _ in range(count):
+        some = models if size is None else list(rng.choice(models, size, replace=False))
+        noisy = {m: truth[m] + rng.gumbel() for m in some}
+        out.append(first(*sorted(some, key=lambda m: -noisy[m])))
+    return out
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_models_in_closed_form(kind):
+    """Seven of ten: the odds are 7 to 3."""
+    rankings = [first("a", "b")] * 7 + [first("b", "a")] * 3
+    found = strengths(leaderboard(rankings, kind=kind, prior=0))
+    assert found["a"] - found["b"] == pytest.approx(np.log(7 / 3), abs=1e-6)
+    assert sum(found.values()) == pytest.approx(0, abs=1e-9)
+
+
+def test_a_tie_is_half_a_win():
+    rankings = [first("a", "b")] * 2 + [{"a": 1, "b": 1}] * 2
+    found = strengths(leaderboard(rankings, prior=0))
+    assert found["a"] - found["b"] == pytest.approx(np.log(3 / 1), abs=1e-6)
+
+
+def likelihood(kind, rankings, models, theta):
+    total = 0.0
+    for ranking in rankings:
+        order = sorted(ranking, key=ranking.get)
+        for at, winner in enumerate(order[:-1]):
+            rest = order[at:]
+            if kind == "plackett-luce":
+                total += theta[models[winner]] - np.log(sum(np.exp(theta[models[m]]) for m in rest))
+            else:
+                for loser in rest[1:]:
+                    pair = (theta[models[winner]], theta[models[loser]])
+                    total += pair[0] - np.logaddexp(*pair)
+    return total
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_maximum_of_the_likelihood(kind):
+    rankings = drawn({"a": 0.5, "b": 0.0, "c": -0.3, "d": 0.1}, 40, size=3)
+    models = {m: at for at, m in enumerate("abcd")}
+    best = minimize(lambda t: -likelihood(kind, rankings, models, t), np.zeros(4), tol=1e-12).x
+    found = strengths(leaderboard(rankings, kind=kind, prior=0, n=2))
+    expected = best - best.mean()
+    assert [found[m] for m in "abcd"] == pytest.approx(expected.tolist(), abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_intervals_cover_the_truth(kind):
+    truth = {"a": 1.0, "b": 0.3, "c": -0.3, "d": -1.0}
+    board = leaderboard(drawn(truth, 400, size=2 if kind == "bradley-terry" else 4), kind=kind, n=300)
+    assert [one.model for one in board] == list("abcd")
+    for one in board:
+        low, high = one.ci95
+        assert low < one.strength < high
+        assert low - 0.1 < truth[one.model] < high + 0.1
+        assert high - low < 0.7
+
+
+def test_mean_ranks_of_whole_rankings():
+    board = leaderboard([first("a", "b", "c"), {"a": 2, "b": 1, "c": 2}, first("c", "a")], n=2)
+    ranks = {one.model: (one.mean_rank, one.n) for one in board}
+    assert ranks == {"a": (1.75, 2), "b": (1.5, 2), "c": (2.75, 2)}
+    partial = leaderboard([first("a", "b"), first("b", "c")], n=2)
+    assert all(np.isnan(one.mean_rank) and one.n == 0 for one in partial)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_always_first_and_always_last_stay_finite(kind):
+    board = leaderboard([first("a", "b", "c")] * 20, kind=kind, n=50)
+    assert [one.model for one in board] == list("abc")
+    assert np.isfinite([[one.strength, *one.ci95] for one in board]).all()
+
+
+@settings(max_examples=20)
+@given(st.permutations("abcd"), st.sampled_from(KINDS))
+def test_renaming_models_changes_nothing(names, kind):
+    rankings = drawn({"a": 0.5, "b": 0.0, "c": -0.3, "d": 0.1}, 15, size=3)
+    renamed = dict(zip("abcd", names, strict=True))
+    plain = strengths(leaderboard(rankings, kind=kind, n=2))
+    other = strengths(leaderboard([{renamed[m]: p for m, p in r.items()} for r in rankings], kind=kind, n=2))
+    assert {renamed[m]: s for m, s in plain.items()} == pytest.approx(other, abs=1e-6)
+
+
+def test_clusters_are_drawn_whole():
+    """Twenty raters who all say the same of one sample are one opinion about samples, not twenty."""
+    rankings = drawn({"a": 0.4, "b": 0.0}, 30)
+    many = [r for r in rankings for _ in range(20)]
+    alone = leaderboard(many, n=400)
+    grouped = leaderboard(many, np.repeat(np.arange(30), 20), n=400)
+    width = [high - low for low, high in (board[0].ci95 for board in (alone, grouped))]
+    assert width[1] > 3 * width[0]
+    only = leaderboard(many, np.zeros(len(many)), n=10)
+    assert np.isnan(only[0].ci95).all()  # one cluster says nothing about spread
+
+
+def test_a_new_model_needs_only_its_own_comparisons():
+    truth = {"a": 0.8, "b": 0.0, "c": -0.8, "new": 0.4}
+    old = strengths(leaderboard(drawn({m: truth[m] for m in "abc"}, 400), prior=0, n=2))
+    own = [r for r in drawn(truth, 1500, seed=1, size=2) if "new" in r]
+    placed = place_model("new", own, old, prior=0)
+    assert placed == pytest.approx(0.4, abs=0.25)
+    # The whole fit over both says nearly the same; comparisons without the new model are not looked at.
+    together = strengths(leaderboard(drawn({m: truth[m] for m in "abc"}, 400) + own, prior=0, n=2))
+    assert placed - old["b"] == pytest.approx(together["new"] - together["b"], abs=0.15)
+    assert place_model("new", [*own, first("c", "a")], old, prior=0) == placed
+    with pytest.raises(MieError, match="not compared"):
+        place_model("new", [first("a", "b")], old)
+    with pytest.raises(MieError, match="without a strength"):
+        place_model("new", [first("a", "new", "other")], old)
+
+
+def test_models_without_a_common_scale_are_refused():
+    with pytest.raises(MieError, match="never compared"):
+        leaderboard([first("a", "b"), first("c", "d")])
+    assert leaderboard([]) == []
+    with pytest.raises(ConfigError, match="elo"):
+        leaderboard([first("a", "b")], kind="elo")

@@ -1,0 +1,65 @@
+"""From maps to pixels: what is painted, what is changed, what stays."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mie.editors.compact.compose import modified, overlay, restored
+from mie.images.grey import is_grey
+from mie.vocabulary import COLOURS
+from tests.conftest import crop, ellipse
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_each_pixel_has_the_colour_of_its_largest_probability(seed):
+    draw = np.random.default_rng(seed)
+    image = draw.integers(0, 256, (9, 7, 3), dtype=np.uint8)
+    chances = draw.random((3, 9, 7), dtype=np.float32)
+    composed = overlay(image, iter(chances))
+    for y, x in np.ndindex(9, 7):
+        best = int(chances[:, y, x].argmax())
+        wanted = image[y, x]
+        if chances[best, y, x] > 0.5:
+            colour = np.array(list(COLOURS.values())[best])
+            wanted = np.floor(0.4 * image[y, x] + 0.6 * colour + 0.5)
+        assert np.array_equal(composed.image[y, x], wanted)
+        assert composed.changed[y, x] == (chances[best, y, x] > 0.5)
+    if composed.changed.any():
+        decided = np.abs(2 * chances.max(0) - 1)[composed.changed].mean()
+        assert composed.certainty == pytest.approx(decided, abs=1e-5)
+
+
+def test_nothing_above_one_half_is_nothing_painted():
+    image = crop(0)
+    composed = overlay(image, np.full((3, 160, 160), 0.5, np.float32))
+    assert np.array_equal(composed.image, image)
+    assert (composed.changed.any(), composed.certainty) == (False, 0.0)
+
+
+def test_grey_stays_grey_and_colour_is_changed_by_channel():
+    residual = np.zeros((3, 160, 160), np.float32)
+    residual[0, :80] = 0.3  # a colour cast
+    colour = crop(1)
+    grey = np.repeat(colour[..., :1], 3, axis=2)
+    composed = restored(grey, residual)
+    assert is_grey(composed.image)
+    expected = np.clip(np.rint(grey[:80].astype(float) + 25.5), 0, 255)
+    assert np.abs(composed.image[:80] - expected).max() <= 1  # 25.5 may go either way
+    assert np.array_equal(composed.image[80:], grey[80:])
+    composed = restored(colour, residual)
+    assert np.array_equal(composed.image[..., 1:], colour[..., 1:])
+    assert np.array_equal(composed.image[:80, :, 0], np.clip(np.rint(colour[:80, :, 0] + 76.5), 0, 255))
+    assert not composed.changed[80:].any()
+
+
+def test_a_modification_leaves_everything_outside_its_area():
+    image, area = crop(0), ellipse(2)
+    residual = np.random.default_rng(0).normal(0, 0.5 / 255, (3, 160, 160)).astype(np.float32)
+    residual[:, area] += 0.2
+    composed = modified(image, residual)
+    assert composed.changed[area].mean() > 0.99
+    assert composed.changed.sum() < 2 * area.sum()
+    assert np.array_equal(composed.image[~composed.changed], image[~composed.changed])
+    inside = composed.changed & area
+    assert np.array_equal(composed.image[inside], restored(image, residual).image[inside])

@@ -1,0 +1,216 @@
+"""The editor: any size in, the same size out, and a word when it could not do what was asked."""
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import cv2
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="the compact editor needs the extra `models`")
+pytest.importorskip("transformers", reason="the compact editor needs the extra `models`")
+
+from mie.editors import Edited, EditError, Request, open_editor  # noqa: E402
+from mie.editors.compact import inference  # noqa: E402
+from mie.editors.compact.network import Heads  # noqa: E402
+from mie.errors import ConfigError  # noqa: E402
+from mie.images.overlay import deblend, dice  # noqa: E402
+from tests.conftest import crop, shipped  # noqa: E402
+from tests.editors.compact import tiny  # noqa: E402
+
+ASK = "Highlight the vessels in GREEN"
+
+
+@pytest.fixture(autouse=True)
+def words(monkeypatch):
+    monkeypatch.setattr(inference, "TextEncoder", tiny.Words)
+
+
+class Bright(torch.nn.Module):
+    """Paints green what is brighter than one half, brightens by a tenth; remembers what it was shown."""
+
+    def __init__(self, perspective, presence=3.0, sure=5.0):
+        super().__init__()
+        self.logits = sure * (torch.arange(3) == tiny.PERSPECTIVES[perspective])
+        self.chance = presence
+        self.seen = []
+
+    def reader(self, tokens, mask):
+        return SimpleNamespace(perspective=self.logits[None].float())
+
+    def forward(self, image, tokens, mask):
+        self.seen.append(tuple(image.shape))
+        logit = 40 * (image.mean(1) - 0.5)
+        overlay = torch.stack([logit - 3, logit, -logit.abs() - 9], 1)
+        presence = torch.full((len(image),), self.chance)
+        return Heads(overlay, torch.full_like(image, 0.1), self.logits[None], presence)
+
+
+@pytest.fixture
+def bright(monkeypatch, tmp_path):
+    """An editor around `Bright`."""
+
+    def make(perspective, spec="", **options):
+        net = Bright(perspective, **options)
+        monkeypatch.setattr(inference, "load_network", lambda path: (net, {}))
+        (tmp_path / "w").write_bytes(b"")
+        return open_editor(f"compact:{tmp_path / 'w'},precision=fp32,device=cpu{spec}"), net
+
+    return make
+
+
+def disc(height, width):
+    """A bright disc with a thin bright line through the image, on dark."""
+    canvas = np.full((height, width), 40, np.uint8)
+    cv2.circle(canvas, (width // 3, height // 2), height // 5, 210, -1)
+    cv2.line(canvas, (0, height // 4), (width, height // 3), 210, max(2, width // 256))
+    return np.repeat(canvas[..., None], 3, 2)
+
+
+@pytest.mark.parametrize(
+    ("size", "shapes"),
+    [
+        ((120, 200), [(160, 256)]),
+        ((300, 300), [(256, 256)]),
+        ((400, 300), [(256, 192), (512, 384)]),
+        ((900, 1300), [(192, 256), (384, 512)]),
+    ],
+)
+def test_an_overlay_at_any_size(bright, size, shapes):
+    editor, net = bright("perception")
+    image = disc(*size)
+    edited = editor.edit(image, ASK, seed=0, history=())
+    assert [shape[2:] for shape in net.seen] == shapes
+    assert edited.image.shape == image.shape
+    painted = deblend(image, edited.image, "green")
+    assert dice(painted, image[..., 0] > 128) > 0.97
+    assert np.array_equal(edited.image[~painted], image[~painted])
+    assert edited.meta["perspective"] == "perception"
+    assert edited.meta["painted"] == pytest.approx(painted.mean(), abs=1e-5)
+    assert "note" not in edited.meta
+    understood = float(torch.tensor([5.0, 0, 0]).softmax(0)[0])
+    presence = float(torch.tensor(3.0).sigmoid())
+    # Most painted pixels are fully decided; those at the rim are not.
+    assert 0.9 * understood * presence < edited.meta["confidence"] < understood * presence
+
+
+def test_a_size_can_be_forced(bright):
+    editor, net = bright("perception", ",size=320")
+    editor.edit(disc(400, 300), ASK, seed=0, history=())
+    assert [shape[2:] for shape in net.seen] == [(320, 256)]
+
+
+def test_thin_structures_survive_the_way_through_a_small_view(bright):
+    editor, _ = bright("perception")
+    image = np.full((1024, 1024, 3), 60, np.uint8)
+    for at in range(100, 1000, 100):
+        cv2.line(image, (at, 0), (at - 50, 1023), (255, 255, 255), 6)
+    edited = editor.edit(image, ASK, seed=0, history=())
+    assert dice(deblend(image, edited.image, "green"), image[..., 0] > 128) > 0.85
+
+
+@pytest.mark.parametrize("size", [(90, 130), (512, 300), (700, 1000)])
+def test_a_transformation_adds_its_residual_at_full_resolution(bright, size):
+    editor, net = bright("transformation")
+    image = cv2.resize(shipped("retina.jpg"), size[::-1], interpolation=cv2.INTER_AREA)
+    edited = editor.edit(image, "Remove the noise", seed=0, history=())
+    expected = np.clip(np.rint(image + 25.5), 0, 255)
+    assert np.abs(edited.image - expected).max() <= 1
+    inner = max(size) if max(size) <= 512 else 512
+    assert max(net.seen[0][2:]) == -(-inner // 32) * 32
+    assert edited.meta["changed"] > 0.9
+
+
+def test_what_is_not_understood_changes_nothing(bright):
+    editor, net = bright("perception", sure=0.5)
+    image = crop(0)
+    edited = editor.edit(image, "Make me a sandwich", seed=0, history=())
+    assert np.array_equal(edited.image, image)
+    assert net.seen == []
+    assert edited.meta["confidence"] == 0
+    assert "not understood" in edited.meta["note"]
+
+
+def test_absent_and_nothing_found_are_said(bright):
+    editor, _ = bright("perception", presence=-2.0)
+    edited = editor.edit(disc(128, 128), ASK, seed=0, history=())
+    assert edited.meta["note"] == "what is asked for may not be in this image"
+    assert edited.meta["confidence"] < 0.15
+    dark = np.zeros((64, 64, 3), np.uint8)
+    edited = editor.edit(dark, ASK, seed=0, history=())
+    assert np.array_equal(edited.image, dark)
+    assert (edited.meta["painted"], edited.meta["confidence"]) == (0, 0)
+    assert "nothing was found" in edited.meta["note"]
+
+
+@pytest.mark.parametrize("perspective", ["perception", "modification", "transformation"])
+def test_a_network_from_a_file_alone_and_in_a_batch(tmp_path, perspective):
+    path = tiny.weights(tmp_path / "w.safetensors", perspective)
+    grey = np.repeat(crop(3)[..., :1], 3, 2)
+    images = [crop(0), crop(1, 100, 220), grey, crop(2)]
+    requests = [Request(image, f"{ASK} {n}") for n, image in enumerate(images)]
+    together = open_editor(f"compact:{path}").edit_batch(requests)
+    editor = open_editor(f"compact:{path}")
+    for request, outcome in zip(reversed(requests), reversed(together), strict=True):
+        assert isinstance(outcome, Edited)
+        assert outcome.meta["perspective"] == perspective
+        assert outcome.image.shape == request.image.shape
+        alone = editor.edit(request.image, request.instruction, seed=9, history=())
+        assert np.array_equal(alone.image, outcome.image)
+        assert alone.meta == outcome.meta
+    if perspective != "perception":
+        assert (together[2].image == together[2].image[..., :1]).all()
+        assert any((o.image != i).any() for o, i in zip(together, images, strict=True))
+    assert editor.about()["weights_sha256"] == open_editor(f"compact:{path}").about()["weights_sha256"]
+
+
+def test_precisions_agree(tmp_path):
+    path = tiny.weights(tmp_path / "w.safetensors", "transformation")
+    whole, half = (
+        open_editor(f"compact:{path},precision={p}").edit(crop(0), "Remove noise", seed=0, history=()).image
+        for p in ("fp32", "bf16")
+    )
+    assert np.abs(whole.astype(int) - half).mean() < 1
+    assert np.abs(whole.astype(int) - crop(0)).mean() > 5
+
+
+def test_one_bad_request_does_not_spoil_the_batch(bright, monkeypatch):
+    editor, _ = bright("perception")
+    read = inference.Inference._read
+
+    def fussy(self, instruction):
+        if "bad" in instruction:
+            raise RuntimeError("no such luck")
+        return read(self, instruction)
+
+    monkeypatch.setattr(inference.Inference, "_read", fussy)
+    outcomes = editor.edit_batch([Request(disc(64, 64), word) for word in ("good", "bad", "good")])
+    assert [type(o) for o in outcomes] == [Edited, EditError, Edited]
+
+
+@pytest.mark.parametrize(
+    ("spec", "word"),
+    [
+        ("compact:nowhere.safetensors", "no such weights file"),
+        ("compact:nowhere.safetensors,size=7", "no size to work at"),
+        ("compact:nowhere.safetensors,precision=fp8", "no such precision"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_at_once(spec, word):
+    with pytest.raises(ConfigError, match=word):
+        open_editor(spec)
+
+
+def test_a_missing_gpu_is_said(tmp_path):
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    path = tiny.weights(tmp_path / "w")
+    with pytest.raises(ConfigError, match="no GPU"):
+        open_editor(f"compact:{path},device=cuda").edit(crop(0), ASK, seed=0, history=())
+
+
+def test_opening_it_does_not_import_torch(tmp_path):
+    path = tiny.weights(tmp_path / "w")
+    code = f"import sys; from mie.editors import open_editor; open_editor('compact:{path}'); "
+    subprocess.run([sys.executable, "-c", code + "sys.exit('torch' in sys.modules)"], check=True)

@@ -1,0 +1,82 @@
+"""The network as ONNX gives what torch gives."""
+
+import json
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="the compact editor needs the extra `models`")
+for name in ("onnx", "onnxruntime", "onnxscript"):
+    pytest.importorskip(name, reason="the export needs the extra `onnx`")
+
+from typer.testing import CliRunner  # noqa: E402
+
+from mie.cli import app  # noqa: E402
+from mie.editors.compact import onnx as exporting  # noqa: E402
+from mie.editors.compact.weights import load_network  # noqa: E402
+from mie.errors import ConfigError, MieError  # noqa: E402
+from tests.conftest import crop  # noqa: E402
+from tests.editors.compact import tiny  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("onnx")
+    path = tiny.weights(folder / "w.safetensors")
+    done = CliRunner().invoke(
+        app, ["export-model", "-e", f"compact:{path}", "-o", str(folder / "m.onnx"), "--json"]
+    )
+    assert done.exit_code == 0, done.output
+    return path, folder / "m.onnx", json.loads(done.stdout)
+
+
+def test_the_differences_are_small_and_reported(exported):
+    _, path, document = exported
+    assert set(document["differences"]) == {"overlay", "residual", "perspective", "presence"}
+    assert 0 < max(document["differences"].values()) < 1e-3
+    assert document["bytes"] == path.stat().st_size
+
+
+def test_a_real_image_of_another_shape(exported):
+    import onnxruntime
+
+    weights, path, _ = exported
+    net, meta = load_network(weights)
+    image = torch.from_numpy(crop(0, 96, 160)).permute(2, 0, 1)[None].float() / 255
+    tokens, mask = tiny.Words().encode(["Mark the vessels in red"])
+    with torch.inference_mode():
+        wanted = net(image, tokens.float(), mask)
+    session = onnxruntime.InferenceSession(path)
+    given = {"image": image.numpy(), "tokens": tokens.float().numpy(), "mask": mask.numpy()}
+    for ours, theirs in zip(wanted, session.run(None, given), strict=True):
+        assert np.abs(ours.numpy() - theirs).max() < 1e-3
+    facts = session.get_modelmeta().custom_metadata_map
+    assert json.loads(facts["config"])["widths"] == [8, 8, 8, 8]
+    assert json.loads(facts["meta"]) == meta
+
+
+def test_a_network_that_differs_is_not_written(tmp_path, monkeypatch, exported):
+    weights, path, _ = exported
+    other, _ = load_network(tiny.weights(tmp_path / "other", seed=1))
+    assert max(exporting.differences(other, path).values()) > 1e-3
+    monkeypatch.setattr(exporting, "TOLERANCE", 0.0)
+    monkeypatch.setattr(exporting, "_export", lambda net, meta, to: to.write_bytes(path.read_bytes()))
+    with pytest.raises(MieError, match="something else than torch"):
+        exporting.export_onnx(weights, tmp_path / "m.onnx")
+    assert not (tmp_path / "m.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("editor", "output", "word"),
+    [
+        ("otsu", "m.onnx", "only the compact editor"),
+        ("compact:none", "m.onnx", "no such weights file"),
+        ("compact", "m.pt", "written as ONNX"),
+        ("compact", "nowhere/m.onnx", "no such folder"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(tmp_path, monkeypatch, editor, output, word):
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["export-model", "-e", editor, "-o", output])
+    assert isinstance(done.exception, ConfigError)
+    assert word in str(done.exception)

@@ -1,8 +1,9 @@
 // Pictures side by side, under a slider, blinking, or as their difference; all move and zoom as one.
 
+import { drawFrame } from "./drawing.js";
 import { listen } from "./gestures.js";
 import { displayed, picture } from "./pictures.js";
-import { difference, lineOf, regions, windowed } from "./pixels.js";
+import { regions, windowed } from "./pixels.js";
 
 export const MODES = [
   ["side", "Side by side"],
@@ -135,107 +136,8 @@ export class Viewer extends EventTarget {
     if (this.waiting) return;
     this.waiting = requestAnimationFrame(() => {
       this.waiting = null;
-      for (const frame of this.frames ?? []) this.drawFrame(frame);
+      for (const frame of this.frames ?? []) drawFrame(this, frame);
     });
-  }
-
-  drawFrame(frame) {
-    const { canvas, caption } = frame;
-    const dense = devicePixelRatio || 1;
-    const [width, height] = [canvas.clientWidth, canvas.clientHeight];
-    if (!width || !height) return;
-    if (canvas.width !== Math.round(width * dense)) canvas.width = Math.round(width * dense);
-    if (canvas.height !== Math.round(height * dense)) canvas.height = Math.round(height * dense);
-    const context = canvas.getContext("2d");
-    context.setTransform(1, 0, 0, 1, 0, 0);
-    context.clearRect(0, 0, canvas.width, canvas.height);
-    const { scale, left, top } = this.place(canvas);
-    const into = () => context.setTransform(scale * dense, 0, 0, scale * dense, left * dense, top * dense);
-    into();
-    this.sharpen(scale * dense);
-    context.imageSmoothingEnabled = scale * dense < 8;
-    context.imageSmoothingQuality = "high";
-    const paint = (pane) => this.drawPane(context, pane, scale);
-    if (frame.pane) {
-      paint(frame.pane);
-    } else if (this.mode === "slider") {
-      const at = this.cutPlace(canvas);
-      clipped(context, dense, [0, 0, at, height], into, () => paint(frame.a));
-      clipped(context, dense, [at, 0, width - at, height], into, () => paint(frame.b));
-      context.setTransform(dense, 0, 0, dense, 0, 0);
-      drawCut(context, at, height);
-      caption.textContent = `left: ${frame.a.title} · right: ${frame.b.title}`;
-    } else if (this.mode === "blink") {
-      const shown = this.flipped ? frame.b : frame.a;
-      paint(shown);
-      caption.textContent = shown.title;
-    } else if (frame.a.bitmap && frame.b.bitmap) {
-      this.difference ??= difference(this.source(frame.a), this.source(frame.b));
-      context.drawImage(this.difference.canvas, 0, 0, ...this.size);
-      this.drawRegions(context, frame.a, scale);
-      const most = this.difference.most;
-      caption.textContent = most
-        ? `${frame.a.title} against ${frame.b.title}: black is equal, white differs by ${most} of 255`
-        : `${frame.a.title} and ${frame.b.title} are equal`;
-    }
-    if (!frame.pane) canvas.setAttribute("aria-label", caption.textContent);
-    if (this.hovered?.canvas === canvas && this.paint) this.drawBrush(context, dense, scale);
-    canvas.style.touchAction =
-      this.look.zoom === 1 && !this.paint && !this.levelling && this.mode !== "slider" ? "pan-y" : "none";
-    canvas.style.cursor = this.paint ? "crosshair" : this.levelling ? "ns-resize" : "grab";
-  }
-
-  drawPane(context, pane, scale) {
-    const source = this.source(pane);
-    if (source) context.drawImage(source, 0, 0, ...this.size);
-    else {
-      context.fillStyle = "#aab";
-      context.font = `${16 / scale}px sans-serif`;
-      context.fillText("The picture was not sent", 12 / scale, 28 / scale);
-    }
-    this.drawRegions(context, pane, scale);
-    if (pane.layer && this.outline) {
-      context.globalAlpha = this.opacity || 0.45;
-      context.drawImage(pane.layer.canvas, 0, 0, ...this.size);
-      context.globalAlpha = 1;
-    }
-  }
-
-  drawRegions(context, pane, scale) {
-    for (const region of pane.regions ?? []) {
-      if (this.opacity > 0) {
-        context.globalAlpha = this.opacity;
-        context.drawImage(region.fill, 0, 0, ...this.size);
-        context.globalAlpha = 1;
-      }
-      if (!this.outline) continue;
-      context.save();
-      context.scale(this.size[0] / region.width, this.size[1] / region.height);
-      for (const [colour, wide] of [
-        ["rgba(0,0,0,.65)", 3.5],
-        [lineOf(region.colour), 1.7],
-      ]) {
-        context.strokeStyle = colour;
-        context.lineWidth = (wide / scale) * (region.width / this.size[0]);
-        context.stroke(region.path);
-      }
-      context.restore();
-    }
-  }
-
-  drawBrush(context, dense, scale) {
-    const radius = Math.max(2, (this.paint.size / 2) * scale);
-    context.setTransform(dense, 0, 0, dense, 0, 0);
-    for (const [colour, wide] of [
-      ["#000", 3],
-      ["#fff", 1.2],
-    ]) {
-      context.strokeStyle = colour;
-      context.lineWidth = wide;
-      context.beginPath();
-      context.arc(this.hovered.x, this.hovered.y, radius, 0, 7);
-      context.stroke();
-    }
   }
 
   /** The picture of a pane under the present window. */
@@ -377,32 +279,4 @@ function figure({ title, pane }) {
   if (pane) element.dataset.pane = pane.name;
   element.append(caption, canvas);
   return { element, canvas, caption };
-}
-
-function clipped(context, dense, box, into, paint) {
-  context.save();
-  context.setTransform(dense, 0, 0, dense, 0, 0);
-  context.beginPath();
-  context.rect(...box);
-  context.clip();
-  into();
-  paint();
-  context.restore();
-}
-
-function drawCut(context, at, height) {
-  for (const [colour, wide] of [
-    ["#000", 4],
-    ["#fff", 2],
-  ]) {
-    context.strokeStyle = context.fillStyle = colour;
-    context.lineWidth = wide;
-    context.beginPath();
-    context.moveTo(at, 0);
-    context.lineTo(at, height);
-    context.stroke();
-    context.beginPath();
-    context.arc(at, height / 2, 9 + wide, 0, 7);
-    context.fill();
-  }
 }

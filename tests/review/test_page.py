@@ -19,6 +19,7 @@ import pytest
 from sqlalchemy import select
 
 from mie.images.png import decode_png
+from mie.review.accounts import invite
 from mie.review.database import Database
 from mie.review.serve import open_desk
 from mie.review.tables import answers, consensus, events, masks
@@ -486,7 +487,10 @@ def test_looking(served, seats):
     seat.press("0", "o")
     outlined = picture(page, "input")
     assert 0 < (outlined != whole[0]).mean() < 0.2
-    seat.press("o", "v")
+    seat.press("l")  # to the region: its outline is larger now
+    assert (picture(page, "input") != outlined).any()
+    assert page.locator(".readout").inner_text().endswith("×")
+    seat.press("0", "o", "v")
     assert page.get_by_role("radio", name="Slider").is_checked()
     caption = page.locator(".stage figcaption")
     page.get_by_text("left: Input · right: Output").wait_for()
@@ -535,6 +539,7 @@ def test_an_adjudicator_settles_what_raters_differ_on(served, seats):
     assert "<img src=x onerror=alert(1)> left, not right" in text
     assert "reject · wrong region" in text
     assert "Ada" not in page.content()
+    assert "null" not in page.locator(".panel").inner_text()
     assert "1" in page.locator(".figures").inner_text()
     page.get_by_role("button", name="Adopt the answer of R02").click()
     page.get_by_text("Settled by R03: reject · wrong region").wait_for()
@@ -594,6 +599,30 @@ def check(page: Any, axe: Any, name: str) -> None:
     )
     assert sticking == [], name
     assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth"), name
+
+
+def test_log_out_and_come_back_by_password(served, seats):
+    seat = seats()
+    page = seat.page
+    with served.desk.database.write() as connection:
+        token = invite(connection, name=None, role="rater", days=1)[1]
+    page.goto(f"{served.url}/#join={token}")
+    page.get_by_label("Name").fill("Dee")
+    page.get_by_label("Password").fill("correct horse battery")
+    page.get_by_role("button", name="Begin").click()
+    page.get_by_role("heading", name="Welcome, Dee").wait_for()
+    assert token not in page.url
+    page.get_by_role("button", name="Log out").click()
+    page.get_by_role("heading", name="Log in").wait_for()
+    page.get_by_label("Name").fill("Dee")
+    page.get_by_label("Password").fill("wrong, alas")
+    page.get_by_role("button", name="Log in").click()
+    page.get_by_role("alert").wait_for()
+    page.get_by_label("Name").fill("Dee")
+    page.get_by_label("Password").fill("correct horse battery")
+    page.get_by_role("button", name="Log in").click()
+    page.get_by_role("heading", name="Welcome, Dee").wait_for()
+    seat.complaints.clear()  # 422 without a name, 401 without a session
 
 
 def test_fingers(served, seats):

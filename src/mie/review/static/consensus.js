@@ -7,7 +7,7 @@ import { useKeys } from "./keys.js";
 import { prefetch } from "./pictures.js";
 import { tools } from "./tools.js";
 import { Viewer } from "./viewer.js";
-import { heading, KINDS } from "./work.js";
+import { heading, KINDS, regionOf } from "./work.js";
 
 const WHICH = [
   ["disagreement", "where raters differ"],
@@ -157,8 +157,7 @@ export function consensusPage(main, app, task) {
       panes: withRaters(kind, item, answers),
       size: item.size,
       grey: item.grey,
-      mask: item.images.mask,
-      classes: item.classes,
+      ...regionOf(kind, item),
       pair: kind.pair?.(item),
     });
     current = kind.panel({
@@ -179,9 +178,9 @@ export function consensusPage(main, app, task) {
         { class: "said" },
         answers.map((given) => said(kind, given, () => settle({ ...given.answer, comment: "" }))),
       ),
-      consensus
-        ? h("p", { class: "place" }, `Settled by ${consensus.by}: ${kind.summary(consensus.answer)}`)
-        : null,
+      ...(consensus
+        ? [h("p", { class: "place" }, `Settled by ${consensus.by}: ${kind.summary(consensus.answer)}`)]
+        : []),
       h("h2", {}, consensus ? "Decide anew" : "Or decide yourself"),
       current.element,
       h(

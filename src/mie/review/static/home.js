@@ -1,7 +1,7 @@
 // What there is to do.
 
-import { get } from "./api.js";
-import { duration, h, plural } from "./dom.js";
+import { get, post } from "./api.js";
+import { button, duration, h, plural } from "./dom.js";
 
 const WHAT = {
   inspect:
@@ -24,6 +24,7 @@ export function homePage(main, app) {
           `${app.me.dataset.name}, ${plural(app.me.dataset.samples, "sample")}. Every answer is saved at once; you may stop at any time and go on later.`,
         ),
         h("div", { class: "cards" }, app.me.tasks.map(card)),
+        button("Log out", null, () => logOut(app), { class: "quiet" }),
       ),
     );
   show();
@@ -31,11 +32,21 @@ export function homePage(main, app) {
   get("/api/me").then(
     (me) => {
       app.me.tasks = me.tasks;
-      if (!gone) show();
+      // Not under the hands of somebody who is already choosing.
+      if (!gone && !main.contains(document.activeElement?.closest("a, button"))) show();
     },
     () => {},
   );
   return () => (gone = true);
+}
+
+async function logOut(app) {
+  if (app.outbox.waiting().length) {
+    app.warn("Some answers are not yet saved. Wait until they are, then log out. ");
+    return;
+  }
+  await post("/api/logout").catch(() => {});
+  location.reload();
 }
 
 function card(task) {

@@ -67,11 +67,26 @@ export function regions(mask, classes) {
   return classes.map(({ value, colour }) => {
     const inside = (x, y) =>
       x >= 0 && y >= 0 && x < width && y < height && data[4 * (y * width + x)] === value;
+    const box = extent(data, width, value);
     const path = new Path2D();
     for (let y = 0; y <= height; y++) along(path, width, (x) => inside(x, y) !== inside(x, y - 1), y, true);
     for (let x = 0; x <= width; x++) along(path, height, (y) => inside(x, y) !== inside(x - 1, y), x, false);
-    return { colour, path, fill: filled(data, width, height, value, colour), width, height };
+    return { colour, path, fill: filled(data, width, height, value, colour), width, height, box };
   });
+}
+
+/** [left, top, right, bottom] of a class, or null. */
+function extent(data, width, value) {
+  let [left, top, right, bottom] = [Infinity, Infinity, -1, -1];
+  for (let at = 0; at < data.length; at += 4) {
+    if (data[at] !== value) continue;
+    const x = (at / 4) % width;
+    bottom = Math.floor(at / 4 / width);
+    top = Math.min(top, bottom);
+    left = Math.min(left, x);
+    right = Math.max(right, x);
+  }
+  return right < 0 ? null : [left, top, right + 1, bottom + 1];
 }
 
 // Runs of edges on one line of the pixel grid, each as one stroke.

@@ -3,6 +3,7 @@
 import { comment } from "./comment.js";
 import { button, choice, h, tick } from "./dom.js";
 
+export const REGION = false; // every turn has another
 export const HINT = "Read the instructions, follow the picture from turn to turn, and answer.";
 
 const ANSWERS = [

@@ -15,19 +15,17 @@ async function known(main, told = "") {
   try {
     return await get("/api/me");
   } catch (error) {
-    if (!(error instanceof Refusal)) {
-      return waitFor(main);
-    }
-    return login(main, told);
+    if (error instanceof Refusal) return login(main, told);
+    await pause(main);
+    return known(main, told);
   }
 }
 
-async function waitFor(main) {
+async function pause(main) {
   main.replaceChildren(
     h("div", { class: "plain" }, h("h1", {}, "The server does not answer"), h("p", {}, "Trying again…")),
   );
   await new Promise((resolve) => setTimeout(resolve, 1500));
-  return known(main);
 }
 
 async function join(main, token) {
@@ -40,7 +38,10 @@ async function join(main, token) {
       history.replaceState(null, "", "/");
       return me;
     } catch (error) {
-      if (!(error instanceof Refusal)) return waitFor(main);
+      if (!(error instanceof Refusal)) {
+        await pause(main);
+        continue;
+      }
       if (error.status === 410) {
         history.replaceState(null, "", "/");
         return known(main, "This link was used before or has expired. Ask for a new one, or log in.");

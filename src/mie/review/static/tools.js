@@ -100,6 +100,7 @@ export function tools(viewer, forced = false) {
     button("Fit", null, () => viewer.reset(), { title: "Whole picture, whole window (0)" }),
     button("+", null, () => viewer.zoomed(null, 1.4), { "aria-label": "Zoom in", title: "Zoom in (+)" }),
   );
+  const locate = button("Region", "L", () => viewer.locate(), { title: "Zoom to the region" });
   const element = h(
     "div",
     { class: "tools", role: "group", "aria-label": "How to look" },
@@ -108,6 +109,7 @@ export function tools(viewer, forced = false) {
     flip,
     pairing,
     zoom,
+    locate,
     level,
     region,
     readout,
@@ -130,7 +132,7 @@ export function tools(viewer, forced = false) {
     if (!viewer.grey) viewer.levelling = false;
     level.hidden = !viewer.grey;
     level.setAttribute("aria-pressed", viewer.levelling);
-    region.hidden = !viewer.classes?.length;
+    region.hidden = locate.hidden = !viewer.classes?.length;
     modes.hidden = viewer.panes.length < 2 || viewer.alike;
     const { centre, width } = viewer.window;
     const parts = [
@@ -154,6 +156,7 @@ export function tools(viewer, forced = false) {
     ["+", null, () => viewer.zoomed(null, 1.25)],
     ["-", "Zoom out", () => viewer.zoomed(null, 0.8)],
     ["0", "Whole picture, whole window", () => viewer.reset()],
+    ["l", "Zoom to the region", () => viewer.locate()],
     ["Shift+ArrowLeft", "Move the picture, with all four arrows", () => viewer.pan(-0.08, 0)],
     ["Shift+ArrowRight", null, () => viewer.pan(0.08, 0)],
     ["Shift+ArrowUp", null, () => viewer.pan(0, -0.08)],

@@ -214,6 +214,18 @@ export class Viewer extends EventTarget {
     this.tell();
   }
 
+  /** The region in the middle, with some of its surroundings. */
+  locate() {
+    const found = (this.panes.find((pane) => pane.regions)?.regions ?? []).filter((region) => region.box);
+    if (!found.length) return;
+    const edge = (at, most) =>
+      most(...found.map(({ box, width, height }) => box[at] / (at % 2 ? height : width)));
+    const [left, top] = [edge(0, Math.min), edge(1, Math.min)];
+    const [right, bottom] = [edge(2, Math.max), edge(3, Math.max)];
+    const zoom = Math.max(1, Math.min(8, 1 / (1.6 * Math.max(right - left, bottom - top, 0.01))));
+    this.lookAt(zoom, (left + right) / 2, (top + bottom) / 2);
+  }
+
   pan(dx, dy) {
     this.lookAt(this.look.zoom, this.look.x + dx / this.look.zoom, this.look.y + dy / this.look.zoom);
   }

@@ -1,6 +1,6 @@
 // One kind of work on the screen: what was asked, the pictures, and the panel where it is answered.
 //
-// A kind is a module with HINT, panes(item), summary(answer) and panel(given), perhaps pair(item) and OUTLINE.
+// A kind is a module with HINT, panes(item), summary(answer) and panel(given), perhaps pair(item), OUTLINE, REGION.
 // `given` is {task, item, begun (a draft or null), save(draft), submit(answer, mask), viewer, say(text)}; a panel
 // gives back {element, keys}, perhaps asked (in place of the heading), ready() once the pictures are there, and
 // stop(). It may show other panes through `viewer`.
@@ -16,6 +16,10 @@ import { tools } from "./tools.js";
 import { Viewer } from "./viewer.js";
 
 export const KINDS = { inspect, mask, rank, questions };
+
+/** The mask and its classes, where one holds for all panes. */
+export const regionOf = (kind, item) =>
+  kind.REGION === false ? {} : { mask: item.images.mask, classes: item.classes };
 
 /** Instruction, description and what else is known of a sample. */
 export function heading(item) {
@@ -106,8 +110,7 @@ export function workPage(main, app, task) {
       panes: kind.panes(item),
       size: item.size,
       grey: item.grey,
-      mask: item.images.mask,
-      classes: item.classes,
+      ...regionOf(kind, item),
       pair: kind.pair?.(item),
     });
     current = kind.panel({

@@ -11,7 +11,9 @@ from mie.images.files import digest
 FOLDER: Final = Path(__file__).parents[2] / "weights"
 COMPACT: Final = "compact.safetensors"
 # File name -> SHA-256. A file that is not named here is not ours.
-SHIPPED: Final[dict[str, str]] = {}
+SHIPPED: Final[dict[str, str]] = {
+    COMPACT: "85436be67986d21fd5836fc71dde2e26f356581360b76184b0e9ed78d9958323",
+}
 
 
 def shipped_weights(name: str = COMPACT) -> Path:

@@ -347,12 +347,16 @@ def test_two_raters_at_once_and_a_reload_in_the_middle(served, seats):
     assert served.answers("Ada")[seen[ada][3]]["comment"] == "half a sent"
 
 
+# Four samples with three pictures each: the one on the screen and those that come after it.
+FETCHED = "() => performance.getEntriesByType('resource').filter(e => /images/.test(e.name)).length >= 12"
+
+
 def test_the_next_sample_is_there_before_it_is_asked_for(served, seats):
     seat = seats().join(served)
     page = seat.page
     page.goto(f"{served.url}/#/inspect")
     first = seat.shown()
-    page.wait_for_load_state("networkidle")
+    page.wait_for_function(FETCHED)
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     seat.press("a")
@@ -377,17 +381,18 @@ def test_no_answer_is_lost_when_the_server_dies(material, tmp_path, seats):
     with running(*arguments) as server:
         page.goto(f"{server.url}/#join={server.token}")
         page.get_by_role("link", name="Start").click()
+        page.wait_for_function(FETCHED)
         decide("a", "accept")
-        page.wait_for_load_state("networkidle")
+        seat.saved()
         os.kill(server.process.pid, signal.SIGKILL)
     decide("f", "flag")
     decide("a", "accept")
     page.get_by_text("2 answers not yet saved").wait_for()
     with running(*arguments):  # comes back while the page is open
         seat.saved()
-        decide("f", "flag")
+        with page.expect_response("**/next"):  # there is work to go on with
+            decide("f", "flag")
         seat.saved()
-        page.wait_for_load_state("networkidle")
     decide("f", "flag")
     page.get_by_text("1 answer not yet saved").wait_for()
     page.close()  # and this time the page is gone too

@@ -28,19 +28,21 @@ const NAMES = {
   "=": "+ or =",
 };
 
-function typing(target) {
-  return target.closest?.("textarea, select, input:not([type=radio], [type=checkbox], [type=range])");
-}
+const typing = (target) =>
+  target.closest?.("textarea, input:not([type=radio], [type=checkbox], [type=range])") ?? null;
 
 // What a focused control does by itself stays its own.
-function isItsOwn(event) {
-  const { key, target } = event;
-  if (typing(target)) return !(key === "Escape" || (key === "Enter" && (event.ctrlKey || event.metaKey)));
-  if (key === "Enter" || key === " ")
-    return target.closest?.("button, a, summary, select") !== null && target.closest !== undefined;
-  if (key.startsWith("Arrow")) return Boolean(target.closest?.("input, [data-arrows]"));
+function isItsOwn({ key, target, ctrlKey, metaKey }) {
+  if (typing(target)) return !(key === "Enter" && (ctrlKey || metaKey));
+  if (key === "Enter" || key === " ") return Boolean(target.closest?.("button, a, summary, select"));
+  if (key.startsWith("Arrow")) return Boolean(target.closest?.("input, select, [data-arrows]"));
   return false;
 }
+
+// Who uses the mouse there goes on with the keys: the arrows then belong to the samples again.
+addEventListener("click", ({ detail, target }) => {
+  if (detail > 0 && target.matches?.("input:is([type=radio], [type=checkbox], [type=range])")) target.blur();
+});
 
 addEventListener("keydown", (event) => {
   if (event.defaultPrevented || event.altKey || document.querySelector("dialog[open]:not([data-keys])"))

@@ -78,7 +78,8 @@ def _row(number: int, fold: str, ask: int, image: int, **changes: Any) -> Row:
     body: dict[str, Any] = {
         "id": f"row-{number}", "perspective": perspective, "task": task, "target": target, "key": None,
         "modality": modality, "anatomy": "unknown", "source": modality, "patient_id": f"p{number}",
-        "license": "CC0-1.0", "fold": fold, "input": image, "goal": None, "mask": None, "classes": 0, "ask": ask,
+        "license": "CC0-1.0", "fold": fold, "input": image, "goal": None, "mask": None, "classes": 0,
+        "ask": ask,
     }  # fmt: skip
     return Row(**body | changes)
 
@@ -112,10 +113,10 @@ def tiny_pack(*, pairs: bool = True) -> Pack:
     return pack
 
 
-def compact_config(pack: Path, trainee: str = "tests.training.compact_tiny:Killed", **changes: Any) -> TrainConfig:
+def compact_config(pack: Path, **changes: Any) -> TrainConfig:
     body: dict[str, Any] = {
         "name": "compact",
-        "trainee": trainee,
+        "trainee": "tests.training.compact_tiny:Killed",
         "seed": 5,
         "steps": 4,
         "batch": 5,

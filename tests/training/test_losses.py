@@ -14,7 +14,7 @@ from mie.metrics import ssim as reference_ssim
 from mie.training.losses import overlay_loss, restoration_loss, ssim
 from tests.conftest import crop, ellipse
 
-ALL_ASKED = torch.tensor([[True, False, False]])
+ONE_ASKED = torch.tensor([[True, False, False]])
 
 
 def tensor(image: np.ndarray) -> Tensor:
@@ -53,7 +53,8 @@ def wanted() -> Tensor:
 def test_an_overlay_costs_less_the_nearer_it_is(wanted: Tensor) -> None:
     counted = torch.ones(1, 1, 64, 64, dtype=torch.bool)
     signs = 2 * wanted - 1
-    costs = [overlay_loss(scale * signs, wanted, counted, ALL_ASKED).item() for scale in (-4, -1, 0, 1, 4, 12)]
+    scales = (-4, -1, 0, 1, 4, 12)
+    costs = [overlay_loss(scale * signs, wanted, counted, ONE_ASKED).item() for scale in scales]
     assert costs == sorted(costs, reverse=True)
     assert len(set(costs)) == len(costs)
     assert costs[-1] < 1e-3
@@ -63,7 +64,7 @@ def test_what_is_not_counted_has_no_influence(wanted: Tensor) -> None:
     counted = torch.zeros(1, 1, 64, 64, dtype=torch.bool)
     counted[..., 16:, :] = True
     logits = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    first = overlay_loss(logits, wanted, counted, ALL_ASKED)
+    first = overlay_loss(logits, wanted, counted, ONE_ASKED)
     (slope,) = torch.autograd.grad(first.sum(), logits)
     assert not slope[..., :16, :].any()
     assert slope[..., 16:, :].all()
@@ -71,7 +72,7 @@ def test_what_is_not_counted_has_no_influence(wanted: Tensor) -> None:
     other[..., :16, :] = 1 - other[..., :16, :]
     changed = logits.detach().clone()
     changed[..., :16, :] = 9
-    assert torch.equal(overlay_loss(changed, other, counted, ALL_ASKED), first.detach())
+    assert torch.equal(overlay_loss(changed, other, counted, ONE_ASKED), first.detach())
 
 
 def test_colours_that_are_not_asked_for_have_no_dice(wanted: Tensor) -> None:
@@ -80,7 +81,7 @@ def test_colours_that_are_not_asked_for_have_no_dice(wanted: Tensor) -> None:
     logits = torch.full((1, 3, 64, 64), -2.0)
     nothing = overlay_loss(logits, torch.zeros_like(wanted), counted, torch.zeros(1, 3))
     assert nothing.item() == pytest.approx(3 * np.log1p(np.exp(-2.0)), rel=1e-5)
-    with_dice = overlay_loss(logits, wanted, counted, ALL_ASKED)
+    with_dice = overlay_loss(logits, wanted, counted, ONE_ASKED)
     without = overlay_loss(logits, wanted, counted, torch.zeros(1, 3))
     p = 1 / (1 + np.exp(2.0))
     area = wanted.sum().item()

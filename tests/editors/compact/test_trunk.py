@@ -8,7 +8,7 @@ import torch.nn.functional as F  # noqa: E402, N812
 from mie.editors.compact.trunk import TAPS, Trunk  # noqa: E402
 from mie.errors import MieError  # noqa: E402
 
-# MobileNetV2 (Sandler et al., 2018), table 2, written out: (input channels, output channels, expansion, stride).
+# MobileNetV2 (Sandler et al., 2018), table 2, written out: (channels in, channels out, expansion, stride).
 BLOCKS = [
     (32, 16, 1, 1),
     (16, 24, 6, 2), (24, 24, 6, 1),

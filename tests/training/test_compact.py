@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,7 @@ from mie.editors.compact import inference
 from mie.editors.compact.weights import load_network
 from mie.errors import ConfigError, MieError
 from mie.training import compact
+from mie.training.config import read_config
 from mie.training.journal import read_log
 from mie.training.loop import train
 from mie.training.pack import TRAIN
@@ -199,6 +201,21 @@ def test_each_head_is_still_where_the_other_works(trainee: compact.Compact) -> N
     assert (slopes("overlay")[p:] > 0).all(), "downwards: nothing is painted on a restoration"
     assert (slopes("residual")[:p] > 0).all(), "towards zero: an overlay changes nothing else"
     assert not slopes("presence")[p:].any()
+
+
+def test_the_example_is_what_was_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is understood as it stands, and its log is that of this many steps."""
+    monkeypatch.setenv("MIE_PACKS", "packs")
+    folder = ROOT / "examples/compact"
+    config = read_config(folder / "train.yaml")
+    made = compact.Compact(config)
+    assert made.data.fresh == 600
+    lines = read_log(folder / "log.jsonl")
+    assert [line["step"] for line in lines if line["event"] == "validation"] == list(
+        range(config.validation.every, config.steps + 1, config.validation.every)
+    )
+    assert lines[-1]["step"] == config.steps
+    assert not re.search(r'"[^"]*/(root|home|tmp|work)/', (folder / "log.jsonl").read_text())
 
 
 def test_sources_can_be_left_out(pack: Path) -> None:

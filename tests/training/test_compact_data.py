@@ -92,15 +92,19 @@ def test_what_is_painted_has_the_colours_of_the_words(data: CompactData) -> None
     assert (views.present == 1).all()
 
 
-def test_two_classes_keep_their_own_colours(data: CompactData) -> None:
-    """The ellipse is red and the stripe above it blue, as the words say; nothing is green."""
-    views = data.views(drawn(data, 60, perception=1.0), 1)
+def test_each_class_has_its_own_colour_and_the_background_none(data: CompactData) -> None:
+    """Where stripes are painted blue and ellipses red, their areas are about those of the masks."""
+    views = data.views(drawn(data, 200, perception=1.0), 1)
     both = [n for n, p in enumerate(views.prompt) if data.prompts.texts[p].startswith("Nuclei")]
-    assert both
-    seen = views.overlay[both].sum((2, 3))
-    assert (seen[:, 0] > 0).any()
-    assert (seen[:, 2] > 0).any()
-    assert not seen[:, 1].any()
+    pack = tiny_pack()
+    rows = [row for row in pack.rows if row.fold == TRAIN and row.modality == "microscopy"]
+    shares = [np.mean([(pack.masks[row.mask] == k).mean() for row in rows]) for k in (1, 2)]
+    assert shares[1] > 3 * shares[0], "they could not be taken for each other"
+    inside = views.counted[both].float().mean((1, 2, 3))
+    painted = (views.overlay[both].mean((2, 3)) / inside[:, None]).mean(0)
+    assert 0.5 < painted[0] / shares[0] < 1.7  # views zoom, and lose some of the border
+    assert 0.5 < painted[2] / shares[1] < 1.7
+    assert painted[1] == 0
 
 
 def test_what_is_asked_in_vain_is_of_another_kind_of_picture(data: CompactData) -> None:

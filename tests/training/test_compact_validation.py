@@ -24,10 +24,12 @@ from tests.training.compact_tiny import tiny_pack
 CPU = torch.device("cpu")
 
 
-def validation(count: int = 100, seed: int = 0) -> Validation:
+def validation(count: int = 100, more: str | None = None) -> Validation:
+    """All rows of the fold, those of the source `more` three times."""
     pack = tiny_pack()
     rows = [(pack, row) for row in pack.rows if row.fold == VALIDATION]
-    return Validation(rows, count, Words(), CPU, seed)  # type: ignore[arg-type]
+    rows += 2 * [(pack, row) for _, row in rows if row.source == more]
+    return Validation(rows, count, Words(), CPU, 0)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -69,9 +71,11 @@ def test_doing_nothing_paints_and_gains_nothing(editor) -> None:
 
 def test_means_are_over_groups_and_not_over_rows(editor) -> None:
     """Right in one source only: a third of the macro mean, whatever the number of its rows."""
-    checked = validation()
-    target = {id(case.image): case.target for case in checked.cases if case.row.source == "fundus"}
-    editor(lambda request: target.get(id(request.image), request.image))
+    checked = validation(more="fundus")
+    assert sum(case.row.source == "fundus" for case in checked.cases) == 3
+    right = [case for case in checked.cases if case.row.source == "fundus"]
+    target = {(id(case.image), case.wording.prompt): case.target for case in right}
+    editor(lambda request: target.get((id(request.image), request.instruction), request.image))
     figures = checked.figures(nn.Identity())
     assert figures["dice/fundus"] == 1
     assert figures["dice_macro"] == pytest.approx(1 / 3, abs=1e-6)

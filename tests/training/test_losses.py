@@ -113,8 +113,13 @@ def test_restorations_are_ordered_as_they_look() -> None:
     assert cost[0].item() == pytest.approx(-0.5, abs=1e-4)
 
 
-def test_restoration_of_a_constant_error_is_the_formula() -> None:
-    flat = torch.full((1, 3, 32, 32), 0.5)
-    cost = restoration_loss(flat + 0.1, flat).item()
-    ssim_there = (2 * 0.5 * 0.6 + 1e-4) / (0.5**2 + 0.6**2 + 1e-4)
-    assert cost == pytest.approx(2 + np.log10(0.01 + 1e-5) / 2 + 0.7 * (1 - ssim_there), abs=1e-3)
+@pytest.mark.parametrize("sigma", [3, 25])
+def test_restoration_is_decibels_structure_and_edges(sigma: float) -> None:
+    clean = crop(1, 64, 80)
+    made = noisy(clean, sigma)
+    a, b = made / 255, clean / 255
+    edges = sum(np.abs(np.diff(a, axis=axis) - np.diff(b, axis=axis)).mean() for axis in (0, 1))
+    expected = (
+        2 + np.log10(((a - b) ** 2).mean() + 1e-5) / 2 + 0.7 * (1 - reference_ssim(made, clean)) + 2 * edges
+    )
+    assert restoration_loss(tensor(made), tensor(clean)).item() == pytest.approx(expected, abs=1e-3)

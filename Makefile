@@ -45,6 +45,7 @@ bench: $(VENV)/.installed
 	$(BIN)/python bench/physics_mri.py
 	$(BIN)/python bench/physics_ct.py
 	$(BIN)/python bench/review.py
+	$(BIN)/python bench/compact.py
 
 docs: $(VENV)/.installed
 	$(BIN)/mkdocs build --strict

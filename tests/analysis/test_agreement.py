@@ -225,9 +225,12 @@ def test_what_cannot_be_compared_is_refused(tmp_path):
     other = write_scored_run(tmp_path / "b/x", {"p1-a": {"dice": 1.0}}, dataset_digest="e" * 64)
     with pytest.raises(ConfigError, match="dataset_digest"):
         agree([runs[1], other], path)
-    judged = write_scored_run(tmp_path / "c/x", {"p1-a": {"dice": 1.0}}, judge="another")
+    record = {"model": "m", "provider": "p", "answered_by": ["m"], "parameters": {}, "prompts": {}}
+    judged = write_scored_run(tmp_path / "c/x", {"p1-a": {"dice": 1.0}}, judge=record)
     with pytest.raises(ConfigError, match="judge"):
         agree([runs[1], judged], path)
+    same = write_scored_run(tmp_path / "c/y", {"p1-a": {"dice": 0.5}}, judge={**record, "cost_usd": 9.0})
+    assert agree([judged, same], path)["metrics"]["dice@1"]  # one judge, whatever it cost
     write_runs(tmp_path / "a", protocol="imgedit")
     with pytest.raises(ConfigError, match="several protocols"):
         agree(runs, path)

@@ -30,7 +30,14 @@ from mie.images.files import cache_folder
 from mie.judges.clients import _OURS as JUDGES
 from mie.judges.clients import client_class
 from mie.judges.contracts import STATES
+from mie.protocols import _OURS as PROTOCOLS
+from mie.protocols.imgedit.published import IMGEDIT
+from mie.protocols.imgedit.score import METHOD as IMGEDIT_METHOD
+from mie.protocols.medebench.published import MEDEBENCH
+from mie.protocols.medebench.score import METHOD as MEDEBENCH_METHOD
 from mie.protocols.miedb_sample import METRICS
+from mie.protocols.omni_iie.published import OMNI_IIE
+from mie.protocols.omni_iie.score import METHOD as OMNI_METHOD
 from mie.protocols.published import MIEDB
 from mie.recipes.transform_targets import TARGETS
 from mie.sources import catalog
@@ -254,6 +261,23 @@ def test_the_published_results_are_those_of_the_report() -> None:
     names = ("dice", "p_acc", "b_psnr", "b_ssim", "rubric", "rank", "psnr", "ssim")
     for row in MIEDB:
         assert [float(cell) for cell in rows[row.model]] == [getattr(row, name) for name in names], row.model
+
+
+def test_every_protocol_has_its_page_with_its_metrics_and_published_rows() -> None:
+    pages = {name: (ROOT / f"docs/{name}.md").read_text(encoding="utf-8") for name in PROTOCOLS}
+    for name, method in (
+        ("medebench", MEDEBENCH_METHOD),
+        ("imgedit", IMGEDIT_METHOD),
+        ("omni-iie", OMNI_METHOD),
+    ):
+        assert [metric for metric in method.metrics if f"`{metric}`" not in pages[name]] == []
+    for row in MEDEBENCH:
+        numbers = f"{row.ea:.2f} | {row.cp:.2f} | {row.vq:.2f} | {row.fid:.2f}"
+        assert f"| {row.model} | {numbers} |" in pages["medebench"]
+    for model, overall in IMGEDIT.items():
+        assert f"| {model} | {overall:.2f} |" in pages["imgedit"]
+    for model, (single, multi) in OMNI_IIE.items():
+        assert f"| {model} | {single:.3f} | {'' if multi is None else f'{multi:.3f} '}|" in pages["omni-iie"]
 
 
 def test_every_room_is_explained_and_the_arrows_are_the_contracts() -> None:

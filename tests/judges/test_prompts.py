@@ -10,7 +10,22 @@ from mie.judges import Prompt, load_prompt
 
 # name@version -> the first digits of its SHA-256. A changed text gets a new file and a new line here.
 FROZEN = {
+    "imgedit_action@1": "f7d814d57bbe0784",
+    "imgedit_add@1": "361227eb559e43af",
+    "imgedit_adjust@1": "de1bc985278e43fd",
+    "imgedit_background@1": "dac1005a7941a8eb",
+    "imgedit_compose@1": "e12f928d209fb017",
+    "imgedit_extract@1": "4248c89108cbb642",
+    "imgedit_multiturn@1": "d7963e70b56ba13a",
+    "imgedit_remove@1": "105963522ec73c40",
+    "imgedit_replace@1": "1aa0c9d0a9068b57",
+    "imgedit_style@1": "07100eef6d4690b8",
+    "imgedit_uge@1": "4ec0674d1c8c7e89",
+    "medebench_describe@1": "5aba7169a5c96877",
+    "medebench_edit@1": "1c9df58d7bee074d",
     "miedb_rubric@1": "70c4323c2bca7539",
+    "omni_iie_answers@1": "b8c170bf700f208c",
+    "omni_iie_questions@1": "606fb6ada5d5fbbd",
 }
 
 

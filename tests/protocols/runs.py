@@ -140,9 +140,9 @@ def write_run(
     return folder
 
 
-def lines_of(run: Path, variant: str = "paper") -> dict[str, dict]:
+def lines_of(run: Path, variant: str = "paper", protocol: str = "miedb") -> dict[str, dict]:
     """The lines of a run's scores by sample id."""
-    text = (run / f"scores/miedb.{variant}.jsonl").read_text().splitlines()
+    text = (run / f"scores/{protocol}.{variant}.jsonl").read_text().splitlines()
     return {line["id"]: line for line in map(json.loads, text[1:])}
 
 
@@ -155,7 +155,7 @@ def attempt_at(sample: Sample, seed: int) -> np.ndarray:
     """What a middling model does: the region a little off, and some noise everywhere."""
     draw = np.random.default_rng(seed)
     image = sample.input
-    if sample.mask is not None:
+    if sample.mask is not None and sample.colour is not None:
         for colour in sample.colour.split(","):
             image = paint(image, np.roll(sample.mask > 0, int(draw.integers(-4, 5)), 1), colour)
     return np.clip(image + draw.normal(0, 3, image.shape), 0, 255).astype(np.uint8)

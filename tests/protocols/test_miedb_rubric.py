@@ -239,7 +239,7 @@ def test_killed_at_random_nothing_is_lost_and_nothing_asked_twice(tmp_path):
             assert not known & set(asked)
             assert len(set(asked)) == len(asked)
             again += len(set(asked) - _kept(journal))
-        assert again <= 2 * 4
+        assert again <= 2 * (4 + 4)  # under way, or come and not yet synced
         server.requests.clear()
         known = _kept(journal)
         process = call(killed)

@@ -27,6 +27,7 @@ from tests.protocols.runs import (
 def test_registry():
     assert "miedb" in protocol_names()
     assert find_protocol("miedb") is score_run
+    assert all(callable(find_protocol(name)) for name in protocol_names())
     with pytest.raises(ConfigError, match="no protocol named 'miebd'") as caught:
         find_protocol("miebd")
     assert "'miedb'" in caught.value.fix
@@ -37,7 +38,7 @@ def test_other_packages_bring_theirs(monkeypatch):
     monkeypatch.setattr(
         mie.protocols, "entry_points", lambda group: [point] if group == "mie.protocols" else []
     )
-    assert protocol_names() == ["miedb", "mine"]
+    assert protocol_names() == ["imgedit", "medebench", "miedb", "mine", "omni-iie"]
     assert find_protocol("mine") is score_run
 
 

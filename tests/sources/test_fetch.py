@@ -320,7 +320,10 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"not an archive", SDIST[: len(SDIST) // 2], gzip.compress(b"no tar"), WHEEL[:50]]
+    "data",
+    [b"", b"not an archive", SDIST[: len(SDIST) // 2], gzip.compress(b"no tar"), WHEEL[:50]],
+    # Named: the bytes hold the time, and workers that differ in a test's name do not start.
+    ids=["empty", "text", "half an sdist", "no tar", "half a wheel"],
 )
 def test_broken_archives_are_errors_that_name_the_file(tmp_path: Path, data: bytes) -> None:
     archive = tmp_path / "broken.tar.gz"

@@ -25,11 +25,9 @@ from mie.analysis.preference import KINDS, leaderboard
 from mie.analysis.ranks import Floats, kendall_tau_b, spearman, spearman_formula
 from mie.analysis.raters import rater_agreement
 from mie.analysis.scored_runs import ScoredRun, read_scored_runs
-from mie.analysis.scores import split_key
+from mie.analysis.scores import LOWER_IS_BETTER, split_key
 from mie.errors import MieError
 
-# Metrics where less is better, by the beginning of their name.
-LOWER_IS_BETTER: Final = ("lpips", "fid", "kid")
 # Judges that give people's own 1 to 5.
 SAME_SCALE: Final = ("imgedit",)
 CORRELATIONS: Final[Mapping[str, Callable[[ArrayLike, ArrayLike], float]]] = {

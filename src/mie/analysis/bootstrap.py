@@ -54,6 +54,51 @@ def bootstrap_means(
     return out
 
 
+def bootstrap_macro(
+    values: ArrayLike, strata: ArrayLike, clusters: ArrayLike, *, n: int = REPLICATES, seed: int = 0
+) -> Interval:
+    """The 95% interval of the mean over strata of the means of `values`, `(N,)`; whole clusters are drawn.
+
+    A stratum that a replicate draws nothing of is left out of its mean.
+    """
+    found = np.asarray(values, np.float64)
+    _, stratum = np.unique(np.asarray(strata), return_inverse=True)
+    names, cluster = np.unique(np.asarray(clusters), return_inverse=True)
+    count, kinds = len(names), int(stratum.max(initial=-1)) + 1
+    if count < 2:
+        return (np.nan, np.nan)
+    place = cluster * kinds + stratum
+    sums = np.bincount(place, weights=found, minlength=count * kinds).reshape(count, kinds)
+    sizes = np.bincount(place, minlength=count * kinds).reshape(count, kinds).astype(np.float64)
+    draw = np.random.default_rng(seed)
+    means = np.empty(n)
+    for at in range(n):
+        times = np.bincount(draw.integers(0, count, count), minlength=count).astype(np.float64)
+        drawn = times @ sizes
+        there = drawn > 0
+        means[at] = ((times @ sums)[there] / drawn[there]).mean()
+    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
+
+
+def bootstrap_ratio(
+    above: ArrayLike, below: ArrayLike, clusters: ArrayLike, *, n: int = REPLICATES, seed: int = 0
+) -> Interval:
+    """The 95% interval of sum(above) / sum(below), two columns `(N,)` whose rows belong together."""
+    names, code = np.unique(np.asarray(clusters), return_inverse=True)
+    count = len(names)
+    if count < 2:
+        return (np.nan, np.nan)
+    sums = np.stack([np.bincount(code, weights=np.asarray(c, np.float64)) for c in (above, below)], axis=1)
+    draw = np.random.default_rng(seed)
+    totals = np.stack([sums[draw.integers(0, count, count)].sum(axis=0) for _ in range(n)])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = np.sort(totals[:, 0] / totals[:, 1])
+    tail = (1 - LEVEL) / 2
+    low, high = _quantile(ratios[:, None], tail), _quantile(ratios[:, None], 1 - tail)
+    return float(low[0]), float(high[0])
+
+
 def _tally(values: Floats, clusters: ArrayLike | None) -> Floats:
     """(C, 4): sum of the finite values, how many values, how many are +inf, how many -inf."""
     if clusters is None:

@@ -1,8 +1,9 @@
 """A file of scores (`scores/<protocol>.<variant>.jsonl`) as arrays, and the one number a sample gets from it.
 
 The variants differ in what an attempt without an output does. `paper`: pass@1 is attempt 0, and a sample
-without it is unscored. `as_released`: pass@1 is the first attempt that exists, and a sample with no output at
-all counts 0. In both, pass@k is the best of the attempts that exist.
+without it is unscored. `as_released`: pass@1 is the first attempt that exists, and where the header says
+`missing_as_zero` a sample with no output at all counts 0. In both, pass@k is the best of the attempts that
+exist.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from mie.errors import ConfigError, MieError
 from mie.vocabulary import nearest_name
 
 GROUP_KEYS: Final = ("perspective", "task", "modality", "anatomy", "target", "source")
+# Metrics where less is better, by the beginning of their name.
+LOWER_IS_BETTER: Final = ("lpips", "fid", "kid")
 NO_OUTPUT: Final = "*"  # the key of `unscored` that stands for every metric of the attempt
 _NOTHING: Final[Mapping[str, Any]] = {"metrics": {}, "unscored": {}}
 
@@ -78,13 +81,14 @@ class ScoreTable:
         values, applies = self.values[name], self.applies[name]
         as_released = self.header["variant"] == "as_released"
         if k > 1:
-            best = np.where(np.isnan(values), -np.inf, values).max(axis=1)
+            sign = -1.0 if name.startswith(LOWER_IS_BETTER) else 1.0
+            best = sign * np.where(np.isnan(values), -np.inf, sign * values).max(axis=1)
             out = np.where(np.isnan(values).all(axis=1), np.nan, best)
         elif as_released:
             out = values[np.arange(len(values)), (~self.absent).argmax(axis=1)]
         else:
             out = values[:, 0].copy()
-        missing = applies & self.absent.all(axis=1) & as_released
+        missing = applies & self.absent.all(axis=1) & self.header.get("missing_as_zero", as_released)
         out[missing] = 0.0
         return Selected(out, applies, missing)
 
@@ -122,15 +126,15 @@ def _table(header: Mapping[str, Any], lines: Iterable[Mapping[str, Any]]) -> Sco
     column = {name: at for at, name in enumerate(names)}
     ids: list[str] = []
     clusters: list[tuple[str, ...]] = []
-    groups: dict[str, list[str]] = {key: [] for key in GROUP_KEYS}
+    groups: dict[str, list[str]] = {key: [] for key in (*GROUP_KEYS, *header.get("groups", ()))}
     cells = array("d")  # metrics x attempts of the first sample, of the second, ...
     applies, absent, drift = array("b"), array("b"), array("b")
     not_covered: Counter[str] = Counter()
     for line in lines:
         ids.append(line["id"])
         clusters.append(_cluster(line))
-        for key in GROUP_KEYS:
-            groups[key].append(sys.intern(line["group"][key]))
+        for key, names_of in groups.items():
+            names_of.append(sys.intern(line["group"][key]))
         if not line["applies"]:
             not_covered[line["group"]["perspective"]] += 1
         applies.extend(name in line["applies"] for name in names)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from mie.store.dataset import Dataset
 
 # The two perspectives that can be built so far, each with what is run on it: the editor that does nothing is
-# the floor of every table, and a threshold shows what can be had without learning.
-_PARTS = {"perception": ("identity", "otsu"), "transformation": ("identity",)}
+# the floor of every table, a threshold and a classical filter show what can be had without learning, and
+# `compact` is the network that ships with the package.
+_PARTS = {"perception": ("identity", "otsu", "compact"), "transformation": ("identity", "nlm", "compact")}
 
 
 def demo(
@@ -35,7 +36,7 @@ def demo(
     for name, editors in _PARTS.items():
         folder = output / name
         _make_dataset(name, folder, workers)
-        _run_and_report(folder, editors)
+        _run_and_report(folder, [editor for editor in editors if _can_run(editor)])
     dataset = output / "perception" / "dataset"
     typer.echo(
         f"  read      {dataset / 'README.md'}\n"
@@ -81,7 +82,20 @@ def _make_dataset(name: str, folder: Path, workers: int | None) -> None:
     )
 
 
-def _run_and_report(folder: Path, editors: tuple[str, ...]) -> None:
+def _can_run(editor: str) -> bool:
+    """Whether the packages that an editor needs are here; says so where they are not."""
+    from mie.editors import open_editor
+    from mie.errors import ConfigError
+
+    try:
+        open_editor(editor).close()
+    except ConfigError as error:
+        typer.echo(f"  without   {editor}: {error.what}; {error.fix}", err=True)
+        return False
+    return True
+
+
+def _run_and_report(folder: Path, editors: Sequence[str]) -> None:
     from mie.cli._show import progress_bar
     from mie.protocols import score
     from mie.report.page import write_report
@@ -93,6 +107,7 @@ def _run_and_report(folder: Path, editors: tuple[str, ...]) -> None:
             bar(done, len(runs), editor)
             run_editor(folder / "dataset", editor, run, split="test")
             score(run)
+            bar(done + 1, len(runs), editor)
     with progress_bar(f"{folder.name}: report") as bar:
         page = write_report(runs, folder / "report", progress=bar)
     typer.echo(f"  look at   {page}")

@@ -9,7 +9,7 @@ import typer
 
 def import_(
     folder: Path = typer.Argument(..., help="The folder to read.", show_default=False),
-    format: str = typer.Option(..., "-f", "--format", help="miedb or folder."),
+    format: str = typer.Option(..., "-f", "--format", help="miedb, medebench, imgedit, omni-iie or folder."),
     output: Path = typer.Option(..., "-o", "--output", help="The dataset's folder.", show_default=False),
     name: str | None = typer.Option(None, help="The dataset's name; the folder's name by default."),
 ) -> None:

@@ -24,6 +24,9 @@ def run(
     attempts: int = typer.Option(1, min=1, help="Edits per sample, each with its own seed."),
     split: str | None = typer.Option(None, help="train, val or test; all of them by default."),
     limit: int | None = typer.Option(None, min=1, help="At most this many samples."),
+    turns: str = typer.Option(
+        "free", help="Conversations: free (from the model's own last output) or forced (from the reference)."
+    ),
     retry_failed: bool = typer.Option(False, "--retry-failed", help="Try the edits that failed again."),
     workers: int | None = typer.Option(
         None, min=1, help="Edits at the same time; the editor's own by default."
@@ -62,6 +65,7 @@ def run(
             attempts=attempts,
             split=split,
             limit=limit,
+            turns=turns,
             retry_failed=retry_failed,
             workers=workers,
             batch_size=batch,

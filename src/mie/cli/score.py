@@ -12,7 +12,9 @@ _SHOWN = 20
 
 def score(
     run: Path = typer.Argument(..., help="A run's folder.", show_default=False),
-    protocol: str = typer.Option("miedb", "--protocol", help="How to score."),
+    protocol: str = typer.Option(
+        "miedb", "--protocol", help="miedb, medebench, imgedit, omni-iie, or another package's."
+    ),
     variant: str = typer.Option(
         "paper", help="paper (as the text says) or as_released (as the script does)."
     ),
@@ -70,6 +72,12 @@ def score(
         _show(document)
     if dry_run:
         return
+    if protocol == "medebench":
+        from mie.report.radar import radar_chart
+
+        chart = radar_chart({run.name: document}, run / "summary" / f"{protocol}.{variant}.radar.png")
+        if chart is not None and not json:
+            typer.echo(f"radar chart: {chart}")
     whole = document["groups"][0]["metrics"].values()
     if any(entry["unscored"] or entry.get("missing") for entry in whole):
         typer.echo(f"some samples have no score; {run / 'scores'} says which and why", err=True)
@@ -78,13 +86,17 @@ def score(
 
 def _show(document: dict[str, Any]) -> None:
     from mie.cli._show import table
+    from mie.protocols.tables import tables_of
 
     title = (
         f"{document['run']}: {document['protocol']}, {document['variant']}, {document['n_samples']} samples"
     )
     header = ("metric", "mean", "95% interval", "scored", "note")
     table(title, header, [_row(name, entry) for name, entry in document["groups"][0]["metrics"].items()])
-    for key in ("perspective", "modality", "task", "target", "source"):
+    own = tables_of(document)
+    for one in own:
+        table(one.title, one.header, one.rows)
+    for key in () if own else ("perspective", "modality", "task", "target", "source"):
         groups = [item for item in document["groups"] if list(item["group"]) == [key]]
         names = [name for name in document["groups"][0]["metrics"] if name.endswith("@1")]
         if len(groups) > 1:
@@ -94,7 +106,7 @@ def _show(document: dict[str, Any]) -> None:
         if len(groups) > _SHOWN:
             typer.echo(f"the {_SHOWN} largest of {len(groups)}; --json lists all")
     for perspective, count in document["not_covered"].items():
-        typer.echo(f"not covered: {count} {perspective} samples; their rubric needs a judge (--judge)")
+        typer.echo(f"not covered: {count} {perspective} samples; they need a judge (--judge)")
     if "judge" in document:
         _show_judge(document["judge"])
     drift = document["drift"]

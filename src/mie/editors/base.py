@@ -49,6 +49,7 @@ class Request:
     attempt: int = 0
     history: Sequence[Turn] = ()
     sample: SampleRef | None = None
+    origin: str | None = None  # SHA-256 of the output of an earlier turn that `image` is
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,10 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+class FolderTakenError(MieError):
+    """Another process holds the folder; it may be free later."""
+
+
 @contextlib.contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
     """Hold `folder` for this process. The kernel drops the lock when the process dies, however it dies."""
@@ -92,7 +96,7 @@ def _locked(path: Path) -> int:
         except OSError:
             holder = os.read(handle, 32).decode(errors="replace").strip() or "unknown"
             os.close(handle)
-            raise MieError(
+            raise FolderTakenError(
                 "another process is writing to this folder",
                 where=path.parent,
                 found=f"process {holder} holds {path.name}",

@@ -6,6 +6,7 @@ from mie.metrics.background import (
     background_ssim,
     background_ssim_psnr,
 )
+from mie.metrics.context import context_as_released, context_preservation
 from mie.metrics.drift import Drift, drift
 from mie.metrics.errors import MetricError
 from mie.metrics.guarded import dice_and_guarded, dice_and_guarded_any, dice_guarded, dice_guarded_any
@@ -23,6 +24,8 @@ __all__ = [
     "background_ssim",
     "background_ssim_psnr",
     "class_dice",
+    "context_as_released",
+    "context_preservation",
     "deblend_dice",
     "deblend_dice_any",
     "dice_and_guarded",

@@ -20,7 +20,12 @@ if TYPE_CHECKING:
     from mie.judges.contracts import JudgeOptions
 
 # Imported when asked for: a protocol brings its kernels along.
-_OURS: Final = {"miedb": "mie.protocols.miedb:score_run"}
+_OURS: Final = {
+    "miedb": "mie.protocols.miedb:score_run",
+    "medebench": "mie.protocols.medebench.score:score_run",
+    "imgedit": "mie.protocols.imgedit.score:score_run",
+    "omni-iie": "mie.protocols.omni_iie.score:score_run",
+}
 VARIANTS: Final = ("paper", "as_released")
 
 

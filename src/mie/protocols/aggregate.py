@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -16,7 +16,9 @@ from mie.vocabulary import PERSPECTIVES
 PARTITIONS: Final = ("perspective", "modality", "task", "target", "source")
 
 
-def summarise(table: ScoreTable, *, psnr_cap: float | None = None) -> list[dict[str, Any]]:
+def summarise(
+    table: ScoreTable, *, psnr_cap: float | None = None, partitions: Sequence[str] = PARTITIONS
+) -> list[dict[str, Any]]:
     """`[{"group": {...}, "metrics": {"dice@1": {...}}}]`: everything first, then group by group.
 
     A metric's entry has `mean` over the `n` samples that have it, how many it applies to but are `unscored`,
@@ -27,7 +29,7 @@ def summarise(table: ScoreTable, *, psnr_cap: float | None = None) -> list[dict[
     groups: list[dict[str, Any]] = []
     entries: list[dict[str, Any]] = []
     samples: list[tuple[NDArray[np.float64], NDArray[np.int64]]] = []
-    for group, rows in _groups(table):
+    for group, rows in _groups(table, partitions):
         metrics: dict[str, Any] = {}
         for (name, k), chosen in selected.items():
             if not chosen.applies[rows].any():
@@ -59,10 +61,12 @@ def _entry(
     return {**entry, "missing": missing} if missing else entry
 
 
-def _groups(table: ScoreTable) -> Iterator[tuple[dict[str, str], NDArray[np.int64]]]:
+def _groups(
+    table: ScoreTable, partitions: Sequence[str]
+) -> Iterator[tuple[dict[str, str], NDArray[np.int64]]]:
     """(group, rows) with groups of one key in alphabetical order; perspectives in the paper's."""
     yield {}, np.arange(len(table.ids))
-    for key in PARTITIONS:
+    for key in partitions:
         names, codes = np.unique(table.groups[key].astype(str), return_inverse=True)
         parts = np.split(
             np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes, minlength=len(names)))

@@ -60,6 +60,11 @@ def read_output(path: Path, variant: str, *, limits: Limits = DEFAULT_LIMITS) ->
     return cv2.cvtColor(found, cv2.COLOR_BGR2RGB)
 
 
+def in_colour(image: Pixels) -> Pixels:
+    """`(H, W, 3)`, for a stored image that is grey."""
+    return image if image.ndim == 3 else np.asarray(cv2.cvtColor(image, cv2.COLOR_GRAY2RGB), np.uint8)
+
+
 def decode_plain(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Pixels | None:
     """The pixels of a PNG as `encode_png` writes it, or None for any other file, damaged ones included.
 

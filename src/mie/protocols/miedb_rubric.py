@@ -6,24 +6,22 @@ its published values (8.4, 15.0, 19.7) lie below the 20 that mean / 5 * 100 coul
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import cv2
 import numpy as np
 
-from mie.analysis.scores import NO_OUTPUT
 from mie.errors import ImageError
 from mie.images.png import png_size
-from mie.judges import Answer, Draft, Image, Judge, Question, combine, load_prompt
+from mie.judges import Draft, Image, Question, combine, load_prompt
 from mie.judges.parsers import json_scores, json_scores_schema
 from mie.metrics import resize_to
 from mie.protocols.chunks import Chunk, Output
-from mie.protocols.decode import read_output, read_stored
+from mie.protocols.decode import in_colour, read_output, read_stored
+from mie.protocols.judging import Filling, output_drafts
 from mie.protocols.published import CRITERIA
 from mie.records import Pixels
 
@@ -52,17 +50,18 @@ def collage(image: Pixels, output: Pixels, target: Pixels) -> Pixels:
         raise ImageError("input and target differ in size", expected=image.shape[:2], found=target.shape[:2])
     if output.shape[:2] != image.shape[:2]:
         output = resize_to(output, image.shape[:2])
-    return np.hstack([_colour(image), _colour(output), _colour(target)])
+    return np.hstack([in_colour(image), in_colour(output), in_colour(target)])
 
 
 def rubric_drafts(chunks: Iterable[Chunk], variant: str) -> Iterator[Draft]:
-    """A question for each output of a modification sample, in dataset order; a row group lies in memory."""
-    for chunk in chunks:
-        if not any(row["perspective"] == "modification" for row, _ in chunk.rows(["perspective"])):
-            continue
-        for row, outputs in chunk.rows(_COLUMNS):
-            if row["perspective"] == "modification":
-                yield from (_draft(row, output, variant) for output in outputs if output.path is not None)
+    """A question for each output of a modification sample."""
+    return output_drafts(
+        chunks,
+        _COLUMNS,
+        lambda row, output: [_draft(row, output, variant)],
+        wanted=lambda row: row["perspective"] == "modification",
+        wanted_by=("perspective",),
+    )
 
 
 def _draft(row: Mapping[str, Any], output: Output, variant: str) -> Draft:
@@ -88,33 +87,14 @@ def rubric_key(sample: str, k: int) -> str:
     return f"{sample}_{k}:rubric"
 
 
-def fill_line(line: str, answers: Mapping[str, tuple[Answer, ...]], judge: Judge) -> str:
-    """A line of scores with the rubric's numbers, or the reasons why there are none, filled in."""
-    body = json.loads(line)
-    if "rubric" not in body["applies"]:
-        return line
-    for attempt in body["attempts"]:
-        if NO_OUTPUT in attempt["unscored"]:
-            continue
-        given = answers.get(rubric_key(body["id"], attempt["k"]), ())
-        found = combine(given)
-        attempt["judge"] = {**judge.stamp(given, PROMPT), "repeats": sum(answer.done for answer in given)}
-        if found.values is None:
-            attempt["unscored"] |= dict.fromkeys(RUBRIC, found.reason)
-            continue
-        attempt["judge"]["spread"] = found.spread
-        numbers = (rubric_score(found.values), *found.values)
-        attempt["metrics"] |= dict(zip(RUBRIC, numbers, strict=True))
-    return json.dumps(body, ensure_ascii=False, separators=(",", ":")) + "\n"
-
-
-def disagreement(answers: Iterable[Sequence[Answer]]) -> dict[str, float] | None:
-    """How far repeats lie apart: the largest difference in any criterion, as its mean and its maximum."""
-    spreads = [combine(given).spread for given in answers if sum(a.done for a in given) > 1]
-    if not spreads:
-        return None
-    return {"n": len(spreads), "mean": math.fsum(spreads) / len(spreads), "largest": max(spreads)}
-
-
-def _colour(image: Pixels) -> Pixels:
-    return image if image.ndim == 3 else np.asarray(cv2.cvtColor(image, cv2.COLOR_GRAY2RGB), np.uint8)
+def fill_attempt(line: dict[str, Any], attempt: dict[str, Any], filling: Filling) -> None:
+    """The rubric's numbers for one attempt, or the reason why there are none."""
+    given = filling.answers.get(rubric_key(line["id"], attempt["k"]), ())
+    found = combine(given)
+    attempt["judge"] = {**filling.judge.stamp(given, PROMPT), "repeats": sum(answer.done for answer in given)}
+    if found.values is None:
+        attempt["unscored"] |= dict.fromkeys(RUBRIC, found.reason)
+        return
+    attempt["judge"]["spread"] = found.spread
+    numbers = (rubric_score(found.values), *found.values)
+    attempt["metrics"] |= dict(zip(RUBRIC, numbers, strict=True))

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mie.analysis.krippendorff import krippendorff_alpha
+from mie.analysis.ranks import kendall_w
 from mie.review.kinds import CRITERIA, QUESTIONS
 
 Run = TypeVar("Run", int, str)
 Ratings: TypeAlias = Mapping[int, Mapping[str, Mapping[str, Any]]]  # item -> rater -> answer
 Floats: TypeAlias = NDArray[np.float64]
-
-# To be connected: `krippendorff_alpha` takes (raters, units) with nan for what is missing, and a level of
-# measurement; `kendall_w` takes (raters, things ranked).
-krippendorff_alpha: Callable[[Floats, str], float] | None = None
-kendall_w: Callable[[Floats], float] | None = None
 
 _NAMES: Final = ("krippendorff_alpha", "kendall_w")
 
@@ -31,8 +28,6 @@ def agreement(kind: str, ratings: Ratings) -> dict[str, Any]:
     empty: dict[str, Any] = {"krippendorff_alpha": None, "kendall_w": None, "n": len(ratings), "by": {}}
     if not ratings:
         return {**empty, "reason": "no item has two answers yet"}
-    if krippendorff_alpha is None or kendall_w is None:
-        return {**empty, "reason": "the agreement statistics are not connected"}
     names = {"rank": CRITERIA, "questions": tuple(QUESTIONS)}.get(kind, ("",))
     by: dict[str, dict[str, float | None]] = {}
     for name in names:

@@ -20,6 +20,7 @@ from mie.records import Edit
 from mie.running.journal import Journal
 from mie.running.outputs import checked, sync_folder, write_output
 from mie.running.requests import Unreadable, edit_seed
+from mie.running.turns import BEFORE
 from mie.store.runs import output_name
 
 # Lines are written in groups, because a sync costs as much as a hundred lines. A finished edit waits at
@@ -126,7 +127,7 @@ class Drive:
             path=path,
             sha256=hashlib.sha256(png).hexdigest(),
             size=(edited.image.shape[0], edited.image.shape[1]),
-            meta=edited.meta,
+            meta=edited.meta if request.origin is None else {**edited.meta, BEFORE: request.origin},
         )
 
     def _failed(self, sample_id: str, attempt: int, reason: str, seconds: float) -> Edit:

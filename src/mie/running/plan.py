@@ -10,6 +10,7 @@ from typing import Any
 
 from mie.editors import Editor, Spec, parse_spec
 from mie.errors import ConfigError, MieError
+from mie.running.turns import FREE, TURNS
 from mie.store.dataset import Dataset
 from mie.store.runs import Run, refuse_foreign
 from mie.vocabulary import SPLITS, nearest_name
@@ -22,6 +23,7 @@ class RunConfig:
     attempts: int = 1
     split: str | None = None
     limit: int | None = None
+    turns: str = FREE
 
     def __post_init__(self) -> None:
         if self.split is not None and self.split not in SPLITS:
@@ -29,6 +31,13 @@ class RunConfig:
             raise ConfigError(
                 f"no split named {self.split!r}",
                 expected=", ".join(SPLITS),
+                fix=f"did you mean {near!r}?" if near else None,
+            )
+        if self.turns not in TURNS:
+            near = nearest_name(self.turns, TURNS)
+            raise ConfigError(
+                f"no way to run turns named {self.turns!r}",
+                expected=", ".join(TURNS),
                 fix=f"did you mean {near!r}?" if near else None,
             )
         for name, value in (("attempts", self.attempts), ("limit", self.limit)):
@@ -89,4 +98,9 @@ class Plan:
 
     def _identity(self, document: Mapping[str, Any]) -> dict[str, Any]:
         spec = parse_spec(document["editor"]["spec"]).without(self.editor.tuning)
-        return {"dataset": document["dataset"]["digest"], "editor": str(spec), **document["config"]}
+        return {
+            "dataset": document["dataset"]["digest"],
+            "editor": str(spec),
+            "turns": FREE,
+            **document["config"],
+        }

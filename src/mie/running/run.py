@@ -25,6 +25,7 @@ from mie.running.facts import environment, versions
 from mie.running.journal import Journal
 from mie.running.plan import Plan, RunConfig
 from mie.running.requests import reading, requests
+from mie.running.turns import FREE, Conversations, going_on
 from mie.store.dataset import Dataset
 from mie.store.runs import Run, chosen_ids, read_edits, write_run_info
 
@@ -55,6 +56,7 @@ def run_editor(
     attempts: int = 1,
     split: str | None = None,
     limit: int | None = None,
+    turns: str = FREE,
     retry_failed: bool = False,
     workers: int | None = None,
     batch_size: int | None = None,
@@ -63,9 +65,10 @@ def run_editor(
     """Run the editor of a spec string over a dataset, `attempts` times per sample.
 
     `split` and `limit` choose samples: all of them by default. `workers` threads call the editor at once,
-    with `batch_size` requests each; both default to what the editor declares.
+    with `batch_size` requests each; both default to what the editor declares. `turns` is for samples of a
+    conversation: "free" gives the editor its own output of the turn before, "forced" the sample's input.
     """
-    config = RunConfig(attempts, split, limit)
+    config = RunConfig(attempts, split, limit, turns)
     spec = parse_spec(editor)
     folder = Path(run_folder)
     with open_editor(spec) as opened:
@@ -103,6 +106,13 @@ def _sitting(
     edits = read_edits(plan.folder / "edits.jsonl")
     wanted = [(sample_id, k) for sample_id in ids for k in range(plan.config.attempts)]
     left = [key for key in wanted if _is_left(edits.get(key), plan.folder, retry_failed)]
+    talks = Conversations({}, {})
+    if plan.config.turns == FREE:
+        with reading(plan.dataset):
+            talks = Conversations.of(plan.dataset, plan.config.split, ids)
+        again = talks.left(wanted, edits, set(left))
+        again |= set(left)
+        left = [key for key in wanted if key in again]
     past = Run.open(plan.folder).info if (plan.folder / "run.json").exists() else None
     if not left and past is not None and past["status"] == "complete":
         return Run(plan.folder, past)
@@ -116,13 +126,16 @@ def _sitting(
     outputs.mkdir(exist_ok=True)
     for leftover in outputs.glob(".*.tmp"):
         leftover.unlink()
-    todo: dict[str, list[int]] = {}
-    for sample_id, k in left:
-        todo.setdefault(sample_id, []).append(k)
     journal = Journal(plan.folder / "edits.jsonl")
     try:
         drive = Drive(plan.editor, plan.folder, journal, log.edit, workers=workers, batch_size=batch_size)
-        drive.run(requests(plan.dataset, plan.config.split, todo, needs_target=plan.editor.needs_target))
+        for wave in talks.waves(left):
+            todo: dict[str, list[int]] = {}
+            for sample_id, k in wave:
+                todo.setdefault(sample_id, []).append(k)
+            made = read_edits(plan.folder / "edits.jsonl") if talks.before else {}
+            found = requests(plan.dataset, plan.config.split, todo, needs_target=plan.editor.needs_target)
+            drive.run(going_on(found, talks, plan.folder, made))
     finally:
         journal.close()
     log.write("complete")

@@ -10,6 +10,8 @@ from typing import Final
 from mie.errors import MieError
 
 _FILES: Final = ("dataset.json", "README.md", "rejected.parquet")
+# What a judge was asked about the samples. It was paid for and is found by its content: never removed.
+_KEPT: Final = ("judge",)
 _TEMPORARY: Final = r"\..*\.tmp"
 # Our folders and what we put into them.
 _FOLDERS: Final = {
@@ -33,7 +35,9 @@ def refuse_foreign(folder: Path) -> None:
             strange += [f"{path.name}/{leaf}" for leaf in inside if not _FOLDERS[path.name].fullmatch(leaf)]
         # A README of somebody else's stands in many folders; ours stands beside our shards.
         elif not (
-            (path.name in _FILES and ours) or path.name == ".lock" or re.fullmatch(_TEMPORARY, path.name)
+            (path.name in (*_FILES, *_KEPT) and ours)
+            or path.name == ".lock"
+            or re.fullmatch(_TEMPORARY, path.name)
         ):
             strange.append(path.name)
     if strange:

@@ -22,6 +22,7 @@ from mie.editors.compact.weights import (  # noqa: E402
     save_weights,
 )
 from mie.errors import ConfigError, MieError  # noqa: E402
+from mie.images.files import digest  # noqa: E402
 from tests.editors.compact import tiny  # noqa: E402
 
 
@@ -133,7 +134,7 @@ def test_shipped_weights_are_checked(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"no weights in this installation[\s\S]*mie train"):
         shipped.shipped_weights()
     path = tiny.weights(tmp_path / shipped.COMPACT)
-    monkeypatch.setattr(shipped, "SHIPPED", {shipped.COMPACT: shipped.file_digest(path)})
+    monkeypatch.setattr(shipped, "SHIPPED", {shipped.COMPACT: digest(path)})
     assert shipped.shipped_weights() == path
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     with pytest.raises(MieError, match="not the ones that were published"):

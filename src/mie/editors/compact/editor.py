@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from mie.editors.base import Edited, EditError, Editor, Request, Turn
-from mie.editors.compact.shipped import file_digest, shipped_weights
+from mie.editors.compact.shipped import shipped_weights
 from mie.editors.compact.views import STRIDE
 from mie.errors import ConfigError
+from mie.images.files import digest
 from mie.records import Pixels
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Compact(Editor):
         self._size, self._device, self._precision = size, device, precision
 
     def about(self) -> dict[str, Any]:
-        return {"weights_sha256": file_digest(self.weights)}
+        return {"weights_sha256": digest(self.weights)}
 
     @cached_property
     def _inference(self) -> Inference:

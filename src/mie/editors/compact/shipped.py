@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Final
 
 from mie.errors import ConfigError, MieError
+from mie.images.files import digest
 
 FOLDER: Final = Path(__file__).parents[2] / "weights"
 COMPACT: Final = "compact.safetensors"
 # File name -> SHA-256. A file that is not named here is not ours.
-SHIPPED: Final[dict[str, str]] = {}
+SHIPPED: Final[dict[str, str]] = {
+    COMPACT: "85436be67986d21fd5836fc71dde2e26f356581360b76184b0e9ed78d9958323",
+}
 
 
 def shipped_weights(name: str = COMPACT) -> Path:
@@ -23,7 +25,7 @@ def shipped_weights(name: str = COMPACT) -> Path:
             where=path,
             fix="train with `mie train` and give the file's path, as in --editor compact:PATH",
         )
-    found = file_digest(path)
+    found = digest(path)
     if found != SHIPPED[name]:
         raise MieError(
             "the shipped weights are not the ones that were published",
@@ -33,9 +35,3 @@ def shipped_weights(name: str = COMPACT) -> Path:
             fix="install mie again",
         )
     return path
-
-
-def file_digest(path: Path) -> str:
-    """SHA-256 of a file in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,7 +1,7 @@
 """Datasets from layouts that others write (and that we export).
 
 >>> sorted(FORMATS)
-['folder', 'miedb']
+['folder', 'imgedit', 'medebench', 'miedb', 'omni-iie']
 """
 
 from __future__ import annotations
@@ -15,13 +15,19 @@ from typing import Any, Final
 from mie.errors import ConfigError
 from mie.records import Refusal, Sample
 from mie.store.imports import folder as plain
-from mie.store.imports import miedb
+from mie.store.imports import imgedit, medebench, miedb, omni_iie
 from mie.store.imports.reading import Incoming, Origin, read_origin
 from mie.store.shards import read_rejected
 from mie.store.write import write_dataset
 from mie.vocabulary import nearest_name
 
-FORMATS: Final[dict[str, Callable[[Path], Incoming]]] = {"folder": plain.read, "miedb": miedb.read}
+FORMATS: Final[dict[str, Callable[[Path], Incoming]]] = {
+    "folder": plain.read,
+    "imgedit": imgedit.read,
+    "medebench": medebench.read,
+    "miedb": miedb.read,
+    "omni-iie": omni_iie.read,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,95 @@
+"""The radar chart of MedEBench: EA, CP and VQ, an axis for each organ, a line for each run."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.projections.polar import PolarAxes
+
+from mie.images.files import atomic_write
+from mie.report.charts import COLOURS, MARKS
+
+PANELS: Final = {"ea@1": "Editing accuracy", "cp@1": "Context preservation", "vq@1": "Visual quality"}
+_INK, _GUIDE, _PAPER = "#1F2933", "#E1E5EA", "#FFFFFF"
+_STYLE: Final[dict[Any, Any]] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "text.parse_math": False,
+    "text.color": _INK,
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+    "axes.edgecolor": _GUIDE,
+    "legend.frameon": False,
+}
+
+
+def radar_chart(documents: Mapping[str, Mapping[str, Any]], path: Path) -> Path | None:
+    """A PNG with a panel for each of EA, CP and VQ that was scored; None where nothing was.
+
+    `documents` maps a run's name to what scoring it by `medebench` returned. An organ that a run has no
+    number for leaves a gap in its line, never a 0.
+    """
+    panels = {
+        key: {name: _organs(document, key) for name, document in documents.items()}
+        for key in PANELS
+        if any(_organs(document, key) for document in documents.values())
+    }
+    if not panels:
+        return None
+    organs = sorted({organ for runs in panels.values() for means in runs.values() for organ in means})
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(4.2 * len(panels), 4.6), layout="constrained")
+        for at, (key, runs) in enumerate(panels.items(), start=1):
+            axes = figure.add_subplot(1, len(panels), at, projection="polar")
+            _panel(axes, PANELS[key], organs, runs, list(documents))
+        handles, labels = figure.axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 5))
+        FigureCanvasAgg(figure)
+        png = io.BytesIO()
+        about: dict[str, Any] = {"facecolor": _PAPER, "bbox_inches": "tight", "metadata": {"Software": None}}
+        figure.savefig(png, format="png", dpi=150, **about)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write(path, png.getvalue())
+    return path
+
+
+def _panel(
+    axes: Axes, title: str, organs: list[str], runs: Mapping[str, Mapping[str, float]], order: list[str]
+) -> None:
+    assert isinstance(axes, PolarAxes)  # noqa: S101 (as it was made)
+    angles = np.linspace(0, 2 * np.pi, len(organs), endpoint=False)
+    closed = np.append(angles, angles[0])
+    for name, means in runs.items():
+        number = order.index(name)
+        values = np.array([means.get(organ, math.nan) for organ in organs])
+        colour, mark = COLOURS[number % len(COLOURS)], MARKS[number % len(MARKS)]
+        ring = np.append(values, values[0])
+        axes.plot(closed, ring, color=colour, marker=mark, markersize=4, linewidth=1.6, label=name)
+        if not np.isnan(values).any():
+            axes.fill(closed, ring, color=colour, alpha=0.08)
+    axes.set_theta_zero_location("N")
+    axes.set_theta_direction(-1)
+    axes.set_xticks(angles, [organ if len(organ) <= 18 else f"{organ[:17]}…" for organ in organs])
+    axes.set_ylim(0, 1)
+    axes.set_yticks([0.25, 0.5, 0.75, 1.0], ["", "0.5", "", "1"])
+    axes.grid(color=_GUIDE, linewidth=0.8)
+    axes.set_title(title, pad=16)
+
+
+def _organs(document: Mapping[str, Any], key: str) -> dict[str, float]:
+    """Organ -> mean of the metric, where there is one."""
+    found = {}
+    for item in document["groups"]:
+        entry = item["metrics"].get(key)
+        if list(item["group"]) == ["organ"] and entry is not None and entry["n"]:
+            found[item["group"]["organ"]] = float(entry["mean"])
+    return found

@@ -1,6 +1,6 @@
 """The mean of two checkpoints' averaged weights, as one weights file of the compact editor.
 
-    python examples/compact/average.py OUT/checkpoints/step-004000 OUT/checkpoints/step-010000 -o compact.safetensors
+python examples/compact/average.py OUT/checkpoints/step-004000 OUT/checkpoints/step-010000 -o FILE
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from mie.editors.compact.network import CompactNet, NetConfig
 from mie.editors.compact.text import EmbeddingCache, TextEncoder
 from mie.editors.compact.weights import save_weights
+from mie.errors import ConfigError
 from mie.records import Pixels
 from mie.training.compact_data import CompactData, Views
 from mie.training.compact_validation import Validation
@@ -25,13 +26,18 @@ from mie.training.pack_files import read_pack
 from mie.training.seeds import step_seed
 from mie.training.simulate import add_pairs, fresh_pairs, wide_jobs
 from mie.training.trainee import Trainee
+from mie.vocabulary import nearest_name
+
+Width = Annotated[int, Field(gt=0, multiple_of=8)]  # shared out among heads of attention and groups
 
 
 class DataConfig(Strict):
     """Where the packs are (`mie pack`), and how a batch is made up of them."""
 
     packs: list[str] = Field(min_length=1)
-    shares: dict[str, float] = Field({"perception": 0.6, "transformation": 0.4})
+    shares: dict[str, Annotated[float, Field(gt=0)]] = Field(
+        {"perception": 0.6, "transformation": 0.4}, min_length=1
+    )
     absent: float = Field(0.07, ge=0, lt=1, description="perception rows asked for what is not there")
     fresh: int = Field(0, ge=0, description="new simulations for each target, made before training begins")
     leave_out: list[str] = Field([], description="sources not trained on")
@@ -43,7 +49,7 @@ class ModelConfig(Strict):
 
     trunk: str | None = None
     trunk_lr: float = Field(0.2, gt=0, le=1, description="the pretrained trunk's share of the rate")
-    widths: tuple[int, int, int, int] = (64, 96, 192, 320)
+    widths: tuple[Width, Width, Width, Width] = (64, 96, 192, 320)
     down: tuple[int, int, int, int] = (1, 2, 2, 2)
     up: tuple[int, int, int] = (2, 1, 1)
 
@@ -58,7 +64,10 @@ class Compact(Trainee):
         self.slower = {"trunk.": self.shape.trunk_lr}
 
     def check(self) -> Mapping[str, Any]:
-        self._packs = [self._kept(read_pack(self.config.path(path))) for path in self.data.packs]
+        self._trunk()
+        self._packs = [read_pack(self.config.path(path)) for path in self.data.packs]
+        self._leave_out()
+        self._refuse_empty_shares()
         return {"packs": [pack.facts["digest"] for pack in self._packs]}
 
     def prepare(self, device: torch.device) -> None:
@@ -73,8 +82,7 @@ class Compact(Trainee):
 
     def model(self) -> nn.Module:
         net = CompactNet(NetConfig(self.shape.widths, self.shape.down, self.shape.up))
-        if self.shape.trunk is not None:
-            path = self.config.path(self.shape.trunk)
+        if (path := self._trunk()) is not None:
             net.trunk.load_pretrained(torch.load(path, weights_only=True, map_location="cpu"))
         return net
 
@@ -105,10 +113,43 @@ class Compact(Trainee):
         jobs = wide_jobs(pack, self.data.fresh, seed=self.config.seed)
         return add_pairs(pack, fresh_pairs(pack, jobs=jobs, seed=self.config.seed))
 
-    def _kept(self, pack: Pack) -> Pack:
-        left_out = set(self.data.leave_out)
-        pack.rows = [row for row in pack.rows if row.source not in left_out]
-        return pack
+    def _refuse_empty_shares(self) -> None:
+        """A share without rows would make every batch smaller, and nobody would know."""
+        kinds = {row.perspective for pack in self._packs for row in pack.rows if row.fold == TRAIN}
+        for kind in self.data.shares:
+            if kind not in kinds & {"perception", "transformation"}:
+                raise ConfigError(
+                    f"no {kind} to train on",
+                    where=f"data.shares.{kind}",
+                    found=f"training rows of {' and '.join(sorted(kinds)) or 'no kind'}",
+                    fix="give shares of what the packs hold, as in shares: {perception: 1}",
+                )
+
+    def _leave_out(self) -> None:
+        """Drop the sources that are not to be trained on. A name that is none would be trained on unseen."""
+        sources = {row.source for pack in self._packs for row in pack.rows}
+        for name in self.data.leave_out:
+            if name not in sources:
+                near = nearest_name(name, sources)
+                raise ConfigError(
+                    f"no source {name!r} in the packs",
+                    where="data.leave_out",
+                    fix=f"did you mean {near!r}?" if near else None,
+                )
+        for pack in self._packs:
+            pack.rows = [row for row in pack.rows if row.source not in self.data.leave_out]
+
+    def _trunk(self) -> Path | None:
+        if self.shape.trunk is None:
+            return None
+        path = self.config.path(self.shape.trunk)
+        if not path.is_file():
+            raise ConfigError(
+                "no such file of pretrained weights",
+                where=path,
+                fix="examples/compact/README.md says where it comes from; or leave out model.trunk",
+            )
+        return path
 
 
 def _sum(views: Views, heads: Any) -> tuple[Tensor, dict[str, Tensor]]:

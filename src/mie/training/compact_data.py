@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -15,14 +15,13 @@ from torch import Tensor
 from mie.records import Pixels
 from mie.training.augment import Draw, cropped, moved, recoloured
 from mie.training.mixture import Groups, counts
-from mie.training.pack import Ask, Pack, Row, as_rgb
+from mie.training.pack import Pack, Row, as_rgb
 from mie.training.pools import Pool, letterbox, letterbox_mask
-from mie.vocabulary import COLOURS, PERSPECTIVES
+from mie.training.prompts import MOST_CLASSES, NOTHING, Prompts
+from mie.vocabulary import PERSPECTIVES
 
 SIDE: Final = 256
 LARGE: Final = 512
-NOTHING: Final = len(COLOURS)  # the "colour" of what is not painted
-_MOST_CLASSES: Final = 8
 _TURNED: Final = ("microscopy", "dermoscopy", "endoscopy")  # pictures without an upright
 _SIDED: Final = ("left", "right")
 
@@ -42,29 +41,37 @@ class Views:
     grey: Tensor  # (B,) bool
 
 
-@dataclass(slots=True)
-class Prompts:
-    """Every distinct prompt once, and for each ask its wordings: a prompt and the colour of every class."""
+class _Stored(NamedTuple):
+    """A row, and where its pixels are."""
 
-    texts: list[str] = field(default_factory=list)
-    place: dict[str, int] = field(default_factory=dict)
-    wordings: list[list[tuple[int, NDArray[np.int64]]]] = field(default_factory=list)
+    row: Row
+    large: int  # which of the two pools: 0 for SIDE, 1 for LARGE
+    place: int
+    ask: int
+    grey: bool
 
-    def add(self, ask: Ask) -> int:
-        ways = []
-        for wording in ask.wordings:
-            colours = np.full(_MOST_CLASSES + 1, NOTHING)
-            for k, colour in enumerate(wording.colours, start=1):
-                colours[k] = list(COLOURS).index(colour)
-            ways.append((self._at(wording.prompt), colours))
-        self.wordings.append(ways)
-        return len(self.wordings) - 1
 
-    def _at(self, text: str) -> int:
-        if text not in self.place:
-            self.place[text] = len(self.texts)
-            self.texts.append(text)
-        return self.place[text]
+class _Painted(NamedTuple):
+    """A perception row as it was drawn."""
+
+    large: int
+    place: int
+    prompt: int
+    colours: NDArray[np.int64]  # of each class, background first
+    vain: bool  # what is asked for is not there
+    grey: bool
+    flips: bool
+    turns: bool
+
+
+class _Mended(NamedTuple):
+    """A transformation row as it was drawn."""
+
+    large: int
+    place: int
+    prompt: int
+    grey: bool
+    turns: bool
 
 
 class CompactData:
@@ -73,8 +80,8 @@ class CompactData:
     def __init__(self, packs: Sequence[Pack], fold: str, device: torch.device) -> None:
         self.device = device
         self.prompts = Prompts()
-        self._painted: list[tuple[Row, int, int, int, bool]] = []  # row, pool, place, ask, grey
-        self._mended: list[tuple[str, str, int, int, int, bool]] = []
+        self._painted: list[_Stored] = []
+        self._mended: list[_Stored] = []
         images: tuple[list[Any], list[Any]] = ([], [])
         masks: tuple[list[Any], list[Any]] = ([], [])
         filled: tuple[list[Any], list[Any]] = ([], [])
@@ -89,95 +96,99 @@ class CompactData:
                 side = (SIDE, LARGE)[large]
                 if row.mask is not None:
                     shown, (h, w) = letterbox(as_rgb(image), side)
-                    self._painted.append((row, large, len(images[large]), asks[row.ask], image.ndim == 2))
+                    self._painted.append(
+                        _Stored(row, large, len(images[large]), asks[row.ask], image.ndim == 2)
+                    )
                     images[large].append(shown)
                     masks[large].append(letterbox_mask(pack.masks[row.mask], side))
                     filled[large].append((h / side, w / side))
                 elif row.goal is not None:
                     goal = pack.images[row.goal]
-                    self._mended.append(
-                        (row.key or "", row.modality, large, len(both[large]), asks[row.ask], goal.ndim == 2)
-                    )
+                    self._mended.append(_Stored(row, large, len(both[large]), asks[row.ask], goal.ndim == 2))
                     both[large].append(_side_by_side(image, goal, side))
         self.images = [Pool(some, device) if some else None for some in images]
         self.masks = [Pool(some, device) if some else None for some in masks]
         self.filled = [torch.tensor(some, dtype=torch.float32, device=device) for some in filled]
         self.pairs = [Pool(some, device) if some else None for some in both]
-        names = [(r.source, r.task, "" if r.task == "holistic" else r.target) for r, *_ in self._painted]
+        rows = [stored.row for stored in self._painted]
+        names = [(row.source, row.task, "" if row.task == "holistic" else row.target) for row in rows]
         self.painted = Groups.of(names, 0.5) if names else None
-        self.mended = Groups.of([m[0] for m in self._mended], 0.25) if self._mended else None
+        keys = [stored.row.key or "" for stored in self._mended]
+        self.mended = Groups.of(keys, 0.25) if keys else None
         # What may be asked for in vain: targets of other kinds of picture.
         self._elsewhere = {
-            modality: sorted({ask for row, _, _, ask, _ in self._painted if row.modality != modality})
-            for modality in {row.modality for row, *_ in self._painted}
+            modality: sorted({other.ask for other in self._painted if other.row.modality != modality})
+            for modality in {row.modality for row in rows}
         }
 
-    def choose(self, rng: np.random.Generator, batch: int, shares: dict[str, float], absent: float) -> Any:
-        """Rows, wordings and places of one batch, as small arrays."""
+    def choose(
+        self, rng: np.random.Generator, batch: int, shares: dict[str, float], absent: float
+    ) -> dict[str, list[Any]]:
+        """Rows, wordings and places of one batch, as small arrays; those of the small pool first."""
         number = counts(batch, shares)
-        painted, mended = number.get("perception", 0), number.get("transformation", 0)
-        chosen: dict[str, list[Any]] = {"painted": [], "mended": []}
-        if painted and self.painted is not None:
-            for at in self.painted.draw(rng, painted):
+        painted: list[_Painted] = []
+        mended: list[_Mended] = []
+        if self.painted is not None:
+            for at in self.painted.draw(rng, number.get("perception", 0)):
                 row, large, place, ask, grey = self._painted[at]
                 elsewhere = self._elsewhere[row.modality]
                 vain = bool(rng.random() < absent) and bool(elsewhere)
                 if vain:
                     ask = elsewhere[int(rng.integers(len(elsewhere)))]
-                ways = self.prompts.wordings[ask]
-                prompt, colours = ways[int(rng.integers(len(ways)))]
-                sided = any(word in row.target.split() for word in _SIDED)
-                chosen["painted"].append(
-                    (large, place, prompt, colours, vain, grey, not sided, row.modality in _TURNED)
-                )
-            chosen["painted"].sort(key=lambda item: item[0])
-        if mended and self.mended is not None:
-            for at in self.mended.draw(rng, mended):
-                _, modality, large, place, ask, grey = self._mended[at]
-                ways = self.prompts.wordings[ask]
-                prompt, _ = ways[int(rng.integers(len(ways)))]
-                chosen["mended"].append((large, place, prompt, grey, modality in _TURNED))
-            chosen["mended"].sort(key=lambda item: item[0])
-        return chosen
+                prompt, colours = self._wording(rng, ask)
+                flips = not any(word in row.target.split() for word in _SIDED)
+                turns = row.modality in _TURNED
+                painted.append(_Painted(large, place, prompt, colours, vain, grey, flips, turns))
+        if self.mended is not None:
+            for at in self.mended.draw(rng, number.get("transformation", 0)):
+                row, large, place, ask, grey = self._mended[at]
+                prompt, _ = self._wording(rng, ask)
+                mended.append(_Mended(large, place, prompt, grey, row.modality in _TURNED))
+        return {
+            "painted": sorted(painted, key=lambda item: item.large),
+            "mended": sorted(mended, key=lambda item: item.large),
+        }
+
+    def _wording(self, rng: np.random.Generator, ask: int) -> tuple[int, NDArray[np.int64]]:
+        ways = self.prompts.wordings[ask]
+        return ways[int(rng.integers(len(ways)))]
 
     def views(self, chosen: Any, seed: int) -> Views:
         """The batch's pixels, augmented. Everything random comes from `seed`."""
         generator = torch.Generator(self.device)
         generator.manual_seed(seed)
-        p, t = chosen["painted"], chosen["mended"]
-        image, overlay, counted, grey = self._painted_views(p, generator)
+        p: list[_Painted] = chosen["painted"]
+        t: list[_Mended] = chosen["mended"]
+        image, mask, counted, grey = self._painted_views(p, generator)
         pairs, flat = self._mended_views(t, generator)
-        colours = _stacked([item[3] for item in p], _MOST_CLASSES + 1, self.device)
-        vain = self._tensor([item[4] for item in p], torch.bool)
-        asked = torch.stack([(colours == c).any(1) for c in range(NOTHING)], 1) if p else torch.zeros(0, 3)
+        colours = _stacked([item.colours for item in p], MOST_CLASSES + 1, self.device)
+        there = self._tensor([not item.vain for item in p], torch.bool)
+        asked = torch.stack([(colours == c).any(1) for c in range(NOTHING)], 1)
         lut = F.one_hot(colours, NOTHING + 1)[..., :NOTHING].to(torch.float32)  # (P, classes, 3)
         each = torch.arange(len(p), device=self.device)[:, None, None]
-        wanted = (
-            lut[each, overlay[:, 0].long()].permute(0, 3, 1, 2) if p else overlay.new_zeros(0, 3, SIDE, SIDE)
-        )
-        wanted = wanted * ~vain[:, None, None, None]
+        wanted = lut[each, mask[:, 0].long()].permute(0, 3, 1, 2)
         kinds = [PERSPECTIVES.index("perception")] * len(p) + [PERSPECTIVES.index("transformation")] * len(t)
         return Views(
             image=torch.cat([image, pairs[:, :3]]),
-            prompt=self._tensor([item[2] for item in (*p, *t)], torch.long),
+            prompt=self._tensor([item.prompt for item in p] + [item.prompt for item in t], torch.long),
             perspective=self._tensor(kinds, torch.long),
-            overlay=wanted,
+            overlay=wanted * there[:, None, None, None],
             counted=counted,
-            asked=asked.to(self.device) * ~vain[:, None],
-            present=(~vain).float(),
+            asked=asked & there[:, None],
+            present=there.float(),
             goal=pairs[:, 3:],
             grey=torch.cat([grey, flat]),
         )
 
-    def _painted_views(self, items: list[Any], generator: torch.Generator) -> tuple[Tensor, ...]:
+    def _painted_views(self, items: list[_Painted], generator: torch.Generator) -> tuple[Tensor, ...]:
         images, masks, counted = [], [], []
         for large in (0, 1):
-            some = [item for item in items if item[0] == large]
+            some = [item for item in items if item.large == large]
             pool, regions = self.images[large], self.masks[large]
             if not some or pool is None or regions is None:
                 continue
             draw = Draw(len(some), generator)
-            place = self._tensor([item[1] for item in some], torch.long)
+            place = self._tensor([item.place for item in some], torch.long)
             image = pool.gather(place).float() / 255
             mask = regions.gather(place).float()
             window = torch.ones(len(some), device=self.device)
@@ -194,13 +205,13 @@ class CompactData:
                 self.filled[large].index_select(0, place),
                 side=SIDE,
                 window=window,
-                flips=self._tensor([item[6] for item in some], torch.bool),
-                turns=self._tensor([item[7] for item in some], torch.bool),
+                flips=self._tensor([item.flips for item in some], torch.bool),
+                turns=self._tensor([item.turns for item in some], torch.bool),
             )
-            images.append(recoloured(draw, seen[0], self._tensor([item[5] for item in some], torch.bool)))
+            images.append(recoloured(draw, seen[0], self._tensor([item.grey for item in some], torch.bool)))
             masks.append(seen[1])
             counted.append(seen[2])
-        grey = self._tensor([item[5] for item in items], torch.bool)
+        grey = self._tensor([item.grey for item in items], torch.bool)
         return (
             _joined(images, 3, self.device),
             _joined(masks, 1, self.device),
@@ -208,17 +219,17 @@ class CompactData:
             grey,
         )
 
-    def _mended_views(self, items: list[Any], generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def _mended_views(self, items: list[_Mended], generator: torch.Generator) -> tuple[Tensor, Tensor]:
         pairs = []
         for large in (0, 1):
-            some = [item for item in items if item[0] == large]
+            some = [item for item in items if item.large == large]
             pool = self.pairs[large]
             if not some or pool is None:
                 continue
-            pair = pool.gather(self._tensor([item[1] for item in some], torch.long))
-            turns = self._tensor([item[4] for item in some], torch.bool)
+            pair = pool.gather(self._tensor([item.place for item in some], torch.long))
+            turns = self._tensor([item.turns for item in some], torch.bool)
             pairs.append(cropped(Draw(len(some), generator), pair.float() / 255, SIDE, turns))
-        return _joined(pairs, 6, self.device), self._tensor([item[3] for item in items], torch.bool)
+        return _joined(pairs, 6, self.device), self._tensor([item.grey for item in items], torch.bool)
 
     def _tensor(self, values: list[Any], dtype: torch.dtype) -> Tensor:
         return torch.tensor(values, dtype=dtype).to(self.device, non_blocking=True)

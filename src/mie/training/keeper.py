@@ -94,7 +94,6 @@ class Keeper:
         load_model(model, read_ema(where), where)
         facts = {
             "step": step,
-            "seconds": round(self.spent(), 1),
             "config": self.config.document(),
             "validation": self.best["figures"] if self.best else None,
             "data_digests": self.body["decisive"]["data_digests"],

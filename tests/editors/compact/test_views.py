@@ -37,7 +37,8 @@ def test_perception_sees_large_images_twice():
     assert views(4000, 3000, "perception", 320) == (320,)
     for perspective in ("transformation", "modification"):
         assert views(100, 120, perspective) == (120,)
-        assert views(513, 120, perspective) == (512,)
+        assert views(900, 800, perspective) == (900,)
+        assert views(1000, 1440, perspective) == (1018,)  # 720,000 pixels
 
 
 @pytest.mark.parametrize("size", [(160, 120), (333, 501), (57, 43)])

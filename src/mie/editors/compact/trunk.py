@@ -13,6 +13,8 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
+from mie.errors import MieError
+
 # (expansion, channels, repeats, stride) as in the paper's table 2; the last 1x1 layer is left out.
 _STAGES: Final = (
     (1, 16, 1, 1),
@@ -59,11 +61,11 @@ class Trunk(nn.Module):
     def load_pretrained(self, state: Mapping[str, Tensor]) -> None:
         """Take the weights of a MobileNetV2 with batch norms (`features.<n>.conv.<k>`), folding them in."""
         for at, layer in enumerate(self.features):
-            old = [f"features.{at}.{k}" for k in ("0", "1")] if at == 0 else None
-            convs = [m for m in layer.modules() if isinstance(m, nn.Conv2d)]
-            names = [old] if old else _pairs(state, f"features.{at}.conv")
-            for conv, (weight, norm) in zip(convs, names, strict=True):
-                _fold(conv, state, weight, norm)
+            prefix = f"features.{at}.conv" if at else "features.0"
+            convs = [module for module in layer.modules() if isinstance(module, nn.Conv2d)]
+            for k, conv in enumerate(convs):
+                # There every convolution is followed by its norm and an activation: three numbers each.
+                _fold(conv, state, f"{prefix}.{3 * k}", f"{prefix}.{3 * k + 1}")
 
 
 class _Inverted(nn.Module):
@@ -86,16 +88,17 @@ class _Inverted(nn.Module):
         return x + y if self.same else y
 
 
-def _pairs(state: Mapping[str, Tensor], prefix: str) -> list[list[str]]:
-    """(convolution, its batch norm) of one block, in order."""
-    numbers = sorted({int(k[len(prefix) + 1 :].split(".")[0]) for k in state if k.startswith(prefix + ".")})
-    convs = [n for n in numbers if state[f"{prefix}.{n}.weight"].ndim == 4]
-    return [[f"{prefix}.{n}", f"{prefix}.{n + 1}"] for n in convs]
-
-
 def _fold(conv: nn.Conv2d, state: Mapping[str, Tensor], weight: str, norm: str) -> None:
+    found = state.get(f"{weight}.weight")
+    if found is None or found.shape != conv.weight.shape or f"{norm}.running_var" not in state:
+        raise MieError(
+            "not the weights of a MobileNetV2 with batch norms",
+            where=f"{weight}.weight, {norm}.running_var",
+            expected=tuple(conv.weight.shape),
+            found="no such tensors" if found is None else tuple(found.shape),
+        )
     scale = state[f"{norm}.weight"] / torch.sqrt(state[f"{norm}.running_var"] + 1e-5)
     assert conv.bias is not None  # noqa: S101 (made with one above)
     with torch.no_grad():
-        conv.weight.copy_(state[f"{weight}.weight"] * scale[:, None, None, None])
+        conv.weight.copy_(found * scale[:, None, None, None])
         conv.bias.copy_(state[f"{norm}.bias"] - state[f"{norm}.running_mean"] * scale)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final, NamedTuple
 
 import cv2
@@ -14,6 +15,7 @@ from mie.records import Pixels
 STRIDE: Final = 32  # the network's: the sides of what it sees are multiples of it
 _SMALL: Final = 256
 _LARGE: Final = 512
+_MOST_PIXELS: Final = 800 * 900  # at once: the network needs about 1 kB for each
 _BOTH_FROM: Final = 384  # a longer side from which the large view shows more than the small one
 
 
@@ -28,8 +30,8 @@ def views(height: int, width: int, perspective: str, size: int = 0) -> tuple[int
     """The longer sides to work at; `size` forces one.
 
     Perception is looked at small, where the network sees the whole, and large images also large, where thin
-    structures survive. The other perspectives change pixels, so they work at the image's own size up to 512;
-    a larger image is worked on at 512, and the change is scaled up.
+    structures survive. The other perspectives change pixels, so they work at the image's own size as far as
+    memory allows; a larger image is scaled down, and the change is scaled up.
 
     >>> views(300, 380, "perception"), views(300, 384, "perception"), views(300, 380, "transformation")
     ((256,), (256, 512), (380,))
@@ -39,7 +41,8 @@ def views(height: int, width: int, perspective: str, size: int = 0) -> tuple[int
         return (size,)
     if perspective == "perception":
         return (_SMALL, _LARGE) if longer >= _BOTH_FROM else (_SMALL,)
-    return (min(longer, _LARGE),)
+    fit = min(1.0, math.sqrt(_MOST_PIXELS / (height * width)))
+    return (int(longer * fit),)
 
 
 def look(image: Pixels, longer: int) -> View:

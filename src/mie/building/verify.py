@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from mie.engines import run_tasks
 from mie.errors import MieError
+from mie.gates.background import background_problems
 from mie.gates.leaks import Traces, content_key, duplicates, image_leaks, patient_leaks
 from mie.gates.pairs import PairGate
 from mie.gates.proof import MIN_DICE, proof
@@ -140,6 +141,8 @@ def check_sample(sample: Sample) -> list[tuple[str, str]]:
         wrong += _check_overlay(sample)
     elif sample.perspective == "transformation":
         wrong += _check_transformation(sample)
+    elif sample.perspective == "modification" and sample.recipe == "modification":
+        wrong += _check_modification(sample)
     return wrong
 
 
@@ -151,10 +154,25 @@ def _check_transformation(sample: Sample) -> list[tuple[str, str]]:
     refusal = PairGate(np.inf)(sample)
     if refusal is not None:
         wrong.append(("pair", refusal.reason))
-    for word in sample.params.get("named", []):
-        if str(word).casefold() not in sample.prompt.casefold():
-            wrong.append(("prompt", f"does not name {word!r}: {sample.prompt!r}"))
-    return wrong
+    return wrong + _check_named(sample)
+
+
+def _check_modification(sample: Sample) -> list[tuple[str, str]]:
+    """A change inside the mask alone, and a prompt that names it. Imported samples make no such promise."""
+    wrong = [("background", reason) for reason, _ in background_problems(sample)]
+    if sample.colour is not None:
+        wrong.append(("overlay", "a modification sample has no colours"))
+    if sample.group is None:
+        wrong.append(("pair", "a modification sample belongs to a pair"))
+    return wrong + _check_named(sample)
+
+
+def _check_named(sample: Sample) -> list[tuple[str, str]]:
+    return [
+        ("prompt", f"does not name {word!r}: {sample.prompt!r}")
+        for word in sample.params.get("named", [])
+        if str(word).casefold() not in sample.prompt.casefold()
+    ]
 
 
 def _check_overlay(sample: Sample) -> list[tuple[str, str]]:
@@ -181,7 +199,7 @@ def _trace(sample: Sample, sha256: str, digests: Mapping[str, bytes | None]) -> 
     return {
         **{name: getattr(sample, name) for name in names},
         "sha256": sha256,
-        "content": content_key(digests),
+        "content": content_key(digests, sample.perspective),
         "hash": hash_,
         "thumb": thumb,
     }

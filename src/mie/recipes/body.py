@@ -1,4 +1,4 @@
-"""Where there is a patient in the picture: not the air around a section, not the black around a round view."""
+"""Where there is a patient in the picture: not the air around a section, nor the black around a view."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from mie.records import Mask, Pixels
 
-# Families whose pictures have black around the patient. In ultrasound black may be fluid, so all of it counts.
+# Families whose pictures have black around the patient. In ultrasound black may be fluid: all of it counts.
 _DARK_AROUND: Final = frozenset({"ct", "mri", "xray", "fundus", "endoscopy"})
 _DARK: Final = 12  # grey level, of 255
 _LEAST: Final = 0.02  # share of the picture, below which what is bright is no body

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 
-from mie.images.families import GREY
 from mie.images.hashes import checksum
 from mie.inpainters.base import Inpainter
 from mie.inpainters.blend import blend
@@ -82,7 +82,6 @@ Opinion = Callable[[Slice, Candidate], "tuple[str, str] | None"]
 class Counterfactual:
     """Fills holes with one family's expert and measures what came out."""
 
-    family: str
     inpainter: Inpainter
     blending: str
     candidates: int
@@ -94,8 +93,8 @@ class Counterfactual:
     ) -> tuple[int, list[list[Candidate]]]:
         """(the number of the candidate that is kept, every candidate of every slice).
 
-        The kept one passes in the most slices; among equals it is nearest to its surroundings. Seeds come from
-        what is filled, so the same picture in two data sets gets the same counterpart.
+        The kept one passes in the most slices; among equals it is nearest to its surroundings. Seeds come
+        from what is filled, so the same picture in two data sets gets the same counterpart.
         """
         content = [(checksum(s.white), checksum(s.lesion.hole)) for s in slices]
         made: list[list[Candidate]] = []
@@ -104,9 +103,7 @@ class Counterfactual:
             images = self._filled(slices, seed)
             if made and all((a == b.image).all() for a, b in zip(images, made[0], strict=True)):
                 break  # an inpainter without chance: all others would be the same
-            made.append(
-                [self._measured(s, i, number, seed) for s, i in zip(slices, images, strict=True)]
-            )
+            made.append([self._measured(s, i, number, seed) for s, i in zip(slices, images, strict=True)])
         order = sorted(range(len(made)), key=lambda k: self._rank(made[k]))
         if opinion is None:
             return order[0], made
@@ -120,25 +117,16 @@ class Counterfactual:
 
     def _filled(self, slices: Sequence[Slice], seed: int) -> list[Pixels]:
         if len(slices) == 1:
-            (one,) = slices
-            filled = self.inpainter.fill(one.white, one.lesion.hole, seed=seed)
-            images = [blend(self.blending, one.image, filled, one.lesion.hole)]
-        else:
-            images = fill_volume(
-                self.inpainter,
-                [s.image for s in slices],
-                [s.lesion.hole for s in slices],
-                seed=seed,
-                blend=self.blending,
-            )
-        return [self._restored(s, image) for s, image in zip(slices, images, strict=True)]
-
-    def _restored(self, at: Slice, image: Pixels) -> Pixels:
-        """Outside the hole the original; a grey picture stays grey."""
-        hole = at.lesion.hole[..., None]
-        if self.family in GREY and not np.ptp(at.image, axis=2).any():
-            image = np.repeat(image[..., 1:2], 3, axis=2)
-        return np.where(hole, image, at.image)
+            white, hole = slices[0].white, slices[0].lesion.hole
+            filled = self.inpainter.fill(white, hole, seed=seed)
+            return [blend(self.blending, white, filled, hole)]
+        return fill_volume(
+            self.inpainter,
+            [s.white for s in slices],
+            [s.lesion.hole for s in slices],
+            seed=seed,
+            blend=self.blending,
+        )
 
     def _measured(self, at: Slice, image: Pixels, number: int, seed: int) -> Candidate:
         hole = at.lesion.hole
@@ -146,10 +134,8 @@ class Counterfactual:
         inside, around = texture(image, hole), texture(image, ring_around(hole, at.body, at.unhealthy))
         if inside is not None and around is not None:
             numbers["texture"] = {name: round(value, 4) for name, value in compare(inside, around).items()}
-        try:
+        with suppress(MetricError):  # a hole without an inside: its number stays unknown
             numbers["seam"] = round(seam_energy(image, hole), 4)
-        except MetricError:
-            pass  # a hole without an inside: its numbers stay unknown
         numbers["detector"] = self.watch.left(image, hole, at.lesion.mask)
         candidate = Candidate(number, seed, image, numbers)
         candidate.failures += self._failures(numbers)
@@ -162,13 +148,20 @@ class Counterfactual:
         if measured is not None:
             for name in ("mean_shift", "gradient_distance", "spectrum_distance"):
                 if measured[name] > getattr(bounds, name):
-                    found.append(("texture", f"{_said(name)} {measured[name]:g}, at most {getattr(bounds, name):g}"))
+                    found.append(
+                        ("texture", f"{_said(name)} {measured[name]:g}, at most {getattr(bounds, name):g}")
+                    )
             if not low <= measured["variance_ratio"] <= high:
                 found.append(
-                    ("texture", f"{_said('variance_ratio')} {measured['variance_ratio']:g}, {low:g} to {high:g}")
+                    (
+                        "texture",
+                        f"{_said('variance_ratio')} {measured['variance_ratio']:g}, {low:g} to {high:g}",
+                    )
                 )
         if numbers["seam"] is not None and numbers["seam"] > bounds.seam:
-            found.append(("seam", f"the outline shows: seam energy {numbers['seam']:g}, at most {bounds.seam:g}"))
+            found.append(
+                ("seam", f"the outline shows: seam energy {numbers['seam']:g}, at most {bounds.seam:g}")
+            )
         left = numbers["detector"]
         if self.watch.trusted and left is not None and left["share"] >= HIT:
             found.append(

@@ -51,9 +51,11 @@ def watch(detector: Detector | None, *, min_sensitivity: float, reason: str = ""
     quality = detector.quality()
     if quality is None:
         return Watch(detector, False, "its quality was not measured")
-    sensitivity = float(quality["sensitivity"])
+    sensitivity = float(quality.get("sensitivity") or 0.0)
     if sensitivity < min_sensitivity:
-        reason = f"it finds {sensitivity:.0%} of the lesions of held-out patients, at least {min_sensitivity:.0%}"
+        reason = (
+            f"it finds {sensitivity:.0%} of the lesions of held-out patients, at least {min_sensitivity:.0%}"
+        )
         return Watch(detector, False, reason, quality)
     return Watch(detector, True, "", quality)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 
 from mie.detectors.registry import make_detector
@@ -10,14 +12,13 @@ from mie.errors import ConfigError
 from mie.inpainters.base import Inpainter
 from mie.inpainters.registry import make_inpainter
 from mie.recipes.detection import Watch, watch
+from mie.spec import parse_spec
 
 
 @lru_cache(maxsize=16)
 def expert(spec: str, family: str) -> Inpainter:
     """The family's inpainter; `ConfigError` with what to do where its weights are missing."""
-    found = make_inpainter(spec, family=family)
-    one_thread()
-    return found
+    return make_inpainter(spec, family=family)
 
 
 @lru_cache(maxsize=16)
@@ -26,15 +27,24 @@ def watcher(spec: str | None, family: str, min_sensitivity: float) -> Watch:
     if spec is None:
         return watch(None, min_sensitivity=min_sensitivity)
     try:
-        found = make_detector(spec, family=family)
+        return watch(make_detector(spec, family=family), min_sensitivity=min_sensitivity)
     except ConfigError as error:
-        return watch(None, min_sensitivity=min_sensitivity, reason=f"no {spec} detector for {family}: {error.what}")
-    one_thread()
-    return watch(found, min_sensitivity=min_sensitivity)
+        if parse_spec(spec, noun="detector").argument is not None:
+            raise  # the user's own model
+        reason = f"no detector {spec!r} for {family}: {error.what}"
+        return watch(None, min_sensitivity=min_sensitivity, reason=reason)
 
 
-def one_thread() -> None:
+@contextmanager
+def one_thread() -> Iterator[None]:
     """One thread for torch, where it is loaded: sums in another order would be other bytes."""
     torch = sys.modules.get("torch")
-    if torch is not None:
-        torch.set_num_threads(1)
+    if torch is None:
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

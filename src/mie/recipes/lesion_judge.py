@@ -57,7 +57,11 @@ def _verdict(answer: Answer, candidate: Candidate, key: str) -> tuple[str, str] 
         candidate.numbers["judge"] = {"gone": gone, "natural": natural, "model": answer.model}
         if gone and natural:
             return None
-        wrong = [said for ok, said in ((gone, "something of the lesion is left"), (natural, "the fill looks unnatural")) if not ok]
+        wrong = [
+            said
+            for ok, said in ((gone, "something of the lesion is left"), (natural, "the fill looks unnatural"))
+            if not ok
+        ]
         return "judge", f"the judge says: {' and '.join(wrong)}"
     if answer.state in REPLIED:
         candidate.numbers["judge"] = {"state": answer.state, "model": answer.model}

@@ -1,4 +1,4 @@
-"""Which marked regions of a case are lesions, which of them go together, and how far around them is filled."""
+"""Which marked regions of a case are lesions, which go together, and how far around them is filled."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ def lesions_of(
     groups: list[list[str]] = []
     for name in marked:
         touching = [g for g in groups if any((holes[name] & holes[other]).any() for other in g)]
-        groups = [g for g in groups if g not in touching] + [[*sum(touching, []), name]]
+        joined = [other for group in touching for other in group]
+        groups = [g for g in groups if g not in touching] + [[*joined, name]]
     together = [list(marked)] + (groups if len(groups) > 1 else [])
     return [_lesion([n for n in marked if n in group], marked, targets, margin) for group in together]
 
@@ -112,7 +113,9 @@ def _with_enclosed(hole: Mask, most: float) -> Mask:
 def why_not(lesion: Lesion, body: Mask, limits: LesionLimits) -> tuple[str, str, dict[str, Any]] | None:
     """(gate, reason, numbers) where the lesion cannot be removed; None where it can be tried."""
     pixels = int(lesion.mask.sum())
-    edge = lesion.mask[0].any() or lesion.mask[-1].any() or lesion.mask[:, 0].any() or lesion.mask[:, -1].any()
+    edge = (
+        lesion.mask[0].any() or lesion.mask[-1].any() or lesion.mask[:, 0].any() or lesion.mask[:, -1].any()
+    )
     if edge:
         return "border", "the lesion touches the edge of the image: what lies beyond it is not known", {}
     if pixels < limits.min_pixels:

@@ -23,7 +23,7 @@ import numpy as np
 
 from mie.records import Mask, Step
 
-# Parts of the body that a volume's slices show from side to side, so that the picture's middle is the midline.
+# Parts of the body that a volume's slices show from side to side: the picture's middle is the midline.
 _SECTIONS: Final = frozenset(
     {"brain", "head", "neck", "chest", "lung", "heart", "abdomen", "liver", "kidney", "pancreas", "pelvis"}
 )
@@ -31,7 +31,7 @@ _ROUND: Final = frozenset({"fundus", "endoscopy"})
 # How far from the middle, as a share of half the extent, a side begins.
 _MIDDLE: Final = 0.2
 _RIM: Final = 0.6  # share of a round view's radius beyond which a lesion lies near its edge
-# Axis words by plane, as `slice_of` hangs it: (towards the top, the bottom, the left, the right of the image).
+# Axis words by plane, as `slice_of` hangs it: towards the top, the bottom, the left, the right of the image.
 _PLANES: Final[dict[str, tuple[str, str, str, str]]] = {
     "axial": ("anterior", "posterior", "right", "left"),
     "coronal": ("superior", "inferior", "right", "left"),

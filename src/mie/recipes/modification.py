@@ -13,7 +13,7 @@ Outside the mask, which is the filled area, the images of a pair are equal to th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -26,9 +26,9 @@ from mie.inpainters.blend import BLEND
 from mie.recipes.body import body_of
 from mie.recipes.counterfactual import Bounds, Candidate, Counterfactual, Opinion, Slice
 from mie.recipes.detection import HIT, Watch
-from mie.recipes.experts import expert, watcher
+from mie.recipes.experts import expert, one_thread, watcher
 from mie.recipes.lesion_judge import PHOTO_LIKE, Asker, opinion_of
-from mie.recipes.lesions import Lesion, LesionLimits, lesions_of, why_not
+from mie.recipes.lesions import LesionLimits, lesions_of, why_not
 from mie.recipes.location import Place, place_of, plane_of
 from mie.recipes.modification_phrasings import DESCRIPTIONS, PHRASINGS, ask, words
 from mie.recipes.runs import consecutive
@@ -56,8 +56,8 @@ class Modification:
     margin: float | None = None  # share of a lesion's diameter; None: the family's
     allow_nearest: bool = False  # a modality without an expert takes the one that looks most like it
     judge: Asker | None = None
-    limits: LesionLimits = LesionLimits()
-    bounds: Bounds = Bounds()
+    limits: LesionLimits = field(default_factory=LesionLimits)
+    bounds: Bounds = field(default_factory=Bounds)
     bins: tuple[int, ...] = BINS
 
     def samples(self, case: Case, split: str, build_seed: int) -> Iterator[Sample | Refusal]:
@@ -101,14 +101,11 @@ class Modification:
             refused = why_not(lesion, body, self.limits) or self._unwatched(watch)
             seen = None
             if refused is None:
-                seen = watch.seen(image, lesion.mask)
+                with one_thread():
+                    seen = watch.seen(image, lesion.mask)
                 refused = _unseen(watch, seen)
-            if refused is not None:
-                gate, reason, numbers = refused
-                yield Refusal(case.source, case.case_id, gate, reason, _named(lesion), numbers)
-                continue
-            at = Slice(image, lesion, body, unhealthy)
-            yield _Prepared(case, split, bin_, family, at, watch, seen)
+            found = _Prepared(case, split, bin_, family, Slice(image, lesion, body, unhealthy), watch, seen)
+            yield found if refused is None else found.refusal(*refused)
 
     def _unwatched(self, watch: Watch) -> tuple[str, str, dict[str, Any]] | None:
         if not self.detector_required or watch.trusted:
@@ -118,7 +115,6 @@ class Modification:
     def _pairs(self, run: Sequence[_Prepared], build_seed: int) -> Iterator[Sample | Refusal]:
         first = run[0]
         maker = Counterfactual(
-            first.family,
             expert(self.inpainter, first.family),
             self.blend or BLEND[first.family],
             self.candidates,
@@ -129,16 +125,18 @@ class Modification:
         if self.judge is not None and first.family in PHOTO_LIKE:
             opinion = opinion_of(self.judge, first.case, first.at.lesion)
         try:
-            kept, made = maker.fill([p.at for p in run], build_seed, opinion)
+            with one_thread():
+                kept, made = maker.fill([p.at for p in run], build_seed, opinion)
         except ImageError as error:
             for p in run:
                 yield p.refusal("image", error.reason, {})
             return
         for at, p in enumerate(run):
             chosen, tried = made[kept][at], [candidate[at].params() for candidate in made]
-            numbers = {"modality": p.case.modality, "kept": kept, "candidates": tried, **p.detector_numbers}
+            numbers = {"kept": kept, "candidates": tried}
             if chosen.passed:
-                facts = {**numbers, "blend": maker.blending, "inpainter": maker.inpainter.name, "slices": len(run)}
+                made_by = {"inpainter": maker.inpainter.name, "blend": maker.blending, "slices": len(run)}
+                facts = {**made_by, **p.facts, **numbers}
                 yield from self._triplets(p, chosen, facts, build_seed)
             else:
                 gate, reason = chosen.failures[0]
@@ -172,7 +170,6 @@ class Modification:
             "lesion_pixels": int(lesion.mask.sum()),
             "filled_pixels": int(lesion.hole.sum()),
             "margin": list(lesion.margin),
-            "held_out": is_held_out(case.source, case.patient_id or case.case_id),
             **facts,
             "original_size": list(case.image.shape[:2]),
             "spacing": None if case.spacing is None else list(case.spacing),
@@ -185,11 +182,7 @@ def _unseen(watch: Watch, seen: dict[str, float] | None) -> tuple[str, str, dict
     if not watch.trusted or seen is None or seen["share"] >= HIT:
         return None
     reason = f"the detector finds {seen['share']:.0%} of the lesion before it is removed, at least {HIT:.0%}"
-    return "detector", reason, {"lesion_seen": seen}
-
-
-def _named(lesion: Lesion) -> str:
-    return ", ".join(target.name for target in lesion.targets)
+    return "detector", reason, {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,11 +198,14 @@ class _Prepared:
     seen: dict[str, float] | None
 
     @property
-    def detector_numbers(self) -> dict[str, Any]:
-        return {"detector": self.watch.params(), "lesion_seen": self.seen}
+    def facts(self) -> dict[str, Any]:
+        """What the detector saw, and whether it (and the expert) may have learnt from this patient."""
+        held_out = is_held_out(self.case.source, self.case.patient_id or self.case.case_id)
+        return {"detector": self.watch.params(), "lesion_seen": self.seen, "held_out": held_out}
 
     def refusal(self, gate: str, reason: str, numbers: dict[str, Any]) -> Refusal:
-        return Refusal(self.case.source, self.case.case_id, gate, reason, _named(self.at.lesion), numbers)
+        case, target = self.case, ", ".join(target.name for target in self.at.lesion.targets)
+        return Refusal(case.source, case.case_id, gate, reason, target, {**self.facts, **numbers})
 
     def place(self) -> Place:
         plane = plane_of(self.case.steps)

@@ -21,9 +21,7 @@ def volume_of(case: Case) -> tuple[str, str] | None:
     return None if slice_place(case) is None else (case.source, case.case_id.rpartition("#")[0])
 
 
-def consecutive(
-    items: Iterable[Item], about: Callable[[Item], tuple[Case, Hashable]]
-) -> list[list[Item]]:
+def consecutive(items: Iterable[Item], about: Callable[[Item], tuple[Case, Hashable]]) -> list[list[Item]]:
     """Runs of neighbouring slices that show the same; a picture is a run of its own.
 
     `about` gives an item's case and what it shows. Slices come in any order of planes, each in the order of

@@ -80,11 +80,11 @@ class LimitsConfig(_Strict):
 class BoundsConfig(_Strict):
     """How far a fill may be from its surroundings."""
 
-    mean_shift: float = Field(30.0, gt=0, description="grey levels")
-    variance_ratio: tuple[float, float] = Field((0.25, 4.0), description="lowest and highest")
-    gradient_distance: float = Field(0.45, gt=0, le=1)
-    spectrum_distance: float = Field(1.5, gt=0)
-    seam: float = Field(0.6, gt=0)
+    mean_shift: float = Field(45.0, gt=0, description="grey levels")
+    variance_ratio: tuple[float, float] = Field((0.05, 4.0), description="lowest and highest")
+    gradient_distance: float = Field(0.4, gt=0, le=1)
+    spectrum_distance: float = Field(3.0, gt=0)
+    seam: float = Field(0.5, gt=0)
 
     @field_validator("variance_ratio")
     @classmethod

@@ -34,11 +34,11 @@ WHITE: Final = 255
 class Bounds:
     """How far a fill's texture may be from that of its surroundings (`mie.metrics.texture`), and its seam."""
 
-    mean_shift: float = 30.0  # grey levels
-    variance_ratio: tuple[float, float] = (0.25, 4.0)
-    gradient_distance: float = 0.45
-    spectrum_distance: float = 1.5
-    seam: float = 0.6
+    mean_shift: float = 45.0  # grey levels
+    variance_ratio: tuple[float, float] = (0.05, 4.0)
+    gradient_distance: float = 0.4
+    spectrum_distance: float = 3.0
+    seam: float = 0.5
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 import cv2
 import numpy as np
 
-from mie.errors import ConfigError, MieError
+from mie.errors import ConfigError
 from mie.images.families import GREY
+from mie.inpainters.base import check_hole
 from mie.networks.shipped import shipped_weights
 from mie.records import Mask, Pixels
 
@@ -52,10 +53,9 @@ class CompactInpainter:
 
     def fill(self, image: Pixels, mask: Mask, *, seed: int) -> Pixels:
         """The image with its hole filled; what is under the hole is not looked at."""
+        check_hole(image, mask)
         if not mask.any():
             return image.copy()
-        if mask.all():
-            raise MieError("nothing but hole", expected="an image with something around the hole")
         noise = np.random.default_rng(seed).standard_normal(mask.shape, np.float32)
         filled = image.copy()
         for at, side in _windows(mask):
@@ -119,17 +119,24 @@ class _Cut:
 
     def take(self, array: np.ndarray[Any, Any], border: int = cv2.BORDER_CONSTANT) -> np.ndarray[Any, Any]:
         (height, width), y, x, side = self._shape[:2], self._y, self._x, self._side
-        edges = [max(0, -y), max(0, y + side - height), max(0, -x), max(0, x + side - width)]
+        edges = (max(0, -y), max(0, y + side - height), max(0, -x), max(0, x + side - width))
         inner = array[max(0, y) : y + side, max(0, x) : x + side]
         if not any(edges):
             return inner
-        how = border if max(edges) < min(inner.shape[:2]) or border == cv2.BORDER_CONSTANT else cv2.BORDER_REPLICATE
+        how = (
+            border
+            if max(edges) < min(inner.shape[:2]) or border == cv2.BORDER_CONSTANT
+            else cv2.BORDER_REPLICATE
+        )
         return np.asarray(cv2.copyMakeBorder(inner, *edges, how, value=0))
 
     def put(self, image: Pixels, made: Pixels, mask: Mask) -> Pixels:
         """`image` with the window's pixels where `mask` says so."""
         y, x, side = self._y, self._x, self._side
-        rows, columns = slice(max(0, y), min(self._shape[0], y + side)), slice(max(0, x), min(self._shape[1], x + side))
+        rows, columns = (
+            slice(max(0, y), min(self._shape[0], y + side)),
+            slice(max(0, x), min(self._shape[1], x + side)),
+        )
         inner = made[rows.start - y : rows.stop - y, columns.start - x : columns.stop - x]
         out = image.copy()
         where = mask[rows, columns]

@@ -48,9 +48,10 @@ class FillNet(nn.Module):
         self.up2 = _Up(c + b, b)
         self.up1 = _Up(b + a, a)
         self.mean = nn.Conv2d(a, 3, 3, padding=1)
-        self.grain = nn.Sequential(nn.Conv2d(a + 1, a, 3, padding=1), nn.SiLU(), nn.Conv2d(a, 3, 3, padding=1))
+        last = nn.Conv2d(a, 3, 3, padding=1)
+        self.grain = nn.Sequential(nn.Conv2d(a + 1, a, 3, padding=1), nn.SiLU(), last)
         nn.init.zeros_(self.mean.weight)
-        nn.init.normal_(self.grain[2].weight, std=0.01)
+        nn.init.normal_(last.weight, std=0.01)
 
     def forward(self, image: Tensor, hole: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         # What lies under the hole is gone: the image is continued smoothly into it, and the network mends that.

@@ -121,7 +121,9 @@ class Inpainter(Trainee):
 
     def check(self) -> Mapping[str, Any]:
         self._packs = [read_pack(self.config.path(path)) for path in self.data.packs]
-        self._healthy = {fold: healthy_images(self._packs, self.data.family, fold) for fold in (TRAIN, VALIDATION)}
+        self._healthy = {
+            fold: healthy_images(self._packs, self.data.family, fold) for fold in (TRAIN, VALIDATION)
+        }
         for fold, found in self._healthy.items():
             if not found:
                 raise ConfigError(

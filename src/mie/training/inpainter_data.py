@@ -51,9 +51,7 @@ def healthy_images(packs: Sequence[Pack], family: str, fold: str) -> list[Health
 def lesion_shapes(packs: Sequence[Pack], family: str, fold: str) -> LesionShapes:
     """The outlines of the family's lesions; those of all families where it has none."""
     for only in (family, None):
-        masks = [
-            mask for pack in packs for shown in _lesions(pack, only, fold)[0].values() for mask in shown
-        ]
+        masks = [mask for pack in packs for shown in _lesions(pack, only, fold)[0].values() for mask in shown]
         if masks:
             return LesionShapes.from_masks(masks)
     raise ConfigError("no lesion masks in the packs", expected="rows of the task lesion", found="none")

@@ -41,7 +41,7 @@ def open_compact(argument: str | None, options: Mapping[str, str], family: str) 
 
 
 class CompactInpainter:
-    """Any size: a window around each group of holes is filled at its own scale, or at 512 px where it is larger.
+    """Any size: a window around the holes is filled at its own scale, or at 512 px where it is larger.
 
     Noise is drawn for the whole image, so that neighbouring slices with the same seed get the same grain.
     """
@@ -90,7 +90,7 @@ class CompactInpainter:
 
 
 def _windows(mask: Mask) -> list[tuple[tuple[int, int], int]]:
-    """(centre, side) of squares that together hold all holes: one for all where they fit, else one for each."""
+    """(centre, side) of squares that together hold all holes: one for all where they fit, else one each."""
     found = _square(mask)
     if found[1] <= _LEAST:
         return [found]
@@ -123,20 +123,15 @@ class _Cut:
         inner = array[max(0, y) : y + side, max(0, x) : x + side]
         if not any(edges):
             return inner
-        how = (
-            border
-            if max(edges) < min(inner.shape[:2]) or border == cv2.BORDER_CONSTANT
-            else cv2.BORDER_REPLICATE
-        )
-        return np.asarray(cv2.copyMakeBorder(inner, *edges, how, value=0))
+        if max(edges) >= min(inner.shape[:2]) and border != cv2.BORDER_CONSTANT:
+            border = cv2.BORDER_REPLICATE  # too thin to be mirrored
+        return np.asarray(cv2.copyMakeBorder(inner, *edges, border, value=0))
 
     def put(self, image: Pixels, made: Pixels, mask: Mask) -> Pixels:
         """`image` with the window's pixels where `mask` says so."""
         y, x, side = self._y, self._x, self._side
-        rows, columns = (
-            slice(max(0, y), min(self._shape[0], y + side)),
-            slice(max(0, x), min(self._shape[1], x + side)),
-        )
+        rows = slice(max(0, y), min(self._shape[0], y + side))
+        columns = slice(max(0, x), min(self._shape[1], x + side))
         inner = made[rows.start - y : rows.stop - y, columns.start - x : columns.stop - x]
         out = image.copy()
         where = mask[rows, columns]

@@ -1,7 +1,7 @@
 """The network of the compact experts: what surrounds a hole in, what may have been there out.
 
-A small U-Net with two heads. `mean` is the tissue one expects; `detail` is grain drawn from noise, which a mean
-cannot have. Their sum is the fill. Fully convolutional; sides are multiples of `STRIDE`.
+A small U-Net with two heads. `mean` is the tissue one expects; `detail` is grain drawn from noise, which a
+mean cannot have. Their sum is the fill. Fully convolutional; sides are multiples of `STRIDE`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ class FillConfig:
 
 
 class FillNet(nn.Module):
-    """`(image, hole, noise) -> (mean, detail)`: `(B, 3, H, W)` in [0, 1], `(B, 1, H, W)` of 0 and 1, normal noise."""
+    """`(image, hole, noise) -> (mean, detail)`.
+
+    `image (B, 3, H, W)` in [0, 1], `hole (B, 1, H, W)` of 0 and 1, `noise` like `hole`, normal.
+    """
 
     def __init__(self, config: FillConfig | None = None) -> None:
         super().__init__()
@@ -54,7 +57,7 @@ class FillNet(nn.Module):
         nn.init.normal_(last.weight, std=0.01)
 
     def forward(self, image: Tensor, hole: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        # What lies under the hole is gone: the image is continued smoothly into it, and the network mends that.
+        # What lies under the hole is gone. The image is continued smoothly into it; the network mends that.
         smooth = continued(image, 1 - hole)
         x1 = self.down1(torch.cat([2 * smooth - 1, hole, noise * hole], 1))
         x2 = self.down2(x1)
@@ -75,7 +78,7 @@ def compose(image: Tensor, hole: Tensor, mean: Tensor, detail: Tensor) -> Tensor
 
 
 def continued(image: Tensor, known: Tensor) -> Tensor:
-    """The image, and where it is not `known (B, 1, H, W)` what the nearest known pixels give at ever coarser scales."""
+    """The image; where it is not `known (B, 1, H, W)`, what its neighbours give at ever coarser scales."""
     levels = [(image * known, known)]
     while min(levels[-1][1].shape[2:]) > 1:
         value, weight = (F.avg_pool2d(x, 2, ceil_mode=True, count_include_pad=False) for x in levels[-1])

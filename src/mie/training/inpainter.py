@@ -1,9 +1,9 @@
 """Experts that fill a hole with healthy tissue: one per family of modalities, trained on healthy tissue only.
 
-The mean is learnt by regression. A mean has no grain, so a second head draws it from noise: its energy in three
-bands of frequency must be that of the true tissue, and a critic, which sees filled and true windows with the
-hole marked, must not be able to tell them apart. The critic's loss and the fill's are one sum: each is computed
-with the other's part held still.
+The mean is learnt by regression. A mean has no grain, so a second head draws it from noise: its energy in
+three bands of frequency must be that of the true tissue, and a critic, which sees filled and true windows
+with the hole marked, must not be able to tell them apart. The critic's loss and the fill's are one sum: each
+is computed with the other's part held still.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Judged(NamedTuple):
 
 
 class Critic(nn.Module):
-    """`(image, hole)` to a map of logits, an eighth of the side: does this look like tissue nobody touched?"""
+    """`(image, hole)` to a map of logits, an eighth of the side: is this tissue that nobody touched?"""
 
     def __init__(self, width: int = 48) -> None:
         super().__init__()
@@ -169,7 +169,7 @@ class Inpainter(Trainee):
         return loss, {name: value.detach() for name, value in parts.items()}
 
     def _views(self, places: Tensor, draw: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Windows and holes, mirrored, turned where the family has no upright, a little brighter or flatter."""
+        """Windows and holes, mirrored, turned where the family has no upright, a little brighter."""
         places = places.to(self.device)
         both = torch.cat([self.train.images[places].float() / 255, self.train.holes[places].float()], 1)
 
@@ -185,7 +185,7 @@ class Inpainter(Trainee):
         return (image ** torch.exp(0.5 * (u[0] - 0.5)) * (0.8 + 0.3 * u[1])).clamp(0, 1), hole
 
     def validate(self, model: nn.Module) -> dict[str, float | None]:
-        """On held-out patients: PSNR in the hole, and the grain of the fill against that of what was there."""
+        """On held-out patients: PSNR in the hole, and the fill's grain against that of what was there."""
         psnr: list[float] = []
         compared: list[dict[str, float]] = []
         for at in range(len(self.held_out.images)):

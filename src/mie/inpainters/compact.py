@@ -75,7 +75,8 @@ class CompactInpainter:
         work = min(side, _LARGEST)
         if work != side:
             seen = cv2.resize(seen, (work, work), interpolation=cv2.INTER_AREA)
-            hole = cv2.resize(hole, (work, work), interpolation=cv2.INTER_NEAREST_EXACT)
+            # A pixel that holds any of the hole is hole: what lies under it must not shine through.
+            hole = np.ceil(cv2.resize(hole.astype(np.float32), (work, work), interpolation=cv2.INTER_AREA))
             grain = grain[:work, :work]
         pixels = torch.from_numpy(seen.transpose(2, 0, 1)[None].astype(np.float32) / 255)
         holes = torch.from_numpy(hole[None, None].astype(np.float32))

@@ -33,7 +33,7 @@ class Margin(NamedTuple):
     least: int  # pixels
 
 
-# Ultrasound lesions cast halos, pigment and polyp rims fade out slowly; exudates and scanner images are crisp.
+# Ultrasound lesions cast halos, pigment and polyp rims fade out slowly; exudates and scans are crisp.
 MARGIN: Final[dict[str, Margin]] = {
     "dermoscopy": Margin(0.12, 4),
     "endoscopy": Margin(0.10, 4),
@@ -58,7 +58,7 @@ def nearest_family(modality: str) -> str | None:
 
 
 def is_held_out(source: str, patient: str) -> bool:
-    """Whether a patient is kept from the training of inpainters and detectors: one in five, the same for ever.
+    """Whether a patient is kept from training inpainters and detectors: one in five, the same for ever.
 
     `patient` is a case's `patient_id`, else its `case_id`. A `patient_id` is `cohort/patient`, the same in
     every data set of a cohort, so the data set's name does not count there. What a data set calls test is

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -75,6 +75,7 @@ def verify(
     result.samples = len(rows)
     result.problems += _check_totals(dataset, rows)
     result.problems += _check_separation(rows)
+    result.problems += _check_pairs(rows)
     return result
 
 
@@ -195,9 +196,11 @@ def _check_overlay(sample: Sample) -> list[tuple[str, str]]:
 
 def _trace(sample: Sample, sha256: str, digests: Mapping[str, bytes | None]) -> dict[str, Any]:
     hash_, thumb = perceptual(sample.input)
-    names = ("id", "split", "perspective", "task", "modality", "source", "case_id", "patient_id")
+    names = ("id", "split", "perspective", "task", "modality", "source", "case_id", "patient_id", "group")
     return {
         **{name: getattr(sample, name) for name in names},
+        "pixels": digests,
+        "recipe": sample.recipe,
         "sha256": sha256,
         "content": content_key(digests, sample.perspective),
         "hash": hash_,
@@ -225,6 +228,35 @@ def _check_totals(dataset: Dataset, rows: list[dict[str, Any]]) -> list[Problem]
         if counts.get(f"by_{name}") != found:
             problems.append(Problem("counts", f"dataset.json by_{name}", f"found {found}"))
     return problems
+
+
+def _check_pairs(rows: list[dict[str, Any]]) -> list[Problem]:
+    """The samples of one counterfactual pair show the same two images and the same mask."""
+    groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        if row["recipe"] == "modification" and row["group"] is not None:
+            groups[row["group"]].append(row)
+    problems = []
+    for group, samples in groups.items():
+        shown: dict[str, set[bytes | None]] = defaultdict(set)
+        for row in samples:
+            shown["mask"].add(row["pixels"]["mask"])
+            shown["split"].add(row["split"])
+            for image, name in zip(("input", "target_image"), _SHOWS.get(row["task"], ()), strict=False):
+                shown[name].add(row["pixels"][image])
+        for name, found in shown.items():
+            if len(found) > 1:
+                problems.append(Problem("pair", group, f"{name}: its samples differ"))
+    return problems
+
+
+# Input and target image of each kind of modification.
+_SHOWS: Final = {
+    "removal": ("image with the lesion", "healthy image"),
+    "addition": ("healthy image", "image with the lesion"),
+    "inpainting": ("image with a hole", "healthy image"),
+    "simulation": ("image with a hole", "image with the lesion"),
+}
 
 
 def _check_separation(rows: list[dict[str, Any]]) -> list[Problem]:

@@ -23,7 +23,7 @@ _WHOLES: Final = (
 )
 # What a lesion's outline encloses (the core inside a marked rim) goes with it, unless it is larger than this
 # share of the lesion: a ring of exudates does not take the macula along.
-_ENCLOSED: Final = 0.5
+_ENCLOSED: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,7 @@ PHRASINGS: Final[dict[str, tuple[str, ...]]] = {
 DESCRIPTIONS: Final[dict[str, str]] = {
     "removal": "The {lesion} {location} {is} gone: healthy {tissue} lies in {its} place, without a visible "
     "border. Everything else is unchanged.",
-    "addition": "The {anatomy}, healthy there before, now shows {a_lesion} {location}, believable on a "
+    "addition": "The {anatomy}, healthy there before, now shows {a_lesion} {location}, believable on this "
     "{picture}. Everything else is unchanged.",
     "inpainting": "The white area {location} is filled with healthy {tissue} that continues its surroundings "
     "without a visible border; no lesion is left in it. Everything else is unchanged.",

@@ -18,9 +18,11 @@ pytest.importorskip("accelerate", reason="training needs the extra `models`")
 import torch
 
 from mie.detectors import make_detector
+from mie.detectors.network import UNet
 from mie.detectors.quality import measure
 from mie.errors import ConfigError
-from mie.training.config import TrainConfig, parse_config
+from mie.images.families import FAMILIES
+from mie.training.config import TrainConfig, parse_config, read_config
 from mie.training.journal import read_log
 from mie.training.loop import train
 from mie.training.pack import TRAIN, VALIDATION, Ask, Pack, Row, Wording, as_rgb
@@ -29,6 +31,7 @@ from mie.training.segmenter import Segmenter, counts
 from mie.training.segmenter_data import SegmenterData, Wanted, marked_images
 from tests.conftest import crop, ellipse
 
+ROOT = Path(__file__).parents[2]
 SIDE = 64
 SAID = Wording("Mark it in RED", "Mark it in RED", ("red",))
 
@@ -239,6 +242,25 @@ def test_a_trunk_needs_an_encoder_and_a_file(pack: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             Segmenter(configured(pack, model=model)).check()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_has_a_training_file(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MIE_PACKS", "/packs")
+    trainee = Segmenter(read_config(ROOT / f"examples/detectors/{family}.yaml"))
+    assert trainee.data.family == family
+    assert sum(p.numel() for p in UNet(trainee.net).parameters()) <= 450_000
+
+
+def test_the_files_of_specialists(pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = ROOT / "examples/specialists/specialists.py"
+    command = [sys.executable, str(script), "configs", str(pack), "-o", str(tmp_path), "--least", "3"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["skin-skin-lesion"]  # the other targets have two images
+    monkeypatch.setenv("MIE_PACKS", str(pack.parent))
+    trainee = Segmenter(read_config(tmp_path / "skin-skin-lesion.yaml"))
+    trainee.check()
+    assert (counts(trainee.train)["images"], counts(trainee.held_out)["images"]) == (15, 5)
 
 
 def test_training_imports_no_heavy_packages() -> None:

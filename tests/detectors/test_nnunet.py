@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="detectors need the extra `models`")
-unet = pytest.importorskip(
-    "dynamic_network_architectures.architectures.unet", reason="needs dynamic-network-architectures"
-)
+pytest.importorskip("torch", reason="detectors need the extra `models`")
+pytest.importorskip("dynamic_network_architectures", reason="needs dynamic-network-architectures")
+
+import torch
+from dynamic_network_architectures.architectures import unet
+from torch import nn
 
 from mie.detectors import make_detector
 from mie.detectors.nnunet import normalised, starts
@@ -38,8 +41,6 @@ KWARGS = {
 
 def built(channels: int, heads: int):
     torch.manual_seed(3)
-    from torch import nn
-
     layers = {"conv_op": nn.Conv2d, "norm_op": nn.InstanceNorm2d, "nonlin": nn.LeakyReLU}
     return unet.PlainConvUNet(
         input_channels=channels, num_classes=heads, deep_supervision=False, **{**KWARGS, **layers}
@@ -157,7 +158,7 @@ def test_patches_cover_everything_and_overlap_by_half(length: int, patch: int) -
     places = starts(length, patch)
     assert places[0] == 0
     assert places[-1] == length - patch
-    assert all(0 < b - a <= patch / 2 + 0.5 for a, b in zip(places, places[1:], strict=False))
+    assert all(0 < b - a <= patch / 2 + 0.5 for a, b in itertools.pairwise(places))
 
 
 def test_normalisations_by_hand() -> None:

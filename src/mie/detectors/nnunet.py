@@ -201,7 +201,7 @@ def _not_black(image: Pixels) -> Mask:
     shown = image.any(2).astype(np.uint8)
     outlines, _ = cv2.findContours(shown, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_NONE)
     cv2.drawContours(shown, outlines, -1, 1, cv2.FILLED)
-    return shown > 0
+    return np.asarray(shown, np.bool_)
 
 
 def _bounds(mask: Mask) -> tuple[slice, slice]:

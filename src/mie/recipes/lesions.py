@@ -136,8 +136,11 @@ def why_not(lesion: Lesion, body: Mask, limits: LesionLimits) -> tuple[str, str,
 
 
 def ring_around(hole: Mask, body: Mask, unhealthy: Mask) -> Mask:
-    """Surroundings about as large as the hole: healthy body within a distance that grows with the hole."""
-    width = max(6.0, 0.3 * equivalent_diameter(float(hole.sum()) / max(1, _count(hole))))
+    """Surroundings about as large as the hole: healthy body within a distance that grows with the hole.
+
+    At least 12 pixels wide, so that patches of 8 x 8 fit in for a spectrum.
+    """
+    width = max(12.0, 0.3 * equivalent_diameter(float(hole.sum()) / max(1, _count(hole))))
     distance = cv2.distanceTransform((~hole).astype(np.uint8), cv2.DIST_L2, 3)
     ring: Mask = (distance > 0) & (distance <= math.ceil(width)) & body & ~unhealthy
     return ring

@@ -1,6 +1,7 @@
-"""Builds of counterfactual pairs: whole, killed, tampered with, judged; the data card tells what its gates are worth."""
+"""Builds of counterfactual pairs: whole, killed, tampered with, judged, and described in the data card."""
 
 import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -238,26 +239,22 @@ def test_missing_weights_stop_the_build_before_it_begins(source, tmp_path, monke
     assert not (tmp_path / "d" / "parts").exists()
 
 
-def judge_config(source, server, **changes):
-    recipe = {"judge": f"openai:tiny,base_url={server.url},api_key=none"}
-    made = body(source, modality="endoscopy", **recipe, **changes)
+def judge_body(source, server, **changes):
+    made = body(source, modality="endoscopy", judge=f"openai:tiny,base_url={server.url}", **changes)
     made["sources"][0]["limit"] = 12
     return made
 
 
-@pytest.fixture(autouse=True)
-def key(monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "none")
+def judged(source, server, folder, **changes):
+    made = parse_recipe(judge_body(source, server, **changes), where="t", base=Path())
+    return build(made, folder, workers=1).info
 
 
 def test_a_judge_sees_both_images_and_its_no_is_a_refusal(source, tmp_path):
     pytest.importorskip("openai", reason="a judge behind HTTP needs openai")
-    answers = iter(["yes\nyes", "no\nyes", "yes\nno", "perhaps"] * 40)
+    answers = itertools.cycle(["yes\nyes", "no\nyes", "yes\nno", "perhaps"])
     with JudgeServer(lambda _: next(answers)) as server:
-        made = judge_config(source, server)
-        del made["recipe"]["judge"]
-        made["recipe"]["judge"] = f"openai:tiny,base_url={server.url}"
-        info = build(parse_recipe(made, where="t", base=Path()), tmp_path / "d", workers=1).info
+        info = judged(source, server, tmp_path / "d")
         images = [p for p in server.requests[0]["messages"][-1]["content"] if p["type"] == "image_url"]
         assert len(images) == 2
     assert info["counts"]["samples"] > 0
@@ -265,3 +262,61 @@ def test_a_judge_sees_both_images_and_its_no_is_a_refusal(source, tmp_path):
     kept = [json.loads(p) for p in Dataset(tmp_path / "d").table(["params"])["params"]]
     assert all(p["candidates"][p["kept"]]["judge"]["gone"] for p in kept)
     assert all("judge" in r.numbers["candidates"][r.numbers["kept"]] for r in refused)
+    assert verify(tmp_path / "d", workers=1).ok
+
+
+def test_a_judge_that_cannot_be_reached_stops_the_build_and_nothing_is_asked_twice(source, tmp_path):
+    pytest.importorskip("openai", reason="a judge behind HTTP needs openai")
+    count = itertools.count(1)
+    broken = [5]
+
+    def answer(_):
+        return Say(status=400) if next(count) in broken else "yes\nyes"
+
+    with JudgeServer(answer) as server:
+        with pytest.raises(MieError, match="cannot be asked"):
+            judged(source, server, tmp_path / "d")
+        assert (tmp_path / "d" / "parts").exists()
+        info = judged(source, server, tmp_path / "d")
+        asked = len(server.requests) - 1  # one was not answered
+    with JudgeServer(lambda _: "yes\nyes") as server:
+        again = judged(source, server, tmp_path / "again")
+        assert len(server.requests) == asked
+    assert again["digest"] == info["digest"]
+
+
+def test_a_judge_is_not_asked_about_sections(source, tmp_path):
+    pytest.importorskip("openai", reason="a judge behind HTTP needs openai")
+    with JudgeServer(lambda _: "no\nno") as server:
+        made = judge_body(source, server)
+        made["sources"][0]["modality"] = "fundus"
+        info = build(parse_recipe(made, where="t", base=Path()), tmp_path / "d", workers=1).info
+        assert server.requests == []
+    assert info["counts"]["samples"] > 0
+
+
+def test_images_do_not_leave_the_machine_unless_somebody_vouches_for_them(source, tmp_path):
+    pytest.importorskip("openai", reason="a judge behind HTTP needs openai")
+    made = body(source, modality="endoscopy", judge="openai:gpt-4o")
+    with pytest.raises(MieError, match="would leave this machine"):
+        build(parse_recipe(made, where="t", base=Path()), tmp_path / "d", workers=1)
+    assert not (tmp_path / "d" / "parts").exists()
+
+
+def test_a_killed_build_asks_its_judge_nothing_twice(source, tmp_path):
+    pytest.importorskip("openai", reason="a judge behind HTTP needs openai")
+    with JudgeServer(lambda _: Say("yes\nyes", delay=0.1)) as server:
+        recipe = tmp_path / "recipe.yaml"
+        recipe.write_text(yaml.safe_dump(judge_body(source, server)))
+        command = [sys.executable, "-m", "mie", "build", str(recipe), "-o", str(tmp_path / "d")]
+        command += ["--workers", "1", "--no-stats"]
+        running = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
+        while len(server.requests) < 4 and running.poll() is None:
+            time.sleep(0.02)
+        os.killpg(running.pid, signal.SIGKILL)
+        running.wait()
+        subprocess.run(command, check=False, capture_output=True)
+        asked = len(server.requests)
+    questions = {json.dumps(body, sort_keys=True) for body in server.requests}
+    assert Dataset(tmp_path / "d").info["counts"]["samples"] > 0
+    assert asked <= len(questions) + 1  # the one that was under way

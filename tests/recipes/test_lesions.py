@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import ndimage
 
-from mie.recipes.body import body_of
+from mie.recipes.body import body_of, hull_of
 from mie.recipes.lesions import LesionLimits, dilated, lesions_of, ring_around, why_not
 from mie.records import Target
 from tests.recipes.lesions import BLEED, DISC, EXUDATES, SIZE, disc, tissue
@@ -87,21 +87,51 @@ def test_what_a_rim_encloses_goes_with_it_but_a_large_middle_stays():
 
 
 @pytest.mark.parametrize(
-    ("mask", "body", "gate"),
+    ("mask", "body", "family", "gate"),
     [
-        (disc(4, 60, 8), EVERYWHERE, "border"),
-        (disc(60, 124, 8), EVERYWHERE, "border"),
-        (disc(60, 60, 2), EVERYWHERE, "area"),
-        (disc(64, 64, 50), EVERYWHERE, "area"),
-        (disc(30, 30, 9), disc(90, 90, 30), "outside"),
-        (disc(90, 90, 20), disc(90, 90, 30), "area"),  # small in the picture, most of the body
-        (disc(60, 60, 9), EVERYWHERE, None),
+        (disc(4, 60, 8), EVERYWHERE, "ct", "border"),
+        (disc(60, 124, 8), EVERYWHERE, "fundus", "border"),
+        (disc(60, 60, 2), EVERYWHERE, "ct", "area"),
+        (disc(64, 64, 50), EVERYWHERE, "dermoscopy", "area"),
+        (disc(64, 64, 36), EVERYWHERE, "dermoscopy", None),
+        (disc(64, 64, 36), EVERYWHERE, "mri", "area"),  # half an organ cannot be made up
+        (disc(30, 30, 9), disc(90, 90, 30), "ct", "outside"),
+        (disc(90, 90, 20), disc(90, 90, 30), "ultrasound", "area"),  # small picture, most of the body
+        (disc(60, 60, 9), EVERYWHERE, "ct", None),
+        (disc(60, 60, 9), disc(60, 80, 30), "mri", None),  # at the rim of the body: it is seen whole
+        (disc(60, 60, 9), disc(60, 80, 30), "endoscopy", "border"),  # at the rim of the view: it goes on
     ],
 )
-def test_what_cannot_be_removed_is_refused(mask, body, gate):
+def test_what_cannot_be_removed_is_refused(mask, body, family, gate):
     (lesion,) = found({"retinal haemorrhage": mask}, BLEED)
-    refused = why_not(lesion, body, LesionLimits())
+    refused = why_not(lesion, body, LesionLimits(), family)
     assert (refused and refused[0]) == gate
+
+
+def test_the_users_limit_holds_for_every_family():
+    (lesion,) = found({"retinal haemorrhage": disc(64, 64, 36)}, BLEED)
+    assert why_not(lesion, EVERYWHERE, LesionLimits(max_fraction=0.5), "mri") is None
+    assert why_not(lesion, EVERYWHERE, LesionLimits(max_fraction=0.1), "dermoscopy") is not None
+
+
+def test_a_hole_stays_inside_the_view():
+    view = disc(60, 60, 30)
+    mask = disc(60, 83, 5)
+    (lesion,) = lesions_of({"polyp": mask}, {"polyp": Target("polyp", "lesion")}, (0.5, 6), view)
+    assert not (lesion.hole & ~view).any()
+    assert lesion.hole.sum() > mask.sum()
+
+
+def test_two_breasts_and_what_lies_between_are_body():
+    image = np.zeros((SIZE, SIZE, 3), np.uint8)
+    for column in (30, 98):
+        image[disc(60, column, 22)] = 120
+    body = body_of(image, "mri")
+    assert body[60, 30]
+    assert body[60, 98]
+    assert not body[60, 64]
+    assert hull_of(body)[60, 64]
+    assert not hull_of(body)[5, 5]
 
 
 def test_the_ring_is_healthy_body_around_the_hole():

@@ -73,7 +73,7 @@ class LimitsConfig(_Strict):
     """Lesions that cannot be removed believably."""
 
     min_pixels: int = Field(24, ge=1, description="of the lesion, at the stored size")
-    max_fraction: float = Field(0.4, gt=0, lt=1, description="of the body in the picture, filled")
+    max_fraction: float | None = Field(None, gt=0, lt=1, description="of the body in the picture, filled")
     inside: float = Field(0.5, ge=0, le=1, description="share of the lesion that lies inside the body")
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import cv2
 import numpy as np
 
+from mie.recipes.body import hull_of
 from mie.recipes.location import equivalent_diameter
 from mie.records import Mask, Target
 
@@ -24,6 +25,11 @@ _WHOLES: Final = (
 # What a lesion's outline encloses (the core inside a marked rim) goes with it, unless it is larger than this
 # share of the lesion: a ring of exudates does not take the macula along.
 _ENCLOSED: Final = 1.0
+# Families whose pictures show a view inside a frame: what touches the frame goes on beyond it.
+VIEWS: Final = frozenset({"endoscopy", "fundus"})
+# Share of the body that may be filled. In a section through the body half an organ cannot be made up.
+_MOST: Final = {"ct": 0.2, "mri": 0.2}
+_MOST_ELSEWHERE: Final = 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +48,20 @@ class LesionLimits:
     """When a lesion cannot be removed believably. Measured at the size that is stored."""
 
     min_pixels: int = 24  # of the lesion
-    max_fraction: float = 0.4  # of the body, filled
+    max_fraction: float | None = None  # of the body, filled; None: the family's
     inside: float = 0.5  # share of the lesion that must lie inside the body
 
 
 def lesions_of(
-    masks: Mapping[str, Mask], targets: Mapping[str, Target], margin: tuple[float, int]
+    masks: Mapping[str, Mask],
+    targets: Mapping[str, Target],
+    margin: tuple[float, int],
+    view: Mask | None = None,
 ) -> list[Lesion]:
     """All lesions together; after that, where there are several, each group whose holes do not touch.
 
     `margin` is (share of a component's diameter, least pixels). Lesions of one target stay together, and so
-    do targets whose holes touch: half a tumour is never left behind.
+    do targets whose holes touch: half a tumour is never left behind. Holes stay inside the `view`.
     """
     marked = {n: m for n, m in masks.items() if targets[n].kind == "lesion" and m.any()}
     if not marked:
@@ -64,7 +73,8 @@ def lesions_of(
         joined = [other for group in touching for other in group]
         groups = [g for g in groups if g not in touching] + [[*joined, name]]
     together = [list(marked)] + (groups if len(groups) > 1 else [])
-    return [_lesion([n for n in marked if n in group], marked, targets, margin) for group in together]
+    found = [_lesion([n for n in marked if n in group], marked, targets, margin) for group in together]
+    return found if view is None else [replace(one, hole=one.hole & (view | one.mask)) for one in found]
 
 
 def _lesion(
@@ -110,26 +120,29 @@ def _with_enclosed(hole: Mask, most: float) -> Mask:
     return hole | enclosed
 
 
-def why_not(lesion: Lesion, body: Mask, limits: LesionLimits) -> tuple[str, str, dict[str, Any]] | None:
+def why_not(
+    lesion: Lesion, body: Mask, limits: LesionLimits, family: str
+) -> tuple[str, str, dict[str, Any]] | None:
     """(gate, reason, numbers) where the lesion cannot be removed; None where it can be tried."""
     pixels = int(lesion.mask.sum())
-    edge = (
-        lesion.mask[0].any() or lesion.mask[-1].any() or lesion.mask[:, 0].any() or lesion.mask[:, -1].any()
-    )
-    if edge:
-        return "border", "the lesion touches the edge of the image: what lies beyond it is not known", {}
+    beyond = ~np.pad(body, 1) if family in VIEWS else np.pad(np.zeros_like(body), 1, constant_values=True)
+    reach = cv2.dilate(beyond.astype(np.uint8), np.ones((3, 3), np.uint8))[1:-1, 1:-1].view(np.bool_)
+    if (lesion.mask & reach).any():
+        what = "view" if family in VIEWS else "image"
+        return "border", f"the lesion touches the edge of the {what}: what lies beyond it is not known", {}
     if pixels < limits.min_pixels:
         reason = f"the lesion is too small: {pixels} px, at least {limits.min_pixels}"
         return "area", reason, {"pixels": pixels}
-    inside = float((lesion.mask & body).sum()) / pixels
+    inside = float((lesion.mask & hull_of(body)).sum()) / pixels
     if inside < limits.inside:
         reason = f"only {inside:.0%} of the lesion lies inside the body, at least {limits.inside:.0%}"
         return "outside", reason, {"inside": inside}
     fraction = float(lesion.hole.sum()) / float(body.sum())
-    if fraction > limits.max_fraction:
+    most = limits.max_fraction or _MOST.get(family, _MOST_ELSEWHERE)
+    if fraction > most:
         reason = (
             f"the lesion and its margin fill {fraction:.0%} of the body in the picture, "
-            f"at most {limits.max_fraction:.0%}: too little healthy tissue is left to go by"
+            f"at most {most:.0%}: too little healthy tissue is left to go by"
         )
         return "area", reason, {"fraction": fraction}
     return None

@@ -73,7 +73,7 @@ def place_of(lesion: Mask, body: Mask, *, family: str, anatomy: str, plane: str 
         location = " and ".join(different)
     else:
         count = _NUMBERS[len(counted)] if len(counted) < len(_NUMBERS) else "many"
-        location = f"at {count} places, the largest {where[0]}"
+        location = f"at {count} places (the largest {where[0]})"
     diameter = equivalent_diameter(largest)
     share = diameter / math.sqrt(float(body.sum()))
     size = next(word for limit, word in _SIZES if share < limit)
@@ -105,7 +105,7 @@ def _one(part: Mask, body: Mask, family: str, anatomy: str, plane: str | None) -
     if vertical and horizontal:
         return f"in the {vertical} {horizontal} quadrant of the image"
     if vertical or horizontal:
-        return f"in the {vertical or horizontal} half of the image, near the middle"
+        return f"in the middle of the {vertical or horizontal} half of the image"
     return "in the centre of the image"
 
 
@@ -136,4 +136,4 @@ def _clock(down: float, right: float) -> str:
     if far < _MIDDLE:
         return "in the centre of the view"
     hour = round(math.degrees(math.atan2(right, -down)) / 30) % 12 or 12
-    return f"at {hour} o'clock" + (", towards the edge of the view" if far > _RIM else " in the view")
+    return f"at {hour} o'clock " + ("near the edge of the view" if far > _RIM else "in the view")

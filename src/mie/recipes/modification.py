@@ -28,7 +28,7 @@ from mie.recipes.counterfactual import Bounds, Candidate, Counterfactual, Opinio
 from mie.recipes.detection import HIT, Watch
 from mie.recipes.experts import expert, one_thread, watcher
 from mie.recipes.lesion_judge import PHOTO_LIKE, Asker, opinion_of
-from mie.recipes.lesions import LesionLimits, lesions_of, why_not
+from mie.recipes.lesions import VIEWS, LesionLimits, lesions_of, why_not
 from mie.recipes.location import Place, place_of, plane_of
 from mie.recipes.modification_phrasings import DESCRIPTIONS, PHRASINGS, ask, words
 from mie.recipes.runs import consecutive
@@ -90,15 +90,16 @@ class Modification:
         image = resize_image(case.image, size)
         masks = {name: resize_mask(mask, size) for name, mask in case.masks.items()}
         share, least = MARGIN[family]
-        lesions = lesions_of(masks, case.targets, (share if self.margin is None else self.margin, least))
+        body = body_of(image, family)
+        margin = (share if self.margin is None else self.margin, least)
+        lesions = lesions_of(masks, case.targets, margin, body if family in VIEWS else None)
         if not lesions:
             yield Refusal(case.source, case.case_id, "empty", "no lesion is marked in this image")
             return
-        body = body_of(image, family)
         unhealthy = lesions[0].mask
         watch = watcher(self.detector, family, self.min_sensitivity)
         for lesion in lesions[: self.per_case]:
-            refused = why_not(lesion, body, self.limits) or self._unwatched(watch)
+            refused = why_not(lesion, body, self.limits, family) or self._unwatched(watch)
             seen = None
             if refused is None:
                 with one_thread():

@@ -32,7 +32,7 @@ class Neighbourhood(NamedTuple):
         """The hole in `picture`: every pixel that any of it went into, its mirror image too."""
         part = mask[self.top : self.bottom, self.left : self.right].astype(np.float32)
         if part.shape != self.scaled:
-            part = cv2.resize(part, self.scaled[::-1], interpolation=cv2.INTER_AREA)
+            part = np.asarray(cv2.resize(part, self.scaled[::-1], interpolation=cv2.INTER_AREA), np.float32)
         return self._padded((part > 0).astype(np.uint8)).astype(np.bool_)
 
     def put_back(self, image: Pixels, seen: Pixels) -> Pixels:

@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from peft import LoraConfig
-from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 
 from mie.errors import ConfigError
@@ -20,8 +18,10 @@ from mie.errors import ConfigError
 _NAME = "default"
 
 
-def add_lora_layers(transformer: Any, rank: int, alpha: float, targets: Sequence[str]) -> dict[str, Any]:
+def add_lora_layers(transformer: Any, rank: int, alpha: int, targets: Sequence[str]) -> dict[str, Any]:
     """Give the linear maps named in `targets` a LoRA, with peft; returns peft's config as JSON."""
+    from peft import LoraConfig
+
     try:
         transformer.add_adapter(LoraConfig(r=rank, lora_alpha=alpha, target_modules=list(targets)), _NAME)
     except ValueError as error:
@@ -82,6 +82,8 @@ class LoraFactors(nn.Module):
 
 def _places(transformer: nn.Module) -> list[tuple[str, nn.Linear]]:
     """The maps that peft has put in, by key."""
+    from peft.tuners.lora import LoraLayer
+
     return [
         (f"{name.replace('.', '/')}/{which}", getattr(layer, which)[_NAME])
         for name, layer in transformer.named_modules()

@@ -88,8 +88,8 @@ class HealthyTissue:
         near = neighbourhood(mask, size=self._size, multiple=self._size)
         lesson = Lesson(near.picture(image), near.hole(mask))
         if self._family in _TURNED:
-            turns, mirrored = int(rng.integers(4)), bool(rng.integers(2))
-            lesson = Lesson(*(np.rot90(a[:, ::-1] if mirrored else a, turns) for a in lesson))
+            turns, step = int(rng.integers(4)), int(rng.choice((1, -1)))
+            lesson = Lesson(np.rot90(lesson.image[:, ::step], turns), np.rot90(lesson.hole[:, ::step], turns))
         return lesson
 
 
@@ -110,9 +110,7 @@ def _pictures(pack: Pack, family: str, healthy: Collection[str]) -> list[_Pictur
 
 
 def _is_held_out(row: Row) -> bool:
-    return row.fold == VALIDATION or (
-        row.patient_id is not None and is_held_out(row.source, row.patient_id)
-    )
+    return row.fold == VALIDATION or (row.patient_id is not None and is_held_out(row.source, row.patient_id))
 
 
 def _body(image: Pixels) -> Mask:

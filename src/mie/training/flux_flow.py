@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 import torch
-from diffusers.pipelines.flux.pipeline_flux_fill import calculate_shift
 from torch import Tensor, nn
 
 from mie.inpainters.flux_base import Words
@@ -59,6 +58,8 @@ def pose(pipe: Any, image: Tensor, hole: Tensor, generator: torch.Generator | No
 
 def draw_levels(pipe: Any, problem: Problem, normal: Tensor) -> Tensor:
     """Noise levels s in (0, 1) from `normal` `(B,)`: logit-normal, shifted to the size as in sampling."""
+    from diffusers.pipelines.flux.pipeline_flux_fill import calculate_shift
+
     known = pipe.scheduler.config
     shift = calculate_shift(
         problem.latents.shape[1],

@@ -130,7 +130,7 @@ def _load(folder: Path, dtype: dtype, **parts: Any) -> Any:
 
     try:
         with _quiet():
-            return FluxFillPipeline.from_pretrained(
+            return FluxFillPipeline.from_pretrained(  # type: ignore[no-untyped-call]
                 folder, torch_dtype=dtype, local_files_only=True, use_safetensors=True, **parts
             )
     except (OSError, ValueError) as error:

@@ -62,7 +62,7 @@ def neighbourhood(mask: Mask, *, size: int, multiple: int) -> Neighbourhood:
 
 
 def _span(inside: NDArray[np.int64], length: int, size: int) -> tuple[int, int]:
-    """Where to cut along one axis: `size` pixels about the hole, more where it needs them, or all there are."""
+    """Where to cut along one axis: `size` pixels about the hole, more where it needs them, at most all."""
     first, last = int(inside[0]), int(inside[-1]) + 1
     wanted = min(length, max(size, round((last - first) * (1 + 2 * _AROUND))))
     start = min(max(0, (first + last - wanted) // 2), length - wanted)

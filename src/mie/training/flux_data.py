@@ -1,4 +1,4 @@
-"""Healthy tissue to learn from: the packs' images of one family, with lesion-shaped holes beside the lesions."""
+"""Healthy tissue to learn from: images of one family, and holes of lesion shape where no lesion is."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def lora_body(pack: Path, base: Path, **changes: Any) -> dict[str, Any]:
         "seed": 3,
         "steps": 4,
         "batch": 2,
-        "optimizer": {"lr": 5e-3, "warmup": 1, "weight_decay": 0},
+        "optimizer": {"lr": 2e-2, "warmup": 1, "weight_decay": 0},
         "ema": 0.5,
         "precision": "fp32",
         "gradient_checkpointing": True,
@@ -64,7 +64,14 @@ def lora_body(pack: Path, base: Path, **changes: Any) -> dict[str, Any]:
         "validate_rows": 2,
         **changes.pop("data", {}),
     }
-    model = {"base": str(base), "rank": 4, "alpha": 8, "grid_steps": 1, **changes.pop("model", {})}
+    model = {
+        "base": str(base),
+        "rank": 4,
+        "alpha": 8,
+        "targets": ["to_q", "to_v", "to_out.0", "proj_out"],
+        "grid_steps": 1,
+        **changes.pop("model", {}),
+    }
     return {**body, "data": data, "model": model, **changes}
 
 

@@ -56,6 +56,8 @@ def load_lora(pipe: Any, path: Path, family: str) -> dict[str, Any]:
 
     Refused: one of another model, and one that was trained for another family.
     """
+    from diffusers.utils import logging
+
     facts = read_facts(path)
     if facts.get("family", family) != family:
         raise ConfigError(
@@ -72,7 +74,12 @@ def load_lora(pipe: Any, path: Path, family: str) -> dict[str, Any]:
             found="; ".join(wrong[:_SHOWN]) + more,
             fix="give the base model that the LoRA was trained on",
         )
-    pipe.load_lora_weights(str(path), use_safetensors=True, local_files_only=True, adapter_name="mie")
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()  # it would warn that the text encoders, which are not there, get no LoRA
+    try:
+        pipe.load_lora_weights(str(path), use_safetensors=True, local_files_only=True, adapter_name="mie")
+    finally:
+        logging.set_verbosity(level)
     return facts
 
 

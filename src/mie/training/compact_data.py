@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mie.records import Pixels
-from mie.training.augment import Draw, cropped, moved, recoloured
+from mie.training.augment import Draw, cropped, may_flip, may_turn, moved, recoloured
 from mie.training.mixture import Groups, counts
 from mie.training.pack import Pack, Row, as_rgb
 from mie.training.pools import Pool, letterbox, letterbox_mask
@@ -22,8 +22,6 @@ from mie.vocabulary import PERSPECTIVES
 
 SIDE: Final = 256
 LARGE: Final = 512
-_TURNED: Final = ("microscopy", "dermoscopy", "endoscopy")  # pictures without an upright
-_SIDED: Final = ("left", "right")
 
 
 @dataclass(slots=True)
@@ -136,14 +134,13 @@ class CompactData:
                 if vain:
                     ask = elsewhere[int(rng.integers(len(elsewhere)))]
                 prompt, colours = self._wording(rng, ask)
-                flips = not any(word in row.target.split() for word in _SIDED)
-                turns = row.modality in _TURNED
+                flips, turns = may_flip(row.target), may_turn(row.modality)
                 painted.append(_Painted(large, place, prompt, colours, vain, grey, flips, turns))
         if self.mended is not None:
             for at in self.mended.draw(rng, number.get("transformation", 0)):
                 row, large, place, ask, grey = self._mended[at]
                 prompt, _ = self._wording(rng, ask)
-                mended.append(_Mended(large, place, prompt, grey, row.modality in _TURNED))
+                mended.append(_Mended(large, place, prompt, grey, may_turn(row.modality)))
         return {
             "painted": sorted(painted, key=lambda item: item.large),
             "mended": sorted(mended, key=lambda item: item.large),

@@ -15,8 +15,8 @@ _C2: Final = 0.03**2
 def overlay_loss(logits: Tensor, wanted: Tensor, counted: Tensor, asked: Tensor) -> Tensor:
     """Cross-entropy per pixel and Dice per asked colour, `(B,)`.
 
-    `logits`, `wanted` are `(B, 3, H, W)`; `counted (B, 1, H, W)` leaves out what lies beside the image;
-    `asked (B, 3)` says which colours stand for something: an empty map has no Dice.
+    `logits`, `wanted` are `(B, C, H, W)`, one map per colour; `counted (B, 1, H, W)` leaves out what lies
+    beside the image; `asked (B, C)` says which maps have a Dice.
     """
     weight = counted.to(logits.dtype)
     area = weight.sum((1, 2, 3)).clamp(min=1)

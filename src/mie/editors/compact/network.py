@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from mie.editors.compact.trunk import TAPS, Trunk
+from mie.networks.trunk import TAPS, Trunk
 from mie.vocabulary import COLOURS, PERSPECTIVES
 
 TEXT_WIDTH: Final = 384

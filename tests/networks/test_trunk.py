@@ -5,8 +5,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="the compact editor needs the extra `models`")
 import torch.nn.functional as F  # noqa: E402, N812
 
-from mie.editors.compact.trunk import TAPS, Trunk  # noqa: E402
 from mie.errors import MieError  # noqa: E402
+from mie.networks.trunk import TAPS, Trunk  # noqa: E402
 
 # MobileNetV2 (Sandler et al., 2018), table 2, written out: (channels in, channels out, expansion, stride).
 BLOCKS = [

@@ -24,11 +24,13 @@ from typer.testing import CliRunner
 from mie.cli import app
 from mie.errors import ConfigError
 from mie.inpainters.flux_base import load_pipeline
+from mie.inpainters.flux_fill import _Options
 from mie.inpainters.flux_weights import load_lora, read_facts
 from mie.inpainters.registry import make_inpainter
+from mie.training.config import read_config
 from mie.training.flux_adapter import LoraFactors
 from mie.training.flux_flow import draw_levels, flow_loss, pose
-from mie.training.flux_lora import FluxFillLora
+from mie.training.flux_lora import DataConfig, FluxFillLora, ModelConfig
 from mie.training.journal import read_log
 from mie.training.loop import train
 from mie.training.seeds import seed_step
@@ -36,6 +38,7 @@ from tests.conftest import crop, ellipse
 from tests.inpainters.flux_tiny import LATENT, write_tiny_flux
 from tests.training.flux_tiny import lora_body, lora_config, write_skin_pack
 
+ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
 STEPS = 30
 
@@ -305,9 +308,9 @@ def test_a_batch_is_a_function_of_seed_step_and_rank(trainee: FluxFillLora) -> N
     ("changes", "said"),
     [
         ({"data": {"family": "skin"}}, r"no such family[\s\S]*dermoscopy"),
-        ({"data": {"family": "ct"}}, "no ct images with lesions"),
+        ({"data": {"family": "ct"}}, "no ct images to train on"),
         ({"data": {"size": 100}}, "multiple of 16"),
-        ({"data": {"helthy": []}}, "did you mean 'healthy'"),
+        ({"data": {"famly": "ct"}}, "did you mean 'family'"),
         ({"model": {"base": "nobody/FLUX"}}, "hf download nobody/FLUX"),
         ({"model": {"targets": ["no_such_layer"]}}, "no LoRA can be added"),
         ({"compile": True}, "not compiled"),
@@ -335,3 +338,13 @@ def test_the_grid_shows_hole_fill_and_truth(trainee: FluxFillLora) -> None:
     assert (shown[:64, :64][hole] == 255).all()
     assert np.array_equal(shown[:64, 64:128][~hole], truth[~hole])
     assert np.array_equal(shown[:64, 128:], truth)
+
+
+def test_the_example_and_the_page_are_understood(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MIE_PACKS", "packs")
+    monkeypatch.setenv("FLUX_FILL", "flux")
+    made = FluxFillLora(read_config(ROOT / "examples/flux_fill_lora.yaml"))
+    assert made.data.family == "dermoscopy"
+    page = (ROOT / "docs/flux-fill.md").read_text(encoding="utf-8")
+    keys = {**DataConfig.model_fields, **ModelConfig.model_fields, **_Options.__dataclass_fields__}
+    assert [key for key in keys if f"`{key}`" not in page and key != "_"] == []

@@ -32,6 +32,7 @@ from mie.training.config import Strict, TrainConfig, parse_section
 from mie.training.flux_adapter import LoraFactors, add_lora_layers
 from mie.training.flux_data import HealthyTissue, Lesson
 from mie.training.flux_flow import Flow, draw_levels, flow_loss, pose
+from mie.training.pack import VALIDATION
 from mie.training.pack_files import read_pack
 from mie.training.seeds import step_seed
 from mie.training.trainee import Trainee
@@ -43,8 +44,7 @@ class DataConfig(Strict):
     """Where the images are (`mie pack`), and of which family."""
 
     packs: list[str] = Field(min_length=1)
-    family: str = Field(description="one of families.FAMILIES")
-    healthy: list[str] = Field([], description="sources whose images have no lesion anywhere")
+    family: str
     size: int = Field(512, ge=64, le=2048, multiple_of=MULTIPLE)
     validate_rows: int = Field(32, ge=1)
 
@@ -77,7 +77,7 @@ class FluxFillLora(Trainee):
         own = self.config.path(self.shape.base)
         self._base = find_base(own if own.is_dir() else self.shape.base)
         packs = [read_pack(self.config.path(path)) for path in self.data.packs]
-        self.tissue = HealthyTissue(packs, self.data.family, self.data.healthy, self.data.size)
+        self.tissue = HealthyTissue(packs, self.data.family, self.data.size)
         return {"packs": [pack.facts["digest"] for pack in packs], "base": base_digest(self._base)}
 
     def prepare(self, device: torch.device) -> None:
@@ -152,10 +152,10 @@ class FluxFillLora(Trainee):
         return flow_loss(model, problem, self.words, level=level, noise=noise, guidance=guidance)
 
     def _lessons(self) -> list[Lesson]:
-        if not self.tissue.folds[True]:
+        if not self.tissue.images[VALIDATION]:
             return []
         rng = np.random.default_rng(step_seed(self.config.seed, -2))
-        return [self.tissue.draw(rng, held_out=True) for _ in range(self.data.validate_rows)]
+        return [self.tissue.draw(rng, VALIDATION) for _ in range(self.data.validate_rows)]
 
 
 def _stacked(lessons: list[Lesson]) -> dict[str, Tensor]:

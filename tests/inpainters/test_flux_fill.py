@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ pytest.importorskip("diffusers", reason="flux-fill needs the extra `models`")
 pytest.importorskip("peft", reason="flux-fill needs the extra `models`")
 
 import torch
+from diffusers import FluxFillPipeline
 
 from mie.errors import ConfigError
 from mie.images.families import FAMILIES
@@ -87,6 +89,26 @@ def test_the_size_is_kept_and_what_is_under_the_hole_is_not_seen(
     assert filled.shape == image.shape
     assert filled.dtype == np.uint8
     assert np.array_equal(filled, skin.fill(other, mask, seed=1))
+
+
+def test_the_pipeline_is_not_even_given_what_is_under_the_hole(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would mask it by itself, unless its scheduler begins below full noise."""
+    given: list[np.ndarray] = []
+    whole = FluxFillPipeline.__call__
+
+    def catch(self: FluxFillPipeline, **inputs: Any) -> Any:
+        given.append(inputs["image"])
+        return whole(self, **inputs)
+
+    monkeypatch.setattr(FluxFillPipeline, "__call__", catch)
+    image, mask = crop(2, 200, 90), ellipse(2, 200, 90)
+    other = np.where(mask[..., None], 255 - image, image)
+    inpainter = tiny(base)
+    for shown in (image, other):
+        inpainter.fill(shown, mask, seed=1)
+    assert np.array_equal(given[0], given[1])
 
 
 def test_what_is_around_the_hole_is_seen(skin: Inpainter) -> None:

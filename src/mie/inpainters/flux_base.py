@@ -17,7 +17,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import numpy as np
+
 from mie.errors import ConfigError
+from mie.records import Mask, Pixels
 
 if TYPE_CHECKING:
     from torch import Tensor, device, dtype
@@ -123,6 +126,27 @@ def load_pipeline(folder: Path, device: str | device, dtype: dtype) -> Any:
     pipe.vae.requires_grad_(False)
     pipe.set_progress_bar_config(disable=True)
     return pipe.to(device)
+
+
+def fill_picture(
+    pipe: Any, words: Words, picture: Pixels, hole: Mask, *, steps: int, guidance: float, seed: int
+) -> Pixels:
+    """One run of the sampler. `picture` `(H, W, 3)` and `hole` `(H, W)`; H and W are multiples of 16."""
+    import torch
+
+    filled = pipe(
+        prompt_embeds=words.embeds,
+        pooled_prompt_embeds=words.pooled,
+        image=picture.astype(np.float32) / 255,
+        mask_image=hole.astype(np.float32),
+        height=hole.shape[0],
+        width=hole.shape[1],
+        num_inference_steps=steps,
+        guidance_scale=guidance,
+        generator=torch.Generator("cpu").manual_seed(seed),  # the same noise on every device
+        output_type="np",
+    ).images[0]
+    return np.rint(255 * filled).astype(np.uint8)
 
 
 def _load(folder: Path, dtype: dtype, **parts: Any) -> Any:

@@ -22,6 +22,7 @@ from mie.inpainters.flux_base import (
     PROMPTS,
     Words,
     encode_prompt,
+    fill_picture,
     find_base,
     load_pipeline,
     need_packages,
@@ -81,32 +82,26 @@ class FluxFill(Inpainter):
             read_facts(self._lora)
 
     def fill(self, image: Pixels, mask: Mask, *, seed: int) -> Pixels:
-        import torch
-
         check_hole(image, mask)
         if not mask.any():
             return image.copy()
         pipe, words = self._loaded
         near = neighbourhood(mask, size=self._options.size, multiple=MULTIPLE)
-        hole = near.hole(mask)
-        height, width = hole.shape
         emptied = image.copy()
         emptied[mask] = 128  # before anything is scaled: what was there leaves no trace
-        filled = pipe(
-            prompt_embeds=words.embeds,
-            pooled_prompt_embeds=words.pooled,
-            image=near.picture(emptied).astype(np.float32) / 255,
-            mask_image=hole.astype(np.float32),
-            height=height,
-            width=width,
-            num_inference_steps=self._options.steps,
-            guidance_scale=self._options.guidance,
-            generator=torch.Generator("cpu").manual_seed(seed),
-            output_type="np",
-        ).images[0]
+        asked = self._options
+        filled = fill_picture(
+            pipe,
+            words,
+            near.picture(emptied),
+            near.hole(mask),
+            steps=asked.steps,
+            guidance=asked.guidance,
+            seed=seed,
+        )
         if self._family in GREY:
-            filled = np.repeat(filled.mean(2, keepdims=True), 3, 2)
-        return near.put_back(image, np.rint(255 * filled).astype(np.uint8))
+            filled = np.rint(filled.mean(2, keepdims=True)).astype(np.uint8).repeat(3, 2)
+        return near.put_back(image, filled)
 
     @cached_property
     def _loaded(self) -> tuple[Any, Words]:

@@ -22,6 +22,7 @@ from mie.inpainters.flux_base import (
     PROMPTS,
     base_digest,
     encode_prompt,
+    fill_picture,
     find_base,
     load_pipeline,
     need_packages,
@@ -117,19 +118,16 @@ class FluxFillLora(Trainee):
         for lesson in self._held_out[:4]:
             shown = lesson.image.copy()
             shown[lesson.hole] = 255
-            filled = self.pipe(
-                prompt_embeds=self.words.embeds,
-                pooled_prompt_embeds=self.words.pooled,
-                image=shown.astype(np.float32) / 255,
-                mask_image=lesson.hole.astype(np.float32),
-                height=self.data.size,
-                width=self.data.size,
-                num_inference_steps=self.shape.grid_steps,
-                guidance_scale=self.shape.guidance,
-                generator=torch.Generator().manual_seed(self.config.seed),
-                output_type="np",
-            ).images[0]
-            output = np.where(lesson.hole[..., None], np.rint(255 * filled).astype(np.uint8), lesson.image)
+            filled = fill_picture(
+                self.pipe,
+                self.words,
+                shown,
+                lesson.hole,
+                steps=self.shape.grid_steps,
+                guidance=self.shape.guidance,
+                seed=self.config.seed,
+            )
+            output = np.where(lesson.hole[..., None], filled, lesson.image)
             rows.append(np.concatenate([shown, output, lesson.image], 1))
         return np.concatenate(rows)
 

@@ -1,9 +1,9 @@
 """How well lesions are found: lesion by lesion, image by image, each number with its count.
 
 A **lesion** is an 8-connected region of the reference with at least `SPECK` pixels. It is *found* when at
-least a tenth of its pixels are in the found mask. A **finding** is an 8-connected region of the found mask. It
-is *false* when less than a tenth of its pixels are on the reference. So a mask that covers everything finds
-every lesion, and is a false finding where the lesions are small; DICE tells the rest.
+least a tenth of its pixels are in the found mask. A **finding** is an 8-connected region of the found mask.
+It is *false* when less than a tenth of its pixels are on the reference. So a mask that covers everything
+finds every lesion, and is a false finding where the lesions are small; DICE tells the rest.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def best_level(measured: Sequence[Measured], by: str) -> int:
 
 
 def worth(quality: Quality, by: str) -> float:
-    """DICE; by "lesions" the mean of DICE and the lesion-wise F score: finding counts as much as outlining."""
+    """DICE; by "lesions" its mean with the lesion-wise F score: finding counts as much as outlining."""
     dice = quality.dice or 0.0
     if by == "dice":
         return dice

@@ -34,7 +34,7 @@ _STD: Final = (0.229, 0.224, 0.225)
 
 
 class Trunk(nn.Module):
-    """`(B, 3, H, W)` in [0, 1] to one feature map per tap, finest first; what follows the last is left out."""
+    """`(B, 3, H, W)` in [0, 1] to one feature map per tap, finest first; later layers are left out."""
 
     mean: Tensor
     std: Tensor

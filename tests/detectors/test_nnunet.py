@@ -144,6 +144,20 @@ def test_a_black_frame_is_cut_away_and_stays_healthy(tmp_path: Path) -> None:
     assert not detector.find(np.zeros_like(image)).mask.any()
 
 
+def test_masked_normalisation_leaves_black_black(tmp_path: Path) -> None:
+    image = crop(3, 32, 32).clip(1)
+    image[10:20, 12:18] = 0
+    part = image.any(2)
+    x = image.astype(np.float32)
+    for c in range(3):
+        x[part, c] = (x[part, c] - x[part, c].mean()) / x[part, c].std()
+    with torch.no_grad():
+        wanted = built(3, 3)(torch.from_numpy(x.transpose(2, 0, 1))[None])[0].softmax(0)[2]
+    folder = write_folder(tmp_path / "m", masked=True)
+    detector = make_detector(f"nnunet:{folder},lesions=tumour,mirror=false", family="mri")
+    np.testing.assert_allclose(detector.probabilities(image), wanted.numpy(), atol=1e-5)
+
+
 @pytest.mark.parametrize("shape", [(20, 24), (32, 80), (75, 50)])
 def test_any_size_is_covered(tmp_path: Path, shape: tuple[int, int]) -> None:
     detector = make_detector(f"nnunet:{write_folder(tmp_path / 'm')}", family="mri")

@@ -77,7 +77,8 @@ class NnunetDetector:
 
     def probabilities(self, image: Pixels) -> Values:
         """`(H, W)` in [0, 1]: a lesion of any kind."""
-        values, mask = self._channels(image), _not_black(image)
+        # nnU-Net fills holes in three dimensions: in a single slice that fills none.
+        values, mask = self._channels(image), np.asarray(image.any(2), np.bool_)
         out = np.zeros(image.shape[:2], np.float32)
         if not mask.any():
             return out
@@ -194,14 +195,6 @@ def _gaussian(patch: tuple[int, int]) -> Tensor:
     """Weights of a patch's pixels: sigma an eighth of its side, nowhere zero."""
     lines = [torch.exp(-0.5 * ((torch.arange(n) - n // 2) / (n / 8)) ** 2) for n in patch]
     return (lines[0][:, None] * lines[1][None]).clamp(min=1e-7)
-
-
-def _not_black(image: Pixels) -> Mask:
-    """Where any channel is not zero, holes filled."""
-    shown = image.any(2).astype(np.uint8)
-    outlines, _ = cv2.findContours(shown, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_NONE)
-    cv2.drawContours(shown, outlines, -1, 1, cv2.FILLED)
-    return np.asarray(shown, np.bool_)
 
 
 def _bounds(mask: Mask) -> tuple[slice, slice]:

@@ -153,3 +153,13 @@ def test_the_body_is_what_is_bright_with_its_dark_holes():
     assert not body[3, 3]
     assert body_of(image, "ultrasound").all()
     assert body_of(np.zeros_like(image), "ct").all()
+
+
+def test_air_is_grey_in_a_wide_window():
+    image = np.full((SIZE, SIZE, 3), 58, np.uint8)
+    image[disc(64, 64, 40)] = 200
+    body = body_of(image, "ct")
+    assert body[64, 64]
+    assert not body[4, 64]
+    zoomed = tissue(grey=True)  # no air in the corners
+    assert body_of(zoomed, "mri").mean() > 0.95

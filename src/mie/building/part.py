@@ -80,7 +80,8 @@ def part_path(folder: Path, number: int, what: str) -> Path:
 
 
 def judge_folder(folder: Path, number: int) -> Path:
-    return folder / f"{number:05d}.judge"
+    """Beside `parts/`: replies were paid for, and are kept when the dataset is whole or made afresh."""
+    return folder.parent / "judge" / f"part-{number:05d}"
 
 
 def make_part(task: PartTask) -> PartResult:

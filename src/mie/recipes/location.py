@@ -30,6 +30,7 @@ _SECTIONS: Final = frozenset(
 _ROUND: Final = frozenset({"fundus", "endoscopy"})
 # How far from the middle, as a share of half the extent, a side begins.
 _MIDDLE: Final = 0.2
+_MIDLINE: Final = 0.1  # the same for the patient's left and right
 _RIM: Final = 0.6  # share of a round view's radius beyond which a lesion lies near its edge
 # Axis words by plane, as `slice_of` hangs it: towards the top, the bottom, the left, the right of the image.
 _PLANES: Final[dict[str, tuple[str, str, str, str]]] = {
@@ -119,13 +120,14 @@ def _share(at: float, first: int, last: int) -> float:
     return (at - (first + last) / 2) / max(1.0, (last - first) / 2)
 
 
-def _word(offset: float, before: str, after: str) -> str:
-    return "" if abs(offset) < _MIDDLE else (before if offset < 0 else after)
+def _word(offset: float, before: str, after: str, middle: float = _MIDDLE) -> str:
+    return "" if abs(offset) < middle else (before if offset < 0 else after)
 
 
 def _anatomical(down: float, right: float, plane: str, anatomy: str) -> str:
     top, bottom, left_edge, right_edge = _PLANES[plane]
-    words = [w for w in (_word(down, top, bottom), _word(right, left_edge, right_edge)) if w]
+    sides = _MIDLINE if plane != "sagittal" else _MIDDLE
+    words = [w for w in (_word(down, top, bottom), _word(right, left_edge, right_edge, sides)) if w]
     if words:
         return f"in the {' '.join(words)} part of the {anatomy}"
     return f"near the midline of the {anatomy}" if plane != "sagittal" else f"in the centre of the {anatomy}"

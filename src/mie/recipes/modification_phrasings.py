@@ -107,7 +107,6 @@ _TISSUES: Final = {
     "oesophagus": "mucosa",
     "retina": "retina",
     "skeleton": "bone",
-    "chest": "lung and soft tissue",
     "abdomen": "abdominal tissue",
 }
 # Last words of names that have no "a" before them: "an area of peritumoural oedema".
@@ -127,13 +126,19 @@ def words(
         "its": "their" if many else "its",
         "location": location,
         "anatomy": anatomy,
-        "tissue": _TISSUES.get(anatomy, f"{anatomy} tissue"),
+        "tissue": _tissue(anatomy, targets),
         "picture": MODALITIES[modality],
     }
 
 
 def ask(template: str, words: Mapping[str, str]) -> str:
     return template.format(**words)
+
+
+def _tissue(anatomy: str, targets: Sequence[Target]) -> str:
+    if anatomy == "chest" and any("lung" in target.name for target in targets):
+        return "lung tissue"
+    return _TISSUES.get(anatomy, f"{anatomy} tissue")
 
 
 def _sized(target: Target, size: str) -> str:

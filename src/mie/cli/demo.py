@@ -43,7 +43,8 @@ def demo(
         folder = output / name
         _make_dataset(name, folder, workers)
         if editors:
-            _run_and_report(folder, [editor for editor in editors if _can_run(editor)])
+            page = _run_and_report(folder, [editor for editor in editors if _can_run(editor)])
+        typer.echo(f"  look at   {page if editors else folder / 'pairs.png'}")
         typer.echo(f"            {folder / 'triplets.png'}\n            {folder}/dataset/stats/*.png\n")
     dataset = output / "perception" / "dataset"
     typer.echo(
@@ -125,7 +126,8 @@ def _can_run(editor: str) -> bool:
     return True
 
 
-def _run_and_report(folder: Path, editors: Sequence[str]) -> None:
+def _run_and_report(folder: Path, editors: Sequence[str]) -> Path:
+    """The report's page."""
     from mie.cli._show import progress_bar
     from mie.protocols import score
     from mie.report.page import write_report
@@ -139,8 +141,7 @@ def _run_and_report(folder: Path, editors: Sequence[str]) -> None:
             score(run)
             bar(done + 1, len(runs), editor)
     with progress_bar(f"{folder.name}: report") as bar:
-        page = write_report(runs, folder / "report", progress=bar)
-    typer.echo(f"  look at   {page}")
+        return write_report(runs, folder / "report", progress=bar)
 
 
 def _one_of_each(dataset: Dataset, at_most: int = 12) -> Iterator[Sample]:

@@ -9,8 +9,10 @@ import numpy as np
 
 from mie.records import Mask, Pixels
 
-# Families whose pictures have black around the patient. In ultrasound black may be fluid: all of it counts.
-_DARK_AROUND: Final = frozenset({"ct", "mri", "xray", "fundus", "endoscopy"})
+# Families whose pictures show a view inside a dark frame: what touches the frame goes on beyond it.
+VIEWS: Final = frozenset({"endoscopy", "fundus"})
+# Those that show a body in air. Elsewhere all of the picture counts: in ultrasound black may be fluid.
+_IN_AIR: Final = frozenset({"ct", "mri", "xray"})
 _DARK: Final = 12  # grey levels, of 255, above black or above the air in the corners
 _AIR: Final = 100  # grey level: in a wide window air is grey, never as bright as this
 _CORNER: Final = 8  # pixels
@@ -19,9 +21,13 @@ _LEAST: Final = 0.02  # share of the picture, below which what is bright is no b
 
 
 def body_of(image: Pixels, family: str) -> Mask:
-    """`(H, W) bool`: the large bright regions with their holes filled; the whole picture where none is."""
+    """`(H, W) bool`: the large bright regions; the whole picture where none is.
+
+    A body is convex here: fat and lungs are black in some windows, and two breasts have a chest between them.
+    A view has its own outline, with dark holes filled.
+    """
     everywhere = np.ones(image.shape[:2], np.bool_)
-    if family not in _DARK_AROUND:
+    if family not in VIEWS | _IN_AIR:
         return everywhere
     bright = (image.max(axis=2) > _DARK + _air(image)).astype(np.uint8)
     # A dark rim or a thin gap must not cut the body in two.
@@ -32,8 +38,11 @@ def body_of(image: Pixels, family: str) -> Mask:
     areas = stats[:, cv2.CC_STAT_AREA]
     large = np.flatnonzero(areas >= _PART * areas[1:].max())
     body = np.isin(labels, large[large > 0]).astype(np.uint8)
-    outlines, _ = cv2.findContours(body, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_NONE)
-    cv2.drawContours(body, outlines, -1, 1, cv2.FILLED)
+    if family in _IN_AIR:
+        cv2.fillConvexPoly(body, cv2.convexHull(cv2.findNonZero(body)), 1)
+    else:
+        outlines, _ = cv2.findContours(body, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_NONE)
+        cv2.drawContours(body, outlines, -1, 1, cv2.FILLED)
     return body.view(np.bool_) if body.mean() >= _LEAST else everywhere
 
 
@@ -48,11 +57,3 @@ def _air(image: Pixels) -> float:
     levels = [float(np.median(corner)) for corner in corners]
     alike = max(levels) - min(levels) <= _DARK
     return max(levels) if alike and max(levels) < _AIR else 0.0
-
-
-def hull_of(body: Mask) -> Mask:
-    """The convex hull: lungs that are open to the picture's edge, and what lies between two breasts, too."""
-    points = cv2.findNonZero(body.view(np.uint8))
-    hull = np.zeros(body.shape, np.uint8)
-    cv2.fillConvexPoly(hull, cv2.convexHull(points), 1)
-    return hull.view(np.bool_)

@@ -10,7 +10,7 @@ from typing import Any, Final
 import cv2
 import numpy as np
 
-from mie.recipes.body import hull_of
+from mie.recipes.body import VIEWS
 from mie.recipes.location import equivalent_diameter
 from mie.records import Mask, Target
 
@@ -25,8 +25,6 @@ _WHOLES: Final = (
 # What a lesion's outline encloses (the core inside a marked rim) goes with it, unless it is larger than this
 # share of the lesion: a ring of exudates does not take the macula along.
 _ENCLOSED: Final = 1.0
-# Families whose pictures show a view inside a frame: what touches the frame goes on beyond it.
-VIEWS: Final = frozenset({"endoscopy", "fundus"})
 # Share of the body that may be filled. In a section through the body half an organ cannot be made up.
 _MOST: Final = {"ct": 0.2, "mri": 0.2}
 _MOST_ELSEWHERE: Final = 0.4
@@ -133,7 +131,7 @@ def why_not(
     if pixels < limits.min_pixels:
         reason = f"the lesion is too small: {pixels} px, at least {limits.min_pixels}"
         return "area", reason, {"pixels": pixels}
-    inside = float((lesion.mask & hull_of(body)).sum()) / pixels
+    inside = float((lesion.mask & body).sum()) / pixels
     if inside < limits.inside:
         reason = f"only {inside:.0%} of the lesion lies inside the body, at least {limits.inside:.0%}"
         return "outside", reason, {"inside": inside}

@@ -23,12 +23,12 @@ from mie.images.families import MARGIN, family_of, is_held_out, nearest_family
 from mie.images.hashes import checksum
 from mie.images.resize import fitted_size, nearest_bin, resize_image, resize_mask
 from mie.inpainters.blend import BLEND
-from mie.recipes.body import body_of
+from mie.recipes.body import VIEWS, body_of
 from mie.recipes.counterfactual import Bounds, Candidate, Counterfactual, Opinion, Slice
 from mie.recipes.detection import HIT, Watch
 from mie.recipes.experts import expert, one_thread, watcher
 from mie.recipes.lesion_judge import PHOTO_LIKE, Asker, opinion_of
-from mie.recipes.lesions import VIEWS, LesionLimits, lesions_of, why_not
+from mie.recipes.lesions import LesionLimits, lesions_of, why_not
 from mie.recipes.location import Place, place_of, plane_of
 from mie.recipes.modification_phrasings import DESCRIPTIONS, PHRASINGS, ask, words
 from mie.recipes.runs import consecutive

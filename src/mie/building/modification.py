@@ -42,13 +42,14 @@ def check_modification(config: RecipeConfig, sources: Iterable[Listed]) -> None:
 def part_judge(config: RecipeConfig, sources: Iterable[Listed], folder: Path) -> Iterator[Judge | None]:
     """The recipe's judge with its replies in `folder`, so that a part made again asks nothing twice."""
     recipe = config.recipe
-    listed = _photographs(sources)
-    if not isinstance(recipe, ModificationConfig) or recipe.judge is None or not listed:
+    spec = recipe.judge if isinstance(recipe, ModificationConfig) else None
+    listed = [] if spec is None else _photographs(sources)
+    if spec is None or not listed:
         yield None
         return
     from mie.judges import JudgeOptions, open_judge
 
-    with open_judge(JudgeOptions(recipe.judge), folder, dataset=_statement(config, listed)) as judge:
+    with open_judge(JudgeOptions(spec), folder, dataset=_statement(config, listed)) as judge:
         yield judge
 
 

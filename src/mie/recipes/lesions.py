@@ -26,7 +26,7 @@ _WHOLES: Final = (
 # share of the lesion: a ring of exudates does not take the macula along.
 _ENCLOSED: Final = 1.0
 # Share of the body that may be filled. In a section through the body half an organ cannot be made up.
-_MOST: Final = {"ct": 0.2, "mri": 0.2}
+_MOST: Final = {"ct": 0.15, "mri": 0.15}
 _MOST_ELSEWHERE: Final = 0.4
 
 

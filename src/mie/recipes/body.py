@@ -14,6 +14,7 @@ VIEWS: Final = frozenset({"endoscopy", "fundus"})
 # Those that show a body in air. Elsewhere all of the picture counts: in ultrasound black may be fluid.
 _IN_AIR: Final = frozenset({"ct", "mri", "xray"})
 _DARK: Final = 12  # grey levels, of 255, above black or above the air in the corners
+_FRAME: Final = 24  # grey level: frames around a view are not quite black
 _AIR: Final = 100  # grey level: in a wide window air is grey, never as bright as this
 _CORNER: Final = 8  # pixels
 _PART: Final = 0.1  # regions of this share of the largest count too: two breasts, two legs
@@ -29,7 +30,8 @@ def body_of(image: Pixels, family: str) -> Mask:
     everywhere = np.ones(image.shape[:2], np.bool_)
     if family not in VIEWS | _IN_AIR:
         return everywhere
-    bright = (image.max(axis=2) > _DARK + _air(image)).astype(np.uint8)
+    dark = _FRAME if family in VIEWS else _DARK + _air(image)
+    bright = (image.max(axis=2) > dark).astype(np.uint8)
     # A dark rim or a thin gap must not cut the body in two.
     bright = cv2.morphologyEx(bright, cv2.MORPH_CLOSE, np.ones((5, 5), np.uint8))
     count, labels, stats, _ = cv2.connectedComponentsWithStats(bright, connectivity=4)

@@ -230,3 +230,51 @@ def test_places_are_found_again_and_foreign_texts_are_not():
     assert filled("{goal} to {goal}", "CT to CT") == {"goal": "CT"}
     assert filled("{goal} to {goal}", "CT to PET") is None
     assert take_apart("Something else.", "Paint the {target} {colour}.", {}) is None
+
+
+NATURAL = {
+    "Highlight the {target} in {colour}.": [
+        "Could you highlight the optic disc using red?",
+        "Make the optic disc stand out in red.",
+    ],
+    "Overlay the {target} in {colour} and leave everything else untouched.": [
+        "Place a red overlay on the optic disc, keeping everything else unchanged.",
+        "Add a red overlay to the optic disc while everything else is left untouched.",
+    ],
+    "Which pixels belong to the {target}? Fill {it} with {colour}.": [
+        "Find every pixel that belongs to the optic disc and fill those pixels with red.",
+        "Identify the pixels of the optic disc and colour them red.",
+    ],
+    "Apply a {colour} tint to the {target} only.": [
+        "Tint only the optic disc red.",
+        "Give just the optic disc a red tint.",
+    ],
+    "Shade the {target} in {colour} so that the anatomy underneath stays visible.": [
+        "Apply red shading to the optic disc, keeping the underlying anatomy visible.",
+    ],
+    "Denoise this MRI slice.": [
+        "Remove the noise from this MRI slice.",
+        "Please reduce the noise of this MRI slice.",
+    ],
+    "This MRI was accelerated {factor} times: reconstruct it as if fully sampled.": [
+        "Reconstruct this 4x accelerated MRI as though it were fully sampled.",
+        "This MRI has an acceleration factor of 4; restore it to full sampling.",
+    ],
+    "Take {artifacts} out of the picture and keep the lesion as it is.": [
+        "Remove hair from the picture while keeping the lesion unchanged.",
+        "Erase hair in the image and leave the lesion intact.",
+    ],
+    "Convert this {anatomy} {source} to {goal}.": [
+        "Turn this brain T1-weighted MRI into PET.",
+        "Transform this T1-weighted MRI of the brain into a PET image.",
+    ],
+}
+
+
+@pytest.mark.parametrize("template", NATURAL)
+def test_what_a_person_would_say_is_let_through(template):
+    words = {"target": "optic disc", "colour": "red", "it": "it", "factor": 4, "artifacts": "hair"}
+    words |= {"anatomy": "brain", "source": "T1-weighted MRI", "goal": "PET"}
+    sentence = take_apart(ask(template, words), template, {})
+    for text in NATURAL[template]:
+        assert fault(sentence, text) is None, text

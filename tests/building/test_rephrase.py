@@ -199,6 +199,36 @@ def test_one_good_rephrasing_among_bad_ones_is_enough(source, tmp_path):
     assert all(prompt.startswith("Kindly ") for prompt in sentences(tmp_path / "d").values())
 
 
+def test_transformations_keep_their_numbers(tmp_path):
+    """One reply in two changes a number; those sentences stay as the template has them."""
+    root = write_folder(tmp_path / "scans", 16, size=64)
+    body = {
+        "name": "scans",
+        "recipe": {"kind": "transformation", "targets": ["super_resolution", "mri_undersampling"]},
+        "sources": [folder_source(root, modality="MRI", anatomy="brain")],
+    }
+    recipe = parse_recipe(body, where="t", base=Path())
+    build(recipe, tmp_path / "plain", workers=1)
+
+    def answer(body):
+        sentence = sentence_of(body)
+        if len(sentence) % 2:
+            return json.dumps({"rephrasings": [re.sub(r"\d+", "7", text) for text in reworded(sentence)]})
+        return well(body)
+
+    with JudgeServer(answer) as server:
+        done = build(recipe, tmp_path / "d", workers=1, rephrase=asked(server)).info["rephrased"]
+    assert done["samples"] > 3
+    assert done["kept"]["number"] > 3
+    assert verify(tmp_path / "d", workers=1).problems == []
+    before = sentences(tmp_path / "plain")
+    for sample in Dataset(tmp_path / "d").samples():
+        numbers = re.findall(r"\d+", before[sample.id])
+        assert re.findall(r"\d+", sample.prompt) == numbers
+        if numbers and len(before[sample.id]) % 2:
+            assert sample.params["rephrased"]["reason"].startswith("number")
+
+
 def test_refusals_filters_cuts_and_prose_are_reasons_and_rate_limits_are_waited_for(source, tmp_path):
     seen = Counter()
 

@@ -7,7 +7,7 @@
   const radios = [...document.querySelectorAll("input[name=answer]")];
   let answers = recall(); // row -> { answer, reason }
   let row = 1;
-  let saved = true;
+  let saved = Object.keys(answers).length === 0;
 
   // Some browsers keep nothing for pages from disk; then only the saved file counts.
   function recall() {

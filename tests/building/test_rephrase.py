@@ -11,12 +11,15 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import typer
 import yaml
+from typer.testing import CliRunner
 
 from mie.building.build import build
 from mie.building.config import parse_recipe
 from mie.building.rephrase import Rephrase
 from mie.building.verify import verify
+from mie.cli.build import build as build_verb
 from mie.errors import ConfigError, MieError
 from mie.judges import JudgeOptions
 from mie.store.dataset import Dataset
@@ -305,9 +308,9 @@ def recipe(source, tmp_path):
     return path
 
 
-def command(recipe, folder, server, *more):
+def command(recipe, folder, server):
     words = ["build", recipe, "-o", folder, "--workers", "1", "--no-stats", "--json"]
-    words += ["--rephrase", f"openai:tiny-judge,base_url={server.url}", *more]
+    words += ["--rephrase", f"openai:tiny-judge,base_url={server.url}"]
     return [sys.executable, "-m", "mie", *map(str, words)]
 
 
@@ -341,38 +344,37 @@ def journal_keys(folder):
     return found
 
 
+def invoke(recipe, folder, *more):
+    app = typer.Typer()
+    app.command()(build_verb)
+    words = [recipe, "-o", folder, "--workers", "1", "--no-stats", "--json", *more]
+    return CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+
+
 def test_dry_run_cost_limit_and_exit_codes(recipe, plain, tmp_path):
     prices = tmp_path / "prices.yaml"
     prices.write_text("tiny-judge: {input: 1000, output: 0}\n")
     folder = tmp_path / "dataset"
     with JudgeServer(lambda body: Say(well(body), usage=(200, 0))) as server:
-        dry = subprocess.run(
-            command(recipe, folder, server, "--rephrase-dry-run", "--prices", prices),
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        judge = ("--rephrase", f"openai:tiny-judge,base_url={server.url}")
+        dry = invoke(recipe, folder, *judge, "--rephrase-dry-run", "--prices", prices)
+        assert dry.exit_code == 0
         found = json.loads(dry.stdout)["dry_run"]
         assert found["calls"] >= len(set(sentences(plain).values()))
         assert found["cost_usd"] > 0
         assert server.requests == []
         assert not (folder / "dataset.json").exists()
-        limited = command(recipe, folder, server, "--cost-limit", "3", "--prices", prices)
-        done = subprocess.run(limited, capture_output=True, text=True, check=False)
-        assert done.returncode == 3
-        assert "did not answer" in done.stderr
-        kept = json.loads(done.stdout)["rephrased"]["kept"]
+        limited = invoke(recipe, folder, *judge, "--cost-limit", "3", "--prices", prices)
+        assert limited.exit_code == 3
+        assert "did not answer" in limited.stderr
+        kept = json.loads(limited.stdout)["rephrased"]["kept"]
         assert set(kept) == {"judge over_budget"}
         assert 1 <= len(server.requests) <= 15  # 0.2 dollars each
-        whole = subprocess.run(
-            command(recipe, folder, server, "--overwrite"), capture_output=True, text=True, check=True
-        )
+        whole = invoke(recipe, folder, *judge, "--overwrite")
+        assert whole.exit_code == 0
         assert json.loads(whole.stdout)["rephrased"]["kept"] == {}
         assert set(Counter(map(sentence_of, server.requests)).values()) == {1}
-    wrong = subprocess.run(
-        [sys.executable, "-m", "mie", "build", str(recipe), "-o", str(folder), "--rephrase-dry-run"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert wrong.returncode == 2
+    with pytest.raises(ConfigError, match="needs a judge"):
+        invoke(recipe, folder, "--rephrase-dry-run")
+    with pytest.raises(ConfigError, match="not rephrased"):
+        invoke(folder, tmp_path / "reviewed", "--apply-reviews", "x.sqlite", "--rephrase", "replay:x")

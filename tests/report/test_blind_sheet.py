@@ -8,16 +8,17 @@ import hashlib
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from mie.analysis.draw_sheet import draw_key
 from mie.analysis.quality import quality, read_answers, read_key
+from mie.cli.sample import sample
 from mie.errors import ConfigError, MieError
 from mie.images.png import decode_png
 from mie.report.blind_sheet import write_sheet
@@ -55,12 +56,12 @@ def sheet(dataset, folder, n=18, **options):
 def test_the_page_shows_pictures_and_instructions_and_tells_nothing_else(dataset, tmp_path):
     key = sheet(dataset, tmp_path / "sheet")
     page = (tmp_path / "sheet/index.html").read_text(encoding="utf-8")
-    for sample in dataset.samples():
-        row = [i for i, _ in key.rows].index(sample.id) + 1
-        for name, pixels in (("before", sample.input), ("after", sample.target_image)):
+    for one in dataset.samples():
+        row = [i for i, _ in key.rows].index(one.id) + 1
+        for name, pixels in (("before", one.input), ("after", one.target_image)):
             found = re.search(f'id="{name}-{row}">([^<]*)<', page)[1]
             assert np.array_equal(decode_png(base64.b64decode(found)), pixels)
-        for secret in (sample.id, sample.case_id, sample.source, str(sample.patient_id)):
+        for secret in (one.id, one.case_id, one.source, str(one.patient_id)):
             assert secret not in page
     assert dataset.digest[:8] not in page
     text = re.sub(r">[A-Za-z0-9+/=]{40,}<", "><", page)
@@ -108,19 +109,20 @@ def test_strata_are_drawn_in_proportion_or_equally(dataset):
 
 
 def mie(*words):
-    command = [sys.executable, "-m", "mie", "sample", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    app = typer.Typer()
+    app.command()(sample)
+    return CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
 
 
 def test_the_command(dataset, tmp_path):
     folder = tmp_path / "sheet"
     done = mie(dataset.folder, "-n", "6", "--allocation", "equal", "-o", folder, "--json")
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0
     made = json.loads(done.stdout)
     assert (made["asked"], len(made["strata"])) == (6, 3)
     answers = folder / "answers.csv"
     nothing = mie(folder, "--answers", answers)
-    assert nothing.returncode == 3
+    assert nothing.exit_code == 3
     assert "6 rows have no answer" in nothing.stderr
     assert "undecided" in nothing.stdout
     with answers.open(newline="") as file:
@@ -130,16 +132,18 @@ def test_the_command(dataset, tmp_path):
         writer.writeheader()
         writer.writerows({**line, "answer": "good"} for line in lines)
     whole = mie(dataset.folder, "-o", folder, "--answers", answers, "--json")
-    assert whole.returncode == 0, whole.stderr
+    assert whole.exit_code == 0
     document = json.loads(whole.stdout)
     assert (document["share"], document["answered"], document["asked"]) == (1.0, 6, 6)
     shown = mie(folder, "--answers", answers)
     assert "over 95% of 6,000: undecided" in shown.stdout
     other = write_samples(SAMPLES[:3], tmp_path / "other")
-    wrong = mie(other.folder, "-o", folder, "--answers", answers)
-    assert wrong.returncode == 1
-    assert "the sheet is of another dataset" in wrong.stderr
-    assert mie(dataset.folder).returncode == 2
+    with pytest.raises(MieError, match="the sheet is of another dataset"):
+        mie(other.folder, "-o", folder, "--answers", answers)
+    with pytest.raises(MieError, match="no review sheet here"):
+        mie(dataset.folder, "--answers", answers)
+    with pytest.raises(ConfigError, match="where to"):
+        mie(dataset.folder)
 
 
 CHROMIUM = next(
@@ -181,7 +185,7 @@ def page_at(dataset):
 def test_answered_by_keyboard_from_disk(dataset, tmp_path, page_at, width):
     key = sheet(dataset, tmp_path / "sheet", 6)
     page = page_at(tmp_path / "sheet/index.html", width)
-    rows = {sample.id: sample for sample in dataset.samples()}
+    rows = {one.id: one for one in dataset.samples()}
     first = rows[key.rows[0][0]]
     assert page.locator("#instruction").inner_text() == first.prompt
     shown = page.evaluate(

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest, friedmanchisquare
 
+from mie.analysis.shares import wilson
 from mie.review import agreement
 from mie.review.agreement import mean_ranks
 from mie.review.app import create_app
-from mie.review.figures import wilson
 from mie.review.kinds import CRITERIA
 from mie.review.serve import open_desk
 from mie.running.run import run_editor

@@ -11,12 +11,13 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, func, insert, select
 
+from mie.analysis.sampling import draw
 from mie.errors import ConfigError, MieError
 from mie.recipes.seeds import generator, stable_hash
 from mie.review.database import Database
 from mie.review.kinds import KINDS
 from mie.review.material import Material, Place
-from mie.review.sampling import draw, raters_of
+from mie.review.sampling import raters_of
 from mie.review.settings import Settings
 from mie.review.tables import items, meta, runs, tasks
 from mie.store.schema import canonical

@@ -219,6 +219,7 @@ def _making(info: Mapping[str, Any]) -> str:
         ("longer side of train and val images", ", ".join(f"{b} px" for b in config.get("bins", ()))),
         *((f"share of {name} where a data set has no split", share) for name, share in split.items()),
         *((f"gate `{name}`", limit) for name, limit in gates.items()),
+        *_rephrasing(info),
     ]
     known = [(name, str(value)) for name, value in rows if value not in (None, "")]
     if not known:
@@ -234,6 +235,14 @@ def _making(info: Mapping[str, Any]) -> str:
             "(1 - opacity) × input + opacity × colour; outside it, output = input."
         )
     return text + "\n\n" + _table(("setting", "value"), known)
+
+
+def _rephrasing(info: Mapping[str, Any]) -> list[tuple[str, str]]:
+    done = info.get("rephrased")
+    if not done:
+        return []
+    shown = f"{done['samples']:,} by {', '.join(done['answered_by']) or 'nobody'}"
+    return [("instructions in other words than the template's", shown)]
 
 
 def _refused(info: Mapping[str, Any]) -> str:

@@ -64,13 +64,26 @@ def agree(
     """
     human = read_human(human_file, criterion)
     scored = read_scored_runs(runs, variant=variant, protocol=protocol)
+    document = compare_with_people(human, scored, metrics=metrics, same_scale=same_scale)
+    return {
+        "human": {"file": str(human_file), **document.pop("human")},
+        "runs": document.pop("runs"),
+        "not_among_the_runs": document.pop("not_among_the_runs"),
+        "variant": variant,
+        **document,
+    }
+
+
+def compare_with_people(
+    human: Human, scored: Sequence[ScoredRun], *, metrics: Sequence[str] = (), same_scale: Sequence[str] = ()
+) -> dict[str, Any]:
+    """People with each other and, where there are runs, with their metrics: the document of `agree`."""
     clusters = {sample: name for run in scored for sample, name in run.clusters.items()}
     names = _match(human, scored)
     found = _metrics(scored, metrics)
     steady = {split_key(key)[0] for key in same_scale} | set(SAME_SCALE)
     return {
         "human": {
-            "file": str(human_file),
             "criterion": human.criterion,
             "samples": len(human.orders),
             "ratings": human.ratings,
@@ -79,7 +92,6 @@ def agree(
         },
         "runs": {run.name: model for model, run in names.items()},
         "not_among_the_runs": [model for model in human.models if model not in names],
-        "variant": variant,
         "raters": rater_agreement(human, clusters),
         "metrics": {m.key: _agreement(m, human, names, clusters, steady) for m in found},
         "leaderboard": _leaderboards(human, clusters),

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
+
+from mie.errors import ConfigError
+
+if TYPE_CHECKING:
+    from mie.analysis.human import Rating
 
 
 def report(
     runs: list[Path] = typer.Argument(..., help="Scored run folders.", show_default=False),
     output: Path = typer.Option(..., "-o", "--output", help="The folder of the report.", show_default=False),
     variant: str = typer.Option("paper", help="Which scores: paper or as_released."),
+    review: list[str] = typer.Option(
+        [],
+        "--review",
+        help="What people said: the database of `mie review`, or ratings as CSV or JSON lines; repeatable.",
+    ),
     force: bool = typer.Option(
         False, "--force", help="Show runs on different datasets, or by different judges, side by side."
     ),
@@ -22,6 +33,21 @@ def report(
     from mie.cli._show import progress_bar
     from mie.report.page import write_report
 
+    ratings = [rating for place in review for rating in _ratings(place)]
     with progress_bar("pictures") as bar:
-        page = write_report(runs, output, variant=variant, force=force, progress=bar)
+        page = write_report(runs, output, variant=variant, force=force, ratings=ratings, progress=bar)
     typer.echo(f"report: {page}")
+
+
+def _ratings(place: str) -> list[Rating]:
+    from mie.analysis.human import read_ratings
+
+    if Path(place).suffix.lower() in (".csv", ".jsonl"):
+        return read_ratings(place)
+    try:
+        from mie.review.export import ratings_of
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"a review's database needs {error.name}", fix="pip install 'mie[review]'"
+        ) from None
+    return ratings_of(place)

@@ -12,10 +12,13 @@ import io
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import select
 
+from mie.analysis.human import Rating
+from mie.errors import MieError
 from mie.review.agreement import mean_ranks
 from mie.review.database import Database, iso
 from mie.review.tables import answers, consensus, items, runs, tasks, users
@@ -79,24 +82,53 @@ def json_lines(found: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         yield json.dumps(opinion, ensure_ascii=False) + "\n"
 
 
+def ratings_of(place: str) -> list[Rating]:
+    """Every opinion with a number that a review's database holds, of all kinds of work, as `mie agree` reads
+    them from the CSV files.
+    """
+    if "://" not in place and not Path(place).is_file():
+        raise MieError("no review here", where=place, expected="the file that `mie review` keeps")
+    database = Database(place)
+    try:
+        with database.read() as connection:
+            kinds = {row.kind: row.id for row in connection.execute(select(tasks))}
+        found = []
+        for kind in ("inspect", "rank", "questions"):
+            if kind in kinds:
+                for _, sample, rater, run, criterion, value in _numbers(opinions(database, kinds[kind])):
+                    rank, score = (float(value), None) if kind == "rank" else (None, float(value))
+                    found.append(Rating(sample, rater, run, rank, score, criterion))
+    finally:
+        database.close()
+    if not found:
+        raise MieError("nobody has said anything yet", where=Database.shown(place))
+    return found
+
+
 def csv_lines(found: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Raters only: a consensus is nobody's independent opinion."""
-    header, times = False, Counter[tuple[str, str]]()
-    for opinion in found:
-        if opinion["rater"] == CONSENSUS:
-            continue
+    header = False
+    for kind, *row in _numbers(found):
         if not header:
-            yield _csv("sample_id", "rater", "run", "criterion", _column(opinion["kind"]))
+            yield _csv("sample_id", "rater", "run", "criterion", _column(kind))
             header = True
+        yield _csv(*row)
+    if not header:
+        yield _csv("sample_id", "rater", "run", "criterion", "score")
+
+
+def _numbers(found: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str, str, str, str, Any]]:
+    """(kind, sample, rater, run, criterion, rank or score). A consensus is nobody's independent opinion."""
+    times = Counter[tuple[str, str]]()
+    for opinion in found:
         rater = opinion["rater"]
+        if rater == CONSENSUS:
+            continue
         if opinion["kind"] == "rank":
             times[opinion["sample_id"], rater] += 1
             n = times[opinion["sample_id"], rater]
             rater += f"/{n}" if n > 1 else ""
         for run, criterion, value in rows_of(opinion):
-            yield _csv(opinion["sample_id"], rater, run, criterion, value)
-    if not header:
-        yield _csv("sample_id", "rater", "run", "criterion", "score")
+            yield opinion["kind"], opinion["sample_id"], rater, run, criterion, value
 
 
 def rows_of(opinion: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:

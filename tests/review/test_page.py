@@ -593,6 +593,26 @@ def test_every_page_fits_and_has_no_serious_fault(served, seats, width, scheme):
             check(page, axe, "repair")
 
 
+@pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1400, "light")])
+def test_the_questions_fit_and_have_no_serious_fault(dialogue, seats, width, scheme):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed").Axe()
+    seat = seats(width=width, color_scheme=scheme, has_touch=width == 400).join(dialogue, "Ada", "admin")
+    page = seat.page
+    page.goto(f"{dialogue.url}/#/questions")
+    item = seat.shown()
+    check(page, axe, "questions, all turns")
+    page.get_by_role("button", name="Turn 2").click()
+    page.locator("figcaption", has_text="Before turn 2").wait_for()
+    seat.press("y", "n")
+    check(page, axe, "questions, one turn")
+    seat.press("x", "Enter")
+    seat.shown(item)
+    seat.saved()
+    page.goto(f"{dialogue.url}/#/consensus/questions")
+    page.wait_for_load_state("networkidle")
+    check(page, axe, "questions, consensus")
+
+
 def check(page: Any, axe: Any, name: str) -> None:
     found = [v for v in axe.run(page).response["violations"] if v["impact"] in ("serious", "critical")]
     assert [(v["id"], [n["html"] for n in v["nodes"]]) for v in found] == [], name
@@ -628,6 +648,26 @@ def test_log_out_and_come_back_by_password(served, seats):
     page.get_by_role("button", name="Log in").click()
     page.get_by_role("heading", name="Welcome, Dee").wait_for()
     seat.complaints.clear()  # 422 without a name, 401 without a session
+
+
+def test_an_invited_person_sets_a_password_and_comes_back(served, seats):
+    seat = seats().join(served, "Dr Eve")
+    page = seat.page
+    page.get_by_label("Password (10 characters or more)").fill("too short")
+    page.get_by_role("button", name="Set password").click()
+    page.get_by_role("heading", name="Come back without a link").wait_for()  # the browser refuses it
+    page.get_by_label("Password (10 characters or more)").fill("correct horse battery")
+    page.keyboard.press("Enter")
+    page.get_by_text("Your password is set").wait_for()
+    page.reload()
+    page.get_by_role("heading", name="Welcome, Dr Eve").wait_for()
+    assert page.get_by_role("button", name="Set password").count() == 0
+    page.get_by_role("button", name="Log out").click()
+    page.get_by_label("Name").fill("Dr Eve")
+    page.get_by_label("Password").fill("correct horse battery")
+    page.get_by_role("button", name="Log in").click()
+    page.get_by_role("heading", name="Welcome, Dr Eve").wait_for()
+    seat.complaints.clear()  # 401 after logging out
 
 
 def test_fingers(served, seats):

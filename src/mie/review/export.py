@@ -56,7 +56,9 @@ def opinions(database: Database, task_id: int) -> Iterator[dict[str, Any]]:
 
 
 def _opinion(row: Mapping[str, Any], kind: str, names: Mapping[int, str]) -> dict[str, Any]:
-    shown = [names[run] for run in dict.fromkeys(run for run, _, _ in row["outputs"])]
+    # What a mask item shows beside its image are regions, not runs.
+    numbers = dict.fromkeys(run for run, _, _ in row["outputs"]) if kind != "mask" else {}
+    shown = [names[run] for run in numbers]
     answer = {key: value for key, value in row["payload"].items() if key not in ("kind", "labels")}
     if kind == "rank":
         answer["rankings"] = {

@@ -48,6 +48,7 @@ class Question:
     rated: str  # "rank" or "score"
     samples: int
     raters: int
+    shared: int  # samples that two raters or more answered: what agreement rests on
     compares: bool  # somebody placed two models of one sample
     yes_no: bool
     found: Mapping[str, Any]
@@ -118,6 +119,7 @@ def _question(ratings: list[Rating], scored: Sequence[Numbers]) -> Question:
         "score" if ratings[0].rank is None else "rank",
         len(human.orders),
         people_in(human.raters),
+        sum(people_in(list(by_rater)) > 1 for by_rater in human.orders.values()),
         compares,
         yes_no,
         compare_with_people(human, scored if compares else []),

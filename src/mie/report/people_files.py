@@ -85,11 +85,23 @@ def _write_csvs(people: People, folder: Path) -> None:
             "ci95_high",
             "n_w",
             "krippendorff_alpha",
+            "n_alpha",
             "level",
             *counted,
         ),
         (
-            (q.name, q.rated, w["mean"], *w["ci95"], w["n"], q.alpha[1], q.alpha[0], q.samples, q.raters)
+            (
+                q.name,
+                q.rated,
+                w["mean"],
+                *w["ci95"],
+                w["n"],
+                q.alpha[1],
+                q.shared,
+                q.alpha[0],
+                q.samples,
+                q.raters,
+            )
             for q in people.questions
             for w in [q.found["raters"]["kendall_w"]]
         ),

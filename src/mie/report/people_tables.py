@@ -64,7 +64,7 @@ def raters_table(people: People) -> Table:
     for question in people.questions:
         w = question.found["raters"]["kendall_w"]
         level, alpha = question.alpha
-        of = f"{question.samples:,} samples, {question.raters:,} raters"
+        of = f"n {question.shared:,}/{question.samples:,} samples, {question.raters:,} raters"
         cells = (
             Figure(
                 SHARE.show(w["mean"]),

@@ -7,14 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy.stats import binomtest, friedmanchisquare
+from typer.testing import CliRunner
 
 from mie.analysis.human import read_ratings
 from mie.analysis.shares import wilson
+from mie.cli import app as cli
+from mie.cli._ratings import read
 from mie.errors import MieError
 from mie.review import agreement
 from mie.review.agreement import mean_ranks
 from mie.review.app import create_app
-from mie.review.export import ratings_of
+from mie.review.export import ratings_in, ratings_of
 from mie.review.kinds import CRITERIA
 from mie.review.serve import open_desk
 from mie.running.run import run_editor
@@ -164,7 +167,17 @@ def test_the_database_says_what_its_exports_say(review, place, tmp_path):
         path = tmp_path / f"{kind}.csv"
         path.write_text(admin.http.get(f"/api/export/{kind}.csv").text)
         told += read_ratings(path)
-    assert ratings_of(place) == told
+        path = tmp_path / f"{kind}.jsonl"
+        path.write_text(admin.http.get(f"/api/export/{kind}.jsonl").text)
+        assert read(str(path)) == ratings_in(path)
+    assert (
+        ratings_of(place)
+        == told
+        == [r for k in ("inspect", "rank") for r in read(str(tmp_path / f"{k}.jsonl"))]
+    )
+    assert read(str(tmp_path / "rank.csv")) == read(str(tmp_path / "rank.jsonl"))
+    done = CliRunner().invoke(cli, ["agree", "--human", place, "--criterion", "quality", "--json"])
+    assert json.loads(done.stdout)["leaderboard"]["rankings"] == 6  # the scores of inspections are not in it
     assert len(told) == 2 * (3 * 2 * len(CRITERIA) + 2 + 3)  # a flag is no number
 
 

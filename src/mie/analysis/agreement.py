@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from mie.analysis.bootstrap import bootstrap_means
 from mie.analysis.calibration import cross_validated, fit_isotonic
-from mie.analysis.human import Human, read_human
+from mie.analysis.human import Human, Rating, choose, read_ratings
 from mie.analysis.kappa import quadratic_kappa, within
 from mie.analysis.preference import KINDS, leaderboard
 from mie.analysis.ranks import Floats, kendall_tau_b, spearman, spearman_formula
@@ -50,6 +50,7 @@ def agree(
     runs: Sequence[Path | str],
     human_file: Path | str,
     *,
+    ratings: Sequence[Rating] | None = None,
     criterion: str | None = None,
     protocol: str | None = None,
     variant: str = "paper",
@@ -60,9 +61,9 @@ def agree(
 
     `runs` are scored runs on one dataset; without any, only people are compared with each other. `metrics`
     (`dice@1`) chooses some of those that were scored; `same_scale` names those whose numbers are on the
-    raters' own scale.
+    raters' own scale. `ratings` are those of the file where they were read already.
     """
-    human = read_human(human_file, criterion)
+    human = choose(read_ratings(human_file) if ratings is None else ratings, criterion, where=human_file)
     scored = read_scored_runs(runs, variant=variant, protocol=protocol)
     document = compare_with_people(human, scored, metrics=metrics, same_scale=same_scale)
     return {

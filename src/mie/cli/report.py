@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
-
-from mie.errors import ConfigError
-
-if TYPE_CHECKING:
-    from mie.analysis.human import Rating
 
 
 def report(
@@ -20,7 +14,7 @@ def report(
     review: list[str] = typer.Option(
         [],
         "--review",
-        help="What people said: the database of `mie review`, or ratings as CSV or JSON lines; repeatable.",
+        help="What people said: the database of `mie review`, its exports, or any ratings; repeatable.",
     ),
     force: bool = typer.Option(
         False, "--force", help="Show runs on different datasets, or by different judges, side by side."
@@ -30,24 +24,11 @@ def report(
 
     Example: mie report out/run-a out/run-b -o out/report
     """
+    from mie.cli._ratings import read
     from mie.cli._show import progress_bar
     from mie.report.page import write_report
 
-    ratings = [rating for place in review for rating in _ratings(place)]
+    ratings = [rating for place in review for rating in read(place)]
     with progress_bar("pictures") as bar:
         page = write_report(runs, output, variant=variant, force=force, ratings=ratings, progress=bar)
     typer.echo(f"report: {page}")
-
-
-def _ratings(place: str) -> list[Rating]:
-    from mie.analysis.human import read_ratings
-
-    if Path(place).suffix.lower() in (".csv", ".jsonl"):
-        return read_ratings(place)
-    try:
-        from mie.review.export import ratings_of
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"a review's database needs {error.name}", fix="pip install 'mie[review]'"
-        ) from None
-    return ratings_of(place)

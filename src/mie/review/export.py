@@ -94,17 +94,31 @@ def ratings_of(place: str) -> list[Rating]:
     try:
         with database.read() as connection:
             kinds = {row.kind: row.id for row in connection.execute(select(tasks))}
-        found = []
-        for kind in ("inspect", "rank", "questions"):
-            if kind in kinds:
-                for _, sample, rater, run, criterion, value in _numbers(opinions(database, kinds[kind])):
-                    rank, score = (float(value), None) if kind == "rank" else (None, float(value))
-                    found.append(Rating(sample, rater, run, rank, score, criterion))
+        found = [rating for kind in sorted(kinds) for rating in _rated(opinions(database, kinds[kind]))]
     finally:
         database.close()
     if not found:
         raise MieError("nobody has said anything yet", where=Database.shown(place))
     return found
+
+
+def ratings_in(path: Path) -> list[Rating]:
+    """The same from an export as JSON lines."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            return list(_rated(json.loads(line) for line in file))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        expected = "JSON lines that `mie review --export` wrote"
+        raise MieError(
+            "not an export of a review", where=path, expected=expected, found=repr(error)
+        ) from None
+
+
+def _rated(found: Iterable[Mapping[str, Any]]) -> Iterator[Rating]:
+    for kind, sample, rater, run, criterion, value in _numbers(found):
+        if kind != "mask":  # its choice is a word
+            rank, score = (float(value), None) if kind == "rank" else (None, float(value))
+            yield Rating(sample, rater, run, rank, score, criterion)
 
 
 def csv_lines(found: Iterable[Mapping[str, Any]]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import re
 import shutil
@@ -18,7 +19,7 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
-from mie.images.png import decode_png
+from mie.images.png import decode_png, encode_png
 from mie.review.accounts import invite
 from mie.review.database import Database
 from mie.review.serve import open_desk
@@ -26,6 +27,7 @@ from mie.review.tables import answers, consensus, events, masks
 from mie.running.run import run_editor
 from mie.store.dataset import Dataset
 from mie.store.write import write_dataset
+from tests.protocols.runs import modification, write_samples
 from tests.review.browser import QUIET, Seat, Served, serving
 from tests.review.test_server import running
 
@@ -270,6 +272,47 @@ def test_choose_and_repair_a_mask(served, seats):
     assert (mask[line] == 255).all()
     assert (mask[erased] == 0).all()
     assert np.array_equal(mask[~near], before[~near])  # and the stroke that was undone left nothing
+
+
+def test_choose_and_repair_a_region_that_a_model_proposed(tmp_path, seats):
+    dataset = write_samples([modification("aa", 1), modification("bb", 2)], tmp_path / "dataset")
+    folder = tmp_path / "regions"
+    folder.mkdir()
+    masks_ = np.zeros((2, 40, 48), np.uint8)
+    masks_[0, 5:20, 5:20] = masks_[1, 20:35, 20:40] = 255
+    for name in ("aa", "bb"):
+        for number, mask in enumerate(masks_):
+            (folder / f"{name}_{number}.png").write_bytes(encode_png(mask))
+    line = {"name": "x", "regions": ["0", "1"], "proposals": []}
+    text = "".join(json.dumps({"id": name, **line}) + "\n" for name in ("aa", "bb"))
+    (folder / "proposals.jsonl").write_text(text)
+    place = str(tmp_path / "r.sqlite")
+    with serving(open_desk([dataset.folder], kinds=["mask"], db=place, proposals=folder)) as served:
+        seat = seats().join(served)
+        page = seat.page
+        page.goto(f"{served.url}/#/mask")
+        first = seat.shown()
+        captions = page.locator(".stage figcaption").all_inner_texts()
+        assert captions == ["1: proposed region 1", "2: proposed region 2"]
+        seat.press("2", "Enter")
+        page.get_by_text("Saved: proposed region 2").wait_for()
+        second = seat.shown(first)
+        seat.press("1", "e")  # erase a part of the first
+        page.wait_for_function("() => document.querySelector('[data-pane=repair]')")
+        box = page.locator(".stage canvas").bounding_box()
+        scale = min(box["width"] / 48, box["height"] / 40)
+        middle = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+        page.mouse.move(middle[0] + (8 - 24) * scale, middle[1] + (8 - 20) * scale)
+        page.mouse.down()
+        page.mouse.move(middle[0] + (12 - 24) * scale, middle[1] + (12 - 20) * scale, steps=3)
+        page.mouse.up()
+        seat.press("Enter")
+        page.get_by_role("heading", name="Nothing left for you here").wait_for()
+        seat.saved()
+        assert served.answers()[first]["choice"] == "region-2"
+        mask = uploaded(served, second)
+        assert 0 < (mask > 0).sum() < (masks_[0] > 0).sum()
+        assert not (mask & ~masks_[0]).any()
 
 
 def json_of(page: Any, served: Served, item: int) -> Any:

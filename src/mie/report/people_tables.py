@@ -65,14 +65,11 @@ def raters_table(people: People) -> Table:
         w = question.found["raters"]["kendall_w"]
         level, alpha = question.alpha
         of = f"n {question.shared:,}/{question.samples:,} samples, {question.raters:,} raters"
-        cells = (
-            Figure(
-                SHARE.show(w["mean"]),
-                _interval(SHARE, *w["ci95"]),
-                f"n {w['n']:,}/{question.samples:,} samples",
-            ),
-            Figure(SHARE.show(alpha), "", f"{level}; {of}"),
-        )
+        concordance = Figure("–")  # of rankings alone
+        if question.compares:
+            among = f"n {w['n']:,}/{question.samples:,} samples, {question.raters:,} raters"
+            concordance = Figure(SHARE.show(w["mean"]), _interval(SHARE, *w["ci95"]), among)
+        cells = concordance, Figure(SHARE.show(alpha), "", f"{level}; {of}")
         rows.append((f"{question.name}, by {question.rated}", cells))
     return Table("Agreement of the raters", ("Question", "Kendall’s W", "Krippendorff’s α"), tuple(rows))
 

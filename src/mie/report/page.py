@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from mie.analysis.compare import yardstick
+from mie.analysis.human import Rating
 from mie.errors import ConfigError, MieError
 from mie.images.files import atomic_write
 from mie.report import sections
@@ -19,6 +20,9 @@ from mie.report.gallery import choose, write_pictures
 from mie.report.leaderboard import ranked
 from mie.report.markup import Markup, join, tag
 from mie.report.measures import MAIN, in_order, measure
+from mie.report.people import read_people
+from mie.report.people_files import write_people_tables
+from mie.report.people_section import people_charts, people_section
 from mie.report.scored import PROTOCOL, ScoredRun, read_runs
 from mie.report.tables import write_tables
 
@@ -41,12 +45,14 @@ def write_report(
     *,
     variant: str = "paper",
     force: bool = False,
+    ratings: Sequence[Rating] = (),
     progress: Progress | None = None,
 ) -> Path:
     """Write the report of one or more scored runs to the folder `out`; returns its `index.html`.
 
     Runs on different datasets, or scored by different judges, are refused unless `force`; the page then says
-    so and does not compare them.
+    so and does not compare them. `ratings` are what people said (`mie.analysis.human.read_ratings`, or of a
+    review `mie.review.export.ratings_of`): they get a section and tables of their own.
     """
     if variant not in VARIANTS:
         raise ConfigError("no such variant", expected=" or ".join(VARIANTS), found=variant)
@@ -55,14 +61,20 @@ def write_report(
     runs = ranked(read_runs([Path(folder) for folder in run_folders], variant))
     _same_dataset(runs, force=force)
     _same_judge(runs, force=force)
+    people = read_people(ratings, runs, variant) if ratings else None
     folder = Path(out)
     _claim(folder)
     write_tables(runs, folder / "tables")
     drawn = _write_charts(runs, folder / "plots")
+    said = []
+    if people is not None:
+        write_people_tables(people, folder / "tables")
+        said = [people_section(people, people_charts(people, runs, folder / "plots"))]
     picks = [choose(run) for run in runs]
     pictures = write_pictures(runs, picks, folder, progress)
     parts = [
         sections.leaderboard(runs, drawn["leaderboard"]),
+        *said,
         *(sections.groups(runs, cut, drawn.get(cut, [])) for cut in sections.CHARTED),
         sections.other_groups(runs),
         sections.distributions(drawn["distribution"]),
@@ -212,6 +224,7 @@ def _headings(parts: Sequence[Markup]) -> list[tuple[str, str]]:
     """(id, title) of the sections that are there."""
     titles = {
         "leaderboard": "Leaderboard",
+        "people": "People",
         "by-modality": "Modalities",
         "by-target": "Targets",
         "groups": "Groups",

@@ -1,6 +1,6 @@
 """Inpainters on held-out healthy tissue: the truth under the hole is known.
 
-    python bench/inpainting.py --data FOLDER... -o OUT [--quick] [--families mri ct] [--methods exemplar]
+    python -m bench.inpainting --data FOLDER... -o OUT [--quick] [--families mri ct] [--methods exemplar]
 
 A data set is a folder of FOLDER that carries the name of a catalogue entry. Held out is whom
 `is_held_out` or the data set's own test split says. Holes are real lesion shapes of other patients of the

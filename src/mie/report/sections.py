@@ -24,7 +24,10 @@ def section(name: str, title: str, *children: object) -> Markup:
     return tag("section", tag("h2", title, id=name), *children, aria_labelledby=name)
 
 
-def leaderboard(runs: Sequence[ScoredRun], charts: Sequence[Chart]) -> Markup:
+def leaderboard(runs: Sequence[ScoredRun], charts: Sequence[Chart]) -> Markup | None:
+    """None where no run was scored by MieDB."""
+    if not any(run.cells for run in runs):
+        return None
     variant = runs[0].summary["variant"]
     parts: list[object] = [
         tag(
@@ -35,7 +38,7 @@ def leaderboard(runs: Sequence[ScoredRun], charts: Sequence[Chart]) -> Markup:
             class_="lead",
         )
     ]
-    rows = [Row(run_name(run, number), number, run.cells) for number, run in enumerate(runs)]
+    rows = [Row(run_name(run, number), number, run.cells) for number, run in enumerate(runs) if run.cells]
     for k in passes(runs):
         shown = columns([run.cells for run in runs], k)
         title = "First attempt (pass@1)" if k == 1 else f"Best of {k} attempts (pass@{k})"
@@ -129,7 +132,9 @@ def group_cells(runs: Sequence[ScoredRun], cut: str) -> dict[str, dict[str, dict
     return {value: found[value] for value in sorted(found, key=lambda value: (-samples(value), value))}
 
 
-def distributions(charts: Sequence[Chart]) -> Markup:
+def distributions(charts: Sequence[Chart]) -> Markup | None:
+    if not charts:
+        return None
     lead = "Each run's samples at the first attempt, on common bins. The line and the number are the median."
     return section("distributions", "Distributions", tag("p", lead, class_="lead"), charts_grid(charts))
 
@@ -159,10 +164,10 @@ def problems(runs: Sequence[ScoredRun]) -> Markup:
             tag(
                 "tr",
                 tag("th", run_name(run, number), scope="row"),
-                _count(run.edits),
-                _count(failed, of=run.edits),
-                _count(without, of=len(run.ids)),
-                _count(moved, of=run.drift_checked),
+                count_cell(run.edits),
+                count_cell(failed, of=run.edits),
+                count_cell(without, of=len(run.ids)),
+                count_cell(moved, of=run.drift_checked),
             )
         )
     heads = (
@@ -172,7 +177,7 @@ def problems(runs: Sequence[ScoredRun]) -> Markup:
         "Samples with something unscored",
         "Outputs with drift",
     )
-    parts: list[object] = [_words("Counts", heads, rows, numbers=4)]
+    parts: list[object] = [words_table("Counts", heads, rows, numbers=4)]
     reasons = [
         (run_name(run, number), "the edit failed", reason, count)
         for number, run in enumerate(runs)
@@ -185,10 +190,12 @@ def problems(runs: Sequence[ScoredRun]) -> Markup:
     parts.append(tag("h3", "Failures and unscored, with reasons"))
     if reasons:
         body = [
-            tag("tr", tag("th", name, scope="row"), tag("td", what), tag("td", reason), _count(count))
+            tag("tr", tag("th", name, scope="row"), tag("td", what), tag("td", reason), count_cell(count))
             for name, what, reason, count in reasons
         ]
-        parts.append(_words("Most frequent first", ("Run", "What", "Reason", "Attempts"), body, numbers=1))
+        parts.append(
+            words_table("Most frequent first", ("Run", "What", "Reason", "Attempts"), body, numbers=1)
+        )
         parts.append(
             tag("p", "All of them: ", _link("tables/failures.csv"), ", ", _link("tables/unscored.csv"), ".")
         )
@@ -222,7 +229,7 @@ def _drift(runs: Sequence[ScoredRun]) -> list[Markup]:
             )
     if not body:
         return [lead, tag("p", "No output was flagged.")]
-    table = _words("Largest first", ("Run", "Sample", "Shift x, y (px)", "Scale"), body, numbers=2)
+    table = words_table("Largest first", ("Run", "Sample", "Shift x, y (px)", "Scale"), body, numbers=2)
     return [
         lead,
         tag("details", tag("summary", "The largest"), table),
@@ -246,7 +253,7 @@ def files() -> Markup:
     return section("files", "Files", lead, tag("ul", *items))
 
 
-def _words(caption: str, heads: Sequence[str], body: Sequence[Markup], *, numbers: int) -> Markup:
+def words_table(caption: str, heads: Sequence[str], body: Sequence[Markup], *, numbers: int) -> Markup:
     """A table of words; its last `numbers` columns are numbers."""
     kinds = [None] * (len(heads) - numbers) + ["number"] * numbers
     named = zip(heads, kinds, strict=True)
@@ -255,7 +262,7 @@ def _words(caption: str, heads: Sequence[str], body: Sequence[Markup], *, number
     return tag("div", table, class_="scroll", tabindex="0", role="region", aria_label=caption)
 
 
-def _count(count: int, of: int | None = None) -> Markup:
+def count_cell(count: int, of: int | None = None) -> Markup:
     share = f" ({count / of:.1%})" if of and count else ""
     return tag("td", f"{count:,}{share}", class_="number")
 

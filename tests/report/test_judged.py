@@ -87,8 +87,10 @@ def test_the_papers_layouts(tmp_path):
     heads = re.findall(r'<th scope="col">(?:<span[^>]*>)?([^<]+)', part)
     assert heads[:4] == ["Run", "EA", "CP", "VQ"]
     assert f"{medebench['groups'][0]['metrics']['ea@1']['mean']:.2f}" in part
-    assert cv2.imread(str(out / "plots/medebench_radar.png")) is not None
-    assert "EA, CP and VQ by organ" in part
+    assert all(
+        cv2.imread(str(out / f"plots/medebench_radar_{m}.png")) is not None for m in ("ea", "cp", "vq")
+    )
+    assert "Editing accuracy by organ" in part
     runs, (imgedit, _) = two_runs(tmp_path / "b", "imgedit")
     out = write_report(runs, tmp_path / "b/report").parent
     part = section((out / "index.html").read_text(), "protocol-imgedit")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +17,7 @@ from mie.report.judged import TITLES, Judged
 from mie.report.judged_boards import Board, boards
 from mie.report.leaderboard import Row, means_table
 from mie.report.markup import Markup, join, tag
-from mie.report.radar import radar_for_page
+from mie.report.radar import radars_for_page
 from mie.report.scored import Cell, cell_of
 from mie.report.sections import charts_grid, count_cell, section, words_table
 from mie.report.turn_chart import turn_chart
@@ -56,7 +57,14 @@ def _notice(judged: Judged) -> Markup:
 
 
 def _board(judged: Judged, board: Board) -> Markup:
-    rows = [Row(_head(judged, name), judged.numbers[name], cells) for name, cells in board.rows.items()]
+    first = f"{board.columns[0].key}@1"
+
+    def standing(name: str) -> float:
+        cell = board.rows[name].get(first)
+        return -cell.mean if cell is not None and cell.n else math.inf
+
+    order = sorted(board.rows, key=standing)
+    rows = [Row(_head(judged, name), judged.numbers[name], board.rows[name]) for name in order]
     caption = f"{board.title}, variant {next(iter(judged.documents.values()))['variant']}"
     return means_table(rows, board.columns, 1, caption, "Run", best=board.best and judged.one_judge)
 
@@ -117,7 +125,7 @@ def _judges(judged: Judged) -> Markup:
 def _charts(judged: Judged, made: Sequence[Board], folder: Path, runs: Sequence[str]) -> list[Chart]:
     charts: list[Chart | None] = []
     if judged.protocol == "medebench":
-        charts.append(radar_for_page(judged.documents, folder, "medebench_radar", runs))
+        charts += radars_for_page(judged.documents, folder, "medebench_radar", runs)
     measures = {m.key: m for board in made for m in board.columns}
     for key in _CURVES.get(judged.protocol, ()):
         if key in measures:

@@ -74,7 +74,7 @@ def write_report(
         gallery(runs, picks, pictures),
         sections.problems(runs),
         sections.configuration(runs),
-        sections.files(),
+        sections.files(["judged.csv"] if judged else []),
     ]
     _write_assets(folder / "assets")
     index = folder / "index.html"

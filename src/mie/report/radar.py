@@ -29,10 +29,11 @@ def radar_chart(documents: Mapping[str, Mapping[str, Any]], path: Path) -> Path 
     `documents` maps a run's name to what scoring it by `medebench` returned. An organ that a run has no
     number for leaves a gap in its line, never a 0.
     """
+    panels = _panels(documents)
+    if not panels:
+        return None
     with matplotlib.rc_context(_STYLE):
-        figure = _figure(documents, list(documents))
-        if figure is None:
-            return None
+        figure = _figure(panels, list(documents))
         FigureCanvasAgg(figure)
         png = io.BytesIO()
         about: dict[str, Any] = {"facecolor": _PAPER, "bbox_inches": "tight", "metadata": {"Software": None}}
@@ -42,32 +43,34 @@ def radar_chart(documents: Mapping[str, Mapping[str, Any]], path: Path) -> Path 
     return path
 
 
-def radar_for_page(
+def radars_for_page(
     documents: Mapping[str, Mapping[str, Any]], folder: Path, name: str, runs: Sequence[str]
-) -> Chart | None:
-    """The same for a report's page, whose runs decide the colours."""
-    with matplotlib.rc_context(_STYLE):
-        figure = _figure(documents, runs)
-        if figure is None:
-            return None
-        size = save_chart(figure, folder, name)
-    said = "; ".join(
-        f"{title}, {run}: " + ", ".join(f"{organ} {mean:.2f}" for organ, mean in means.items())
-        for key, title in PANELS.items()
-        for run, document in documents.items()
-        if (means := _organs(document, key))
-    )
-    return Chart(name, "EA, CP and VQ by organ", f"EA, CP and VQ by organ. {said}.", *size)
+) -> list[Chart]:
+    """The panels as charts of a report's page, whose runs decide the colours."""
+    charts = []
+    for key, found in _panels(documents).items():
+        file = f"{name}_{key.partition('@')[0]}"
+        with matplotlib.rc_context(_STYLE):
+            size = save_chart(_figure({key: found}, runs), folder, file)
+        said = "; ".join(
+            f"{run}: " + ", ".join(f"{organ} {mean:.2f}" for organ, mean in means.items())
+            for run, means in found.items()
+        )
+        caption = f"{PANELS[key]} by organ"
+        charts.append(Chart(file, caption, f"{caption}. {said}.", *size))
+    return charts
 
 
-def _figure(documents: Mapping[str, Mapping[str, Any]], order: Sequence[str]) -> Figure | None:
-    panels = {
+def _panels(documents: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
+    """Metric -> run -> organ -> mean, for those that have any."""
+    return {
         key: {name: _organs(document, key) for name, document in documents.items()}
         for key in PANELS
         if any(_organs(document, key) for document in documents.values())
     }
-    if not panels:
-        return None
+
+
+def _figure(panels: Mapping[str, Mapping[str, Mapping[str, float]]], order: Sequence[str]) -> Figure:
     organs = sorted({organ for runs in panels.values() for means in runs.values() for organ in means})
     figure = Figure(figsize=(4.2 * len(panels), 4.6), layout="constrained")
     for at, (key, runs) in enumerate(panels.items(), start=1):

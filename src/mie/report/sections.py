@@ -20,6 +20,9 @@ CHARTED: Final = {"modality": "By modality", "target": "By target"}
 _OTHER: Final = ("perspective", "task", "source", "anatomy")
 
 
+_DASH: Final = tag("td", "–", class_="number", title="not scored by MieDB")
+
+
 def section(name: str, title: str, *children: object) -> Markup:
     return tag("section", tag("h2", title, id=name), *children, aria_labelledby=name)
 
@@ -166,8 +169,8 @@ def problems(runs: Sequence[ScoredRun]) -> Markup:
                 tag("th", run_name(run, number), scope="row"),
                 count_cell(run.edits),
                 count_cell(failed, of=run.edits),
-                count_cell(without, of=len(run.ids)),
-                count_cell(moved, of=run.drift_checked),
+                count_cell(without, of=len(run.ids)) if run.ids else _DASH,
+                count_cell(moved, of=run.drift_checked) if run.ids else _DASH,
             )
         )
     heads = (
@@ -200,7 +203,8 @@ def problems(runs: Sequence[ScoredRun]) -> Markup:
             tag("p", "All of them: ", _link("tables/failures.csv"), ", ", _link("tables/unscored.csv"), ".")
         )
     else:
-        parts.append(tag("p", "Every attempt was made and every measure could be computed."))
+        computed = " and every measure could be computed" if any(run.ids for run in runs) else ""
+        parts.append(tag("p", f"Every attempt was made{computed}."))
     parts += [tag("h3", "Drift", id="drift"), *_drift(runs)]
     return section("coverage", "Coverage, failures and drift", *parts)
 
@@ -246,8 +250,8 @@ def configuration(runs: Sequence[ScoredRun]) -> Markup:
     return section("configuration", "Configuration", tag("p", lead, class_="lead"), *parts)
 
 
-def files() -> Markup:
-    names = ("leaderboard.csv", "leaderboard.md", "leaderboard.tex", "published.csv", "groups.csv")
+def files(more: Sequence[str] = ()) -> Markup:
+    names = ("leaderboard.csv", "leaderboard.md", "leaderboard.tex", "published.csv", "groups.csv", *more)
     items = (tag("li", _link(f"tables/{name}")) for name in names)
     lead = tag("p", "Every chart above links to its SVG and PNG; the tables are here.", class_="lead")
     return section("files", "Files", lead, tag("ul", *items))

@@ -30,7 +30,6 @@ _REST: Final = (
     Measure("memory", "Memory", "conversations, share of yes", decimals=2),
     Measure("understanding", "Understanding", "conversations, share of yes", decimals=2),
     Measure("backtracking", "Backtracking", "conversations, share of yes", decimals=2),
-    Measure("fake", "Fake score", "recall of the user's forensic detector; lower is better", decimals=2),
 )
 _OMNI: Final = (
     Measure("overall", "Overall", "LPIPS, CLIP, QA and SSIM together"),

@@ -217,8 +217,8 @@ class Walk:
         )
 
     def _killed(self, run: Path, protocol: str, kills: int) -> int:
-        """Requests that were under way at the kills."""
-        lost: set[str] = set()
+        """How many requests were under way at the kills."""
+        lost = 0
         for _ in range(kills):
             first = len(self.requests())
             process = subprocess.Popen(
@@ -232,11 +232,11 @@ class Walk:
             process.wait()
             time.sleep(0.1)  # the server finishes what it began
             self.check_not_again(run, first)
-            lost |= set(self.requests()[first:]) - kept(run)
+            lost += len(set(self.requests()[first:]) - kept(run))
         first = len(self.requests())
         self.score(run, protocol, quiet=True)
         self.check_not_again(run, first)
-        return len(lost)
+        return lost
 
     def check_not_again(self, run: Path, first: int) -> None:
         """A request whose reply was on disk before is not among those since."""

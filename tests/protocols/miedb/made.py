@@ -1,4 +1,4 @@
-"""A run for the MieDB rubric: removals with two attempts, among them what a judge cannot or will not grade."""
+"""A run for the MieDB rubric: removals, among them one that a judge cannot and one that it will not grade."""
 
 from __future__ import annotations
 

@@ -121,7 +121,8 @@ def _show_judge(judge: dict[str, Any]) -> None:
     answers = ", ".join(f"{count:,} {state}" for state, count in judge["states"].items()) or "no questions"
     cost = "of unknown price" if judge["cost_usd"] is None else f"for {judge['cost_usd']:.2f} USD"
     tokens = f"{judge['usage']['input']:,} + {judge['usage']['output']:,} tokens"
-    typer.echo(f"judge {judge['model']} at {judge['provider']}: {answers}; {tokens} {cost}")
+    model = ", ".join(judge["answered_by"]) or judge["model"]  # as the endpoint names it
+    typer.echo(f"judge {model} at {judge['provider']}: {answers}; {tokens} {cost}")
     apart = judge.get("disagreement")
     if apart:
         typer.echo(

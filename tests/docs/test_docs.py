@@ -39,6 +39,7 @@ from mie.protocols.miedb_sample import METRICS
 from mie.protocols.omni_iie.published import OMNI_IIE
 from mie.protocols.omni_iie.score import METHOD as OMNI_METHOD
 from mie.protocols.published import MIEDB
+from mie.recipes.modification_phrasings import PHRASINGS
 from mie.recipes.transform_targets import TARGETS
 from mie.sources import catalog
 from mie.sources.samples import samples_root
@@ -199,6 +200,25 @@ def test_every_key_is_explained() -> None:
     keys = {key for model in models for key in model.model_fields}
     keys -= {"entry"}  # not a key of the file: what the other keys of a source add up to
     assert [key for key in sorted(keys) if not re.search(rf"`{key}[`:]", explained)] == []
+
+
+def test_every_key_and_bound_of_modification_is_explained() -> None:
+    page = ROOT / "docs/modification.md"
+    text = page.read_text(encoding="utf-8")
+    keys = {*config.ModificationConfig.model_fields, *config.LimitsConfig.model_fields} - {"kind"}
+    assert [key for key in sorted(keys) if f"`{key}`" not in text] == []
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()]
+    shown = {cells[0].strip("`"): cells[1] for cells in rows if len(cells) == 2}
+    for name, value in config.BoundsConfig().model_dump().items():
+        said = f"{value[0]:g} to {value[1]:g}" if isinstance(value, tuple) else f"at most {value:g}"
+        assert shown[name] == said
+    defaults = config.ModificationConfig(kind="modification")
+    table = {cells[0].strip("`"): cells[1] for cells in rows if len(cells) == 3}
+    for key in ("candidates", "per_case", "min_sensitivity"):
+        assert table[key] == f"{getattr(defaults, key):g}"
+    assert [task for task in PHRASINGS if f"`{task}`" not in text] == []
+    (recipe,) = (yaml.safe_load(block.text) for block in blocks(page) if block.info == "yaml")
+    config.parse_recipe(recipe, where=name_of(page), base=ROOT)
 
 
 def test_every_transformation_and_every_window_is_explained() -> None:

@@ -1,6 +1,5 @@
 """Families of modalities."""
 
-
 from mie.images import families
 from mie.vocabulary import MODALITIES
 

@@ -35,8 +35,8 @@ def candidates(
             row["id"], row["sha256"], strata, (entry.place,), (row["id"],), painted=painted, several=several
         )
         if kind == "questions":
-            if row["group"] is not None:
-                dialogues[row["source"], row["group"]].append((row["turn"] or 0, one))
+            if row["group"] is not None and row["turn"] is not None:
+                dialogues[row["source"], row["group"]].append((row["turn"], one))
         elif kind != "mask" or painted or (regions is not None and one.sample_id in regions):
             yield one
     for turns in dialogues.values():

@@ -4,8 +4,9 @@
 
 A data set is a folder of FOLDER that carries the name of a catalogue entry. Held out is the test split of
 examples/perception.yaml, which the shipped experts never saw. Holes are real lesion shapes of other patients
-of the family, placed on tissue away from lesions. Images are scaled to 256 pixels on the longer side. Each fill is
-blended as `BLEND` says. Written to OUT: results.json, results.md, and sheets truth | hole | each method.
+of the family, placed on tissue away from lesions. Images are scaled to 256 pixels on the longer side. Each
+fill is blended as `BLEND` says. Written to OUT: results.json, results.md, and sheets truth | hole | each
+method.
 """
 
 from __future__ import annotations

@@ -32,6 +32,7 @@ class Bright(torch.nn.Module):
 
     def __init__(self, perspective, presence=3.0, sure=5.0):
         super().__init__()
+        self.config = tiny.CONFIG
         self.logits = sure * (torch.arange(3) == tiny.PERSPECTIVES[perspective])
         self.chance = presence
         self.seen = []
@@ -39,7 +40,7 @@ class Bright(torch.nn.Module):
     def reader(self, tokens, mask):
         return SimpleNamespace(perspective=self.logits[None].float())
 
-    def forward(self, image, tokens, mask):
+    def forward(self, image, tokens, mask, hole=None):
         self.seen.append(tuple(image.shape))
         logit = 40 * (image.mean(1) - 0.5)
         overlay = torch.stack([logit - 3, logit, -logit.abs() - 9], 1)

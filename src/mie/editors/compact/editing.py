@@ -75,8 +75,8 @@ def _average_mirrored(
         ):
             view, maps = seen[at][number]
             mean = Maps(
-                (maps.overlay + other.overlay[..., ::-1]) / 2,
-                (maps.residual + other.residual[..., ::-1]) / 2,
+                np.float32(0.5) * (maps.overlay + other.overlay[..., ::-1]),
+                np.float32(0.5) * (maps.residual + other.residual[..., ::-1]),
                 (maps.presence + other.presence) / 2,
                 maps.change,
             )

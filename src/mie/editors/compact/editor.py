@@ -26,8 +26,8 @@ class Compact(Editor):
     """A small network that paints, restores and transfers by instruction.
 
     `compact` uses the weights that ship with the package, `compact:PATH` those of a file. `size` forces the
-    longer side that the network works at (0: chosen by `views`). `tta=flip` also shows it every image mirrored
-    and takes the mean.
+    longer side that the network works at (0: chosen by `views`). `tta=flip` also shows it every image
+    mirrored and takes the mean.
     """
 
     batch_size = 8

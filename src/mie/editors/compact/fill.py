@@ -1,4 +1,4 @@
-"""A smooth surface over a hole, as the network's starting point: what lies around it, averaged more and more."""
+"""A smooth surface over a hole, the network's starting point: what lies around it, averaged more and more."""
 
 from __future__ import annotations
 

@@ -64,6 +64,9 @@ class ModelConfig(Strict):
     detail: int = Field(0, ge=0, description="blocks of a branch at full resolution")
     dropout: float = Field(0, ge=0, lt=1)
     drop_path: float = Field(0, ge=0, lt=1)
+    change: bool | None = Field(
+        None, description="the gate for modification; where it is trained, by default"
+    )
     texture: float = Field(0.1, ge=0, description="what the grain of modifications weighs")
 
 
@@ -81,6 +84,8 @@ class Compact(Trainee):
         self._packs = [read_pack(self.config.path(path)) for path in self.data.packs]
         self._leave_out()
         self._refuse_empty_shares()
+        if self._modifies() and not self._gated():
+            raise ConfigError("modification needs its gate", where="model.change", found=False)
         packs = [pack.facts["digest"] for pack in self._packs]
         return {"packs": packs} if trunk is None else {"packs": packs, "trunk": digest(trunk)}
 
@@ -92,7 +97,12 @@ class Compact(Trainee):
         encoder = EmbeddingCache(encoder=TextEncoder(device=str(device)))
         tokens, mask = encoder.encode(self.pool.prompts.texts)
         self.tokens, self.token_mask = tokens.to(device), mask.to(device)
-        rows = [(pack, row) for pack in self._packs for row in pack.rows if row.fold == VALIDATION]
+        rows = [
+            (pack, row)
+            for pack in self._packs
+            for row in pack.rows
+            if row.fold == VALIDATION and row.perspective in self.data.shares
+        ]
         self.validation = Validation(rows, self.data.validate_rows, encoder, device, self.config.seed)
 
     def model(self) -> nn.Module:
@@ -125,7 +135,7 @@ class Compact(Trainee):
 
     def loss(self, model: nn.Module, batch: Any, step: int) -> tuple[Tensor, dict[str, Tensor]]:
         views = self.pool.views(batch, batch["seed"])
-        hole = (views.hole,) if self._modifies() else ()
+        hole = (views.hole,) if self._gated() else ()
         heads = model(views.image, self.tokens[views.prompt].float(), self.token_mask[views.prompt], *hole)
         return _sum(views, heads, self.texture, self.shape.texture)
 
@@ -144,11 +154,14 @@ class Compact(Trainee):
             shape.widths,
             shape.down,
             shape.up,
-            change=self._modifies(),
+            change=self._gated(),
             detail=shape.detail,
             dropout=shape.dropout,
             drop_path=shape.drop_path,
         )
+
+    def _gated(self) -> bool:
+        return self._modifies() if self.shape.change is None else self.shape.change
 
     def _modifies(self) -> bool:
         return "modification" in self.data.shares

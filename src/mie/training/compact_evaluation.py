@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,52 +18,58 @@ from mie.analysis.bootstrap import bootstrap_macro, bootstrap_mean
 from mie.editors.base import Request
 from mie.editors.compact.editing import edit_all
 from mie.editors.compact.inference import Inference
+from mie.records import Pixels
 from mie.training.compact_validation import make_case, score_case
 from mie.training.pack import Pack, Row
 
+Edit = Callable[[Sequence[Request]], list[Pixels]]
 _BATCH: Final = 32
 _SCORERS: Final = 8
+_FACTS: Final = ("id", "perspective", "task", "target", "key", "source", "modality")
+
+
+def compact_edit(weights: Path, *, device: str = "auto", flip: bool = False) -> Edit:
+    """The editor of a weights file, for `evaluate`."""
+    inference = Inference.load(weights, device)
+    return lambda requests: [edited.image for edited in edit_all(inference, requests, flip=flip)]
 
 
 def evaluate(
-    weights: Path,
     rows: Sequence[tuple[Pack, Row]],
+    edit: Edit,
     *,
-    device: str = "auto",
-    flip: bool = False,
     unseen: bool = True,
     seed: int = 0,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> list[dict[str, Any]]:
-    """One record for each row and wording: its facts, and `scores` (`score_case`)."""
-    inference = Inference.load(weights, device)
+    """One record for each row and wording: its facts, and `scores` (`score_case`).
+
+    Not `unseen`: only wordings that were trained on.
+    """
     rng = np.random.default_rng(seed)
     cases = []
     for pack, row in rows:
         cases.append(make_case(pack, row, seen=True, rng=rng))
         if unseen and pack.asks[row.ask].held_out:
             cases.append(make_case(pack, row, seen=False, rng=rng))
-    records: list[dict[str, Any]] = []
+    waiting: list[Future[dict[str, float]]] = []
     with ThreadPoolExecutor(_SCORERS) as pool:
-        waiting: list[Any] = []
         for start in range(0, len(cases), _BATCH):
             some = cases[start : start + _BATCH]
-            requests = [Request(case.image, case.wording.prompt) for case in some]
-            edits = edit_all(inference, requests, flip=flip)
+            made = edit([Request(case.image, case.wording.prompt) for case in some])
             # Scored beside the network's work on the next ones.
-            waiting += [
-                pool.submit(score_case, case, edit.image) for case, edit in zip(some, edits, strict=True)
-            ]
+            waiting += [pool.submit(score_case, *one) for one in zip(some, made, strict=True)]
             progress(start + len(some), len(cases))
-        for case, job in zip(cases, waiting, strict=True):
-            row = case.row
-            facts = {
-                n: getattr(row, n)
-                for n in ("id", "perspective", "task", "target", "key", "source", "modality")
-            }
-            patient = row.patient_id or f"{row.source}//{row.id}"
-            records.append({**facts, "patient": patient, "seen": case.seen, "scores": job.result()})
-    return records
+        scores = [job.result() for job in waiting]
+    return [
+        {
+            **{name: getattr(case.row, name) for name in _FACTS},
+            "patient": case.row.patient_id or f"{case.row.source}//{case.row.id}",
+            "seen": case.seen,
+            "scores": score,
+        }
+        for case, score in zip(cases, scores, strict=True)
+    ]
 
 
 def summary(

@@ -16,6 +16,19 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+_TURNED: Final = ("microscopy", "dermoscopy", "endoscopy")  # pictures without an upright
+_SIDED: Final = ("left", "right")
+
+
+def may_turn(modality: str) -> bool:
+    """Whether such an image may be turned freely and stood on its head."""
+    return modality in _TURNED
+
+
+def may_flip(target: str) -> bool:
+    """Whether an image may be mirrored without giving the target a wrong name."""
+    return not any(word in target.split() for word in _SIDED)
+
 
 @dataclass(frozen=True, slots=True)
 class Strength:

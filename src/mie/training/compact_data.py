@@ -21,13 +21,14 @@ from mie.training.augment import (
     cropped,
     cut_out,
     histograms_mixed,
+    may_flip,
+    may_turn,
     moved,
     recoloured,
 )
 from mie.training.fresh_holes import FreshHoles, healthy_pictures, hole_ask
 from mie.training.mixture import Groups, counts
 from mie.training.modification_data import (
-    SIDED,
     Changed,
     Modifications,
     change_views,
@@ -40,7 +41,6 @@ from mie.vocabulary import PERSPECTIVES
 
 SIDE: Final = 256
 LARGE: Final = 512
-_TURNED: Final = ("microscopy", "dermoscopy", "endoscopy")  # pictures without an upright
 _TINY: Final = 50  # rows of a group below which its masks are smoothed
 
 
@@ -203,8 +203,7 @@ class CompactData:
                 if vain:
                     ask = elsewhere[int(rng.integers(len(elsewhere)))]
                 prompt, colours = self._wording(rng, ask)
-                flips = not any(word in row.target.split() for word in SIDED)
-                turns = row.modality in _TURNED
+                flips, turns = may_flip(row.target), may_turn(row.modality)
                 smooth = self._smooth[at]
                 painted.append(
                     _Painted(large, place, prompt, colours, vain, grey, flips, turns, row.modality, smooth)
@@ -213,7 +212,7 @@ class CompactData:
             for at in self.mended.draw(rng, number.get("transformation", 0)):
                 row, large, place, ask, grey = self._mended[at]
                 prompt, _ = self._wording(rng, ask)
-                mended.append(_Mended(large, place, prompt, grey, row.modality in _TURNED))
+                mended.append(_Mended(large, place, prompt, grey, may_turn(row.modality)))
         return {
             "painted": sorted(painted, key=lambda item: item.large),
             "mended": sorted(mended, key=lambda item: item.large),
@@ -235,13 +234,13 @@ class CompactData:
                 removal = row.task == "removal"
                 vain = removal and bool(rng.random() < absent)
                 still = row.task == "addition" or names_a_place(self.prompts.texts[prompt])
-                turns = row.modality in _TURNED and not still
+                turns = may_turn(row.modality) and not still
                 items.append(Changed(large, False, place, prompt, grey, not still, turns, removal, vain))
         if self.fresh is not None:
             for at in self.fresh.groups.draw(rng, new):
                 one = self.fresh.shown[at]
                 prompt, _ = self._wording(rng, self._hole_asks[one.modality])
-                turns = one.modality in _TURNED
+                turns = may_turn(one.modality)
                 items.append(Changed(one.large, True, int(at), prompt, one.grey, True, turns, False, False))
         return items
 

@@ -17,9 +17,9 @@ def overlay_loss(
 ) -> Tensor:
     """Cross-entropy per pixel and Dice per asked colour, `(B,)`.
 
-    `logits`, `wanted` are `(B, 3, H, W)`; `counted (B, 1, H, W)` leaves out what lies beside the image;
-    `asked (B, 3)` says which colours stand for something: an empty map has no Dice. `smooth (B,)` draws the
-    cross-entropy's targets that far towards one half. Any number of maps will do in place of 3.
+    `logits`, `wanted` are `(B, C, H, W)`, one map per colour; `counted (B, 1, H, W)` leaves out what lies
+    beside the image; `asked (B, C)` says which maps have a Dice. `smooth (B,)` draws the cross-entropy's
+    targets that far towards one half.
     """
     weight = counted.to(logits.dtype)
     area = weight.sum((1, 2, 3)).clamp(min=1)

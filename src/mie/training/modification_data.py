@@ -19,10 +19,9 @@ from mie.training.mixture import Groups
 from mie.training.pack import Pack, Row, as_rgb
 from mie.training.pools import Pool, letterbox
 
-SIDED: Final = ("left", "right")
 # A place in words: mirrored, the words would be wrong.
 _PLACED: Final = frozenset(
-    (*SIDED, "upper", "lower", "top", "bottom", "clock", "nasal", "temporal", "medial")
+    ("left", "right", "upper", "lower", "top", "bottom", "clock", "nasal", "temporal", "medial")
 )
 _GAMMA: Final = 0.25  # log: both halves of a pair, so that white stays white
 

@@ -12,6 +12,8 @@ from mie.vocabulary import nearest_name
 
 _OURS: Final = {
     "compact": "mie.training.compact:Compact",
+    "flux-fill-lora": "mie.training.flux_lora:FluxFillLora",
+    "inpainter": "mie.training.inpainter:Inpainter",
     "segmenter": "mie.training.segmenter:Segmenter",
 }
 

@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from mie.editors.base import Edited, EditError, Editor, Request, Turn
-from mie.editors.compact.shipped import shipped_weights
 from mie.editors.compact.views import STRIDE
 from mie.errors import ConfigError
 from mie.images.files import digest
+from mie.networks.shipped import COMPACT, shipped_weights
 from mie.records import Pixels
 
 if TYPE_CHECKING:
     from mie.editors.compact.inference import Inference
 
 _LARGEST: Final = 2048  # the option `size`
+_FIX: Final = "train with `mie train` and give the file's path, as in --editor compact:PATH"
 _NEEDS: Final = ("torch", "safetensors", "transformers")
 
 
@@ -53,7 +54,7 @@ class Compact(Editor):
             raise ConfigError("no such precision", expected="auto, fp32 or bf16", found=precision)
         if tta not in ("none", "flip"):
             raise ConfigError("no such test-time averaging", expected="none or flip", found=tta)
-        self.weights = shipped_weights() if weights is None else Path(weights).expanduser()
+        self.weights = shipped_weights(COMPACT, fix=_FIX) if weights is None else Path(weights).expanduser()
         if not self.weights.is_file():
             raise ConfigError("no such weights file", where=self.weights)
         self._size, self._device, self._precision = size, device, precision

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from mie.editors.compact.fill import smooth_fill
 from mie.editors.compact.layers import Attention, Block, Detail, attend
-from mie.editors.compact.trunk import TAPS, Trunk
+from mie.networks.trunk import TAPS, Trunk
 from mie.vocabulary import COLOURS, PERSPECTIVES
 
 TEXT_WIDTH: Final = 384

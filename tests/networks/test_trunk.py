@@ -5,8 +5,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="the compact editor needs the extra `models`")
 import torch.nn.functional as F  # noqa: E402, N812
 
-from mie.editors.compact.trunk import TAPS, Trunk  # noqa: E402
 from mie.errors import MieError  # noqa: E402
+from mie.networks.trunk import SHORT_TAPS, TAPS, Trunk  # noqa: E402
 
 # MobileNetV2 (Sandler et al., 2018), table 2, written out: (channels in, channels out, expansion, stride).
 BLOCKS = [
@@ -88,6 +88,18 @@ def test_folded_norms_change_nothing():
         scale = b.std()
         torch.testing.assert_close(a / scale, b / scale, rtol=0, atol=1e-6)
         assert ((a - untrained).abs() > 0.1 * scale).any()
+
+
+@torch.no_grad()
+def test_a_short_trunk_is_the_beginning_of_the_whole_one():
+    state = pretrained()
+    short, image = Trunk(SHORT_TAPS), torch.rand(1, 3, 64, 64, generator=torch.Generator().manual_seed(2))
+    short.load_pretrained(state)
+    whole = unfolded(state, image)
+    for at, found in zip(SHORT_TAPS, short(image), strict=True):
+        torch.testing.assert_close(found, whole[at], rtol=1e-3, atol=1e-3 * whole[at].std().item())
+        assert found.shape[1] == SHORT_TAPS[at]
+    assert len(short.features) == 11
 
 
 def test_the_last_layer_of_each_stride_is_tapped():

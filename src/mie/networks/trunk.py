@@ -27,18 +27,21 @@ _STAGES: Final = (
 )
 # Blocks after which a stride ends, and the channels there: strides 2, 4, 8, 16, 32.
 TAPS: Final = {1: 16, 3: 24, 6: 32, 13: 96, 17: 320}
+# The same without the heavy end: an eighth of the weights, strides 2, 4, 8, 16.
+SHORT_TAPS: Final = {1: 16, 3: 24, 6: 32, 10: 64}
 _MEAN: Final = (0.485, 0.456, 0.406)
 _STD: Final = (0.229, 0.224, 0.225)
 
 
 class Trunk(nn.Module):
-    """`(B, 3, H, W)` in [0, 1] to five feature maps, finest first."""
+    """`(B, 3, H, W)` in [0, 1] to one feature map per tap, finest first; later layers are left out."""
 
     mean: Tensor
     std: Tensor
 
-    def __init__(self) -> None:
+    def __init__(self, taps: Mapping[int, int] = TAPS) -> None:
         super().__init__()
+        self.taps = frozenset(taps)
         self.register_buffer("mean", torch.tensor(_MEAN).view(1, 3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(_STD).view(1, 3, 1, 1), persistent=False)
         layers: list[nn.Module] = [nn.Sequential(nn.Conv2d(3, 32, 3, 2, 1), nn.ReLU6())]
@@ -47,14 +50,14 @@ class Trunk(nn.Module):
             for at in range(repeats):
                 layers.append(_Inverted(width, channels, expansion, stride if at == 0 else 1))
                 width = channels
-        self.features = nn.ModuleList(layers)
+        self.features = nn.ModuleList(layers[: max(taps) + 1])
 
     def forward(self, image: Tensor) -> list[Tensor]:
         x = (image - self.mean) / self.std
         found = []
         for at, layer in enumerate(self.features):
             x = layer(x)
-            if at in TAPS:
+            if at in self.taps:
                 found.append(x)
         return found
 

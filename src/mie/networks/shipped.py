@@ -8,7 +8,7 @@ from typing import Final
 from mie.errors import ConfigError, MieError
 from mie.images.files import digest
 
-FOLDER: Final = Path(__file__).parents[2] / "weights"
+FOLDER: Final = Path(__file__).parents[1] / "weights"
 COMPACT: Final = "compact.safetensors"
 # File name -> SHA-256. A file that is not named here is not ours.
 SHIPPED: Final[dict[str, str]] = {
@@ -16,15 +16,11 @@ SHIPPED: Final[dict[str, str]] = {
 }
 
 
-def shipped_weights(name: str = COMPACT) -> Path:
-    """The file of that name inside this package, checked."""
+def shipped_weights(name: str, *, fix: str) -> Path:
+    """The file of that name inside this package, checked. `fix`: what to do where there is none."""
     path = FOLDER / name
     if name not in SHIPPED or not path.is_file():
-        raise ConfigError(
-            "no weights in this installation",
-            where=path,
-            fix="train with `mie train` and give the file's path, as in --editor compact:PATH",
-        )
+        raise ConfigError("no weights in this installation", where=path, fix=fix)
     found = digest(path)
     if found != SHIPPED[name]:
         raise MieError(

@@ -1,0 +1,69 @@
+"""Modality families: images so alike that one inpainter and one detector serve them all.
+
+Pure data, so that training on a bare machine can import it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Final, NamedTuple
+
+FAMILIES: Final = ("dermoscopy", "endoscopy", "ultrasound", "mri", "ct", "fundus", "xray")
+
+# Families whose images have three equal channels; whatever fills them must too.
+GREY: Final = frozenset({"ultrasound", "mri", "ct", "xray"})
+
+_OF: Final = {
+    "CT": "ct",
+    "MRI": "mri",
+    "X-ray": "xray",
+    "ultrasound": "ultrasound",
+    "endoscopy": "endoscopy",
+    "fundus": "fundus",
+    "dermoscopy": "dermoscopy",
+}
+_NEAREST: Final = {**_OF, "surgical photo": "endoscopy"}
+
+
+class Margin(NamedTuple):
+    """How far a lesion is dilated before it is filled: the larger of the two."""
+
+    share: float  # of the lesion's equivalent diameter, 2 sqrt(area / pi)
+    least: int  # pixels
+
+
+# Ultrasound lesions cast halos, pigment and polyp rims fade out slowly; exudates and scans are crisp.
+MARGIN: Final[dict[str, Margin]] = {
+    "dermoscopy": Margin(0.12, 4),
+    "endoscopy": Margin(0.10, 4),
+    "ultrasound": Margin(0.12, 4),
+    "mri": Margin(0.10, 3),
+    "ct": Margin(0.10, 3),
+    "fundus": Margin(0.15, 3),
+    "xray": Margin(0.15, 4),
+}
+
+_HELD_OUT: Final = 0.2
+
+
+def family_of(modality: str) -> str | None:
+    """The family of a name in `vocabulary.MODALITIES`; None where there is none (microscopy, OCT, ...)."""
+    return _OF.get(modality)
+
+
+def nearest_family(modality: str) -> str | None:
+    """`family_of`, or the family that looks most like it: a stand-in that a user has to allow."""
+    return _NEAREST.get(modality)
+
+
+def is_held_out(source: str, patient: str) -> bool:
+    """Whether a patient is kept from training inpainters and detectors: one in five, the same for ever.
+
+    `patient` is a case's `patient_id`, else its `case_id`. A `patient_id` is `cohort/patient`, the same in
+    every data set of a cohort, so the data set's name does not count there. What a data set calls test is
+    held out too; that is the caller's to know.
+    """
+    subject = patient if "/" in patient else f"{source}//{patient}"
+    text = json.dumps(["held out", subject], ensure_ascii=True, separators=(",", ":"))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2**64 < _HELD_OUT

@@ -1,0 +1,52 @@
+"""What an inpainter is: an image with a hole goes in, the image with tissue in the hole comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+
+from mie.errors import ConfigError, ImageError
+from mie.records import Mask, Pixels
+
+
+class Inpainter(Protocol):
+    """Fills a hole with healthy tissue."""
+
+    @property
+    def name(self) -> str:
+        """As in the registry."""
+        ...
+
+    def fill(self, image: Pixels, mask: Mask, *, seed: int) -> Pixels:
+        """`(H, W, 3) uint8` with the hole filled; `mask` is `(H, W) bool`, true in the hole.
+
+        What stands under the hole must not influence the result. Any size; same seed, same bytes. Pixels
+        outside the hole may come back changed: `blend` restores them. ImageError where there is nothing to
+        fill from.
+        """
+        ...
+
+
+def check_hole(image: Pixels, mask: Mask) -> None:
+    """ImageError unless the two fit and something outside the hole is left."""
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+        raise ImageError(
+            "not an 8-bit RGB image", expected="(H, W, 3) uint8", found=f"{image.shape} {image.dtype}"
+        )
+    if mask.shape != image.shape[:2] or mask.dtype != np.bool_:
+        raise ImageError(
+            "the hole does not fit the image",
+            expected=f"{image.shape[:2]} bool",
+            found=f"{mask.shape} {mask.dtype}",
+        )
+    if mask.all():
+        raise ImageError("the hole covers the whole image: nothing to fill it from")
+
+
+def refuse_arguments(name: str, argument: str | None, options: Mapping[str, str]) -> None:
+    """ConfigError when a spec gives more than the name to an inpainter that takes nothing else."""
+    if argument is not None or options:
+        given = argument if argument is not None else ", ".join(options)
+        raise ConfigError(f"inpainter {name!r} takes no argument and no options", found=given)

@@ -1,0 +1,49 @@
+"""Holes that close from the rim inwards, by OpenCV: Telea 2004, and Navier-Stokes (Bertalmio 2001).
+
+Both carry grey levels inwards and draw no texture: the floor that every other inpainter is measured against.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import cv2
+import numpy as np
+
+from mie.inpainters.base import Inpainter, check_hole, refuse_arguments
+from mie.records import Mask, Pixels
+
+_RADIUS: Final = 5  # pixels that a pixel is filled from
+
+
+def closed(image: Pixels, mask: Mask, method: int, radius: int) -> Pixels:
+    """`cv2.inpaint` of `(H, W, C) uint8`, a function of what is outside the hole alone."""
+    # OpenCV starts from the hole's own content in places, and reads beyond images one pixel wide or high.
+    twice = [(0, side == 1) for side in mask.shape]
+    blank = np.pad(np.where(mask[..., None], np.uint8(0), image), [*twice, (0, 0)], mode="edge")
+    filled = cv2.inpaint(blank, np.pad(mask, twice, mode="edge").astype(np.uint8), radius, method)
+    return np.asarray(filled).reshape(blank.shape)[: mask.shape[0], : mask.shape[1]]
+
+
+@dataclass(frozen=True, slots=True)
+class Diffusion:
+    """`cv2.inpaint`; the seed changes nothing."""
+
+    name: str
+    method: int
+
+    def fill(self, image: Pixels, mask: Mask, *, seed: int) -> Pixels:
+        check_hole(image, mask)
+        return closed(image, mask, self.method, _RADIUS)
+
+
+def open_telea(argument: str | None, options: Mapping[str, str], family: str) -> Inpainter:
+    refuse_arguments("telea", argument, options)
+    return Diffusion("telea", cv2.INPAINT_TELEA)
+
+
+def open_navier_stokes(argument: str | None, options: Mapping[str, str], family: str) -> Inpainter:
+    refuse_arguments("navier-stokes", argument, options)
+    return Diffusion("navier-stokes", cv2.INPAINT_NS)

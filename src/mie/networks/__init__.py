@@ -1,0 +1,1 @@
+"""What our trained networks share: weights as files, and the files that ship."""

@@ -1,0 +1,163 @@
+"""A network's weights as a file: eight bits per weight, one scale per output channel.
+
+A safetensors file. The weights of convolutions and linear layers are int8 with a float16 scale per output
+channel beside them (`<name>.scale`), w = scale * q with q in -127..127; everything else is float16. The
+header's entry `mie` is a JSON object: the format, the network's shape (`config`), what the trainer had to
+say (`meta`), and the SHA-256 of all tensors, so that a flipped bit is found wherever the file came from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from mie.errors import ConfigError, MieError
+from mie.images.files import atomic_path
+
+_SCALE: Final = ".scale"
+_LEVELS: Final = 127
+_SHOWN: Final = 4  # differences that are named
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """What a file holds: the state in float32, the network's shape, and what the trainer had to say."""
+
+    state: dict[str, Tensor]
+    config: dict[str, Any]
+    meta: dict[str, Any]
+
+
+def save(
+    path: Path,
+    state: Mapping[str, Tensor],
+    *,
+    format: str,
+    config: Mapping[str, Any],
+    meta: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a network's `state_dict` to `path`, whole or not at all. The same state gives the same bytes."""
+    bad = [name for name, tensor in state.items() if not torch.isfinite(tensor).all()]
+    if bad:
+        raise MieError("weights that are not finite", where=path, found=_listed(bad))
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in state.items():
+        if name.endswith("weight") and tensor.ndim >= 2:
+            tensors[name], tensors[name + _SCALE] = quantise(tensor)
+        else:
+            tensors[name] = tensor.detach().to("cpu", torch.float16).contiguous()
+    header = {"format": format, "config": dict(config), "meta": dict(meta or {}), "sha256": _digest(tensors)}
+    with atomic_path(path) as temporary:
+        # One entry: safetensors writes several in no fixed order.
+        save_file(tensors, temporary, {"mie": json.dumps(header, sort_keys=True)})
+
+
+def load(path: Path, *, format: str) -> Weights:
+    """The weights of that format in a file. `MieError` for one that is damaged or not ours."""
+    if not path.is_file():
+        raise ConfigError("no such weights file", where=path)
+    try:
+        with safe_open(path, framework="pt") as file:
+            text = (file.metadata() or {}).get("mie")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+    except (SafetensorError, OSError) as error:
+        raise MieError("the weights file is damaged", where=path, found=error) from None
+    header = _header(text, path, format)
+    if _digest(tensors) != header["sha256"]:
+        raise MieError(
+            "the weights file is damaged",
+            where=path,
+            expected=f"tensors with SHA-256 {header['sha256']}",
+            found=_digest(tensors),
+            fix="get the file again",
+        )
+    state = {
+        name: dequantise(tensor, tensors[name + _SCALE]) if tensor.dtype == torch.int8 else tensor.float()
+        for name, tensor in tensors.items()
+        if not name.endswith(_SCALE)
+    }
+    return Weights(state, header["config"], header["meta"])
+
+
+def fit(net: nn.Module, state: Mapping[str, Tensor], where: Path) -> None:
+    """Give the state to the network, which must be of the very shape that the state was saved from."""
+    known = net.state_dict()
+    differing = [
+        f"{name}: {_shape(known.get(name))} here, {_shape(state.get(name))} in the file"
+        for name in sorted({*known, *state})
+        if _shape(known.get(name)) != _shape(state.get(name))
+    ]
+    if differing:
+        raise MieError(
+            "the weights are those of another architecture",
+            where=where,
+            found=_listed(differing),
+            fix="use the version of mie that trained them, or train again",
+        )
+    net.load_state_dict(state, assign=True)
+
+
+def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """`(out, ...)` as int8, and float16 scales `(out,)`: per channel, symmetric, rounded to nearest.
+
+    The error is at most half a scale: the scale is rounded up to a float16, so that the largest weight fits.
+    """
+    weight = weight.detach().to("cpu", torch.float32)
+    rows = weight.flatten(1)
+    exact = rows.abs().amax(1) / _LEVELS
+    scale = exact.half()
+    scale = torch.where(scale.float() < exact, _next_up(scale), scale)
+    divisor = torch.where(scale > 0, scale, 1).float()
+    whole = (rows / divisor[:, None]).round().clamp(-_LEVELS, _LEVELS).to(torch.int8)
+    return whole.view(weight.shape), scale
+
+
+def dequantise(whole: Tensor, scale: Tensor) -> Tensor:
+    return whole.float() * scale.float().view(-1, *[1] * (whole.ndim - 1))
+
+
+def _next_up(scale: Tensor) -> Tensor:
+    """The next larger float16 of values that are not negative: their bits, plus one."""
+    return (scale.view(torch.int16) + 1).view(torch.float16)
+
+
+def _header(text: str | None, path: Path, format: str) -> dict[str, Any]:
+    try:
+        header = json.loads(text or "{}")
+    except ValueError:
+        header = {}
+    if header.get("format") != format:
+        raise MieError(
+            f"not a weights file of the {format.rpartition(' ')[0]}",
+            where=path,
+            expected=f"a file of the format {format!r}, as `mie train` writes it",
+            found=header.get("format") or "no such header",
+        )
+    return dict(header)
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    whole = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        whole.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
+        whole.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
+    return whole.hexdigest()
+
+
+def _shape(tensor: Tensor | None) -> str:
+    return "nothing" if tensor is None else "×".join(map(str, tensor.shape)) or "one number"
+
+
+def _listed(names: list[str]) -> str:
+    more = f"; and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return "; ".join(names[:_SHOWN]) + more

@@ -1,0 +1,63 @@
+"""Thresholds: chosen on some patients, judged on others."""
+
+from __future__ import annotations
+
+import pytest
+
+from mie.detectors.quality import Counts
+from mie.detectors.thresholds import DEFAULT, LEVELS, Measured, best_level, choose
+
+
+def image(patient: str, best: float, *, elsewhere: float = 0.2, at_best: float = 0.9) -> Measured:
+    """One lesion, found at every level; DICE is high at one level alone."""
+    counts = tuple(Counts(1, 1, 1, 0, at_best if level == best else elsewhere) for level in LEVELS)
+    return Measured(patient, 0.5, counts)
+
+
+def test_the_level_with_the_best_dice_is_chosen() -> None:
+    assert LEVELS[best_level([image("a", 0.3), image("b", 0.3)], "dice")] == 0.3
+
+
+def test_among_equals_the_middle() -> None:
+    assert LEVELS[best_level([image("a", 2.0)], "dice")] == DEFAULT
+
+
+def test_each_half_is_judged_at_the_threshold_of_the_other() -> None:
+    # Patients a and c fall into one half, b and d into the other. Each half is best where the other is bad.
+    measured = [image("a", 0.2), image("b", 0.7), image("c", 0.2), image("d", 0.7, at_best=0.95)]
+    chosen = choose(measured, by="dice")
+    assert chosen.quality is not None
+    assert chosen.quality.dice == pytest.approx(0.2)
+    assert chosen.threshold == 0.7  # what is used is the best on all
+    assert (chosen.patients, chosen.crossed) == (4, True)
+
+
+def test_a_threshold_that_holds_everywhere_keeps_its_worth() -> None:
+    chosen = choose([image(name, 0.25) for name in "abcd"], by="dice")
+    assert (chosen.threshold, chosen.quality.dice) == (0.25, pytest.approx(0.9))
+    body = chosen.as_json()
+    assert (body["threshold"], body["patients"], body["images"]) == (0.25, 4, 4)
+    assert "cross-fitted" in body["threshold_chosen"]
+
+
+def test_images_of_one_patient_stay_together() -> None:
+    measured = [image("a", 0.2), image("a", 0.7, at_best=0.95), image("b", 0.2)]
+    # b is judged at what is best for a's two images, a's at what is best for b.
+    assert [c.dice for c in choose(measured, by="dice").counts] == [0.9, 0.2, 0.2]
+
+
+def test_by_lesions_finding_counts_as_much_as_outlining() -> None:
+    def lesions(level: float) -> Counts:
+        return Counts(2, 2, 2, 0, 0.6) if level == 0.3 else Counts(2, 1, 4, 3, 0.7)
+
+    measured = [Measured(name, 0.5, tuple(map(lesions, LEVELS))) for name in "ab"]
+    assert choose(measured, by="lesions").threshold == 0.3
+    assert choose(measured, by="dice").threshold == DEFAULT
+
+
+def test_one_patient_or_none_chooses_nothing() -> None:
+    alone = choose([image("a", 0.2)], by="dice")
+    assert (alone.threshold, alone.quality.dice, alone.crossed) == (DEFAULT, 0.2, False)
+    assert alone.as_json()["threshold_chosen"] == "not chosen"
+    nobody = choose([], by="dice")
+    assert (nobody.threshold, nobody.quality, nobody.as_json()) == (DEFAULT, None, None)

@@ -1,6 +1,8 @@
-"""Contact sheets of a transformation dataset, one per target.
+"""Contact sheets of a dataset: of transformation one per target, of modification one per modality.
 
     python examples/contact_sheets.py DATASET -o FOLDER
+
+A modification sheet shows pairs: with the lesion | with a white hole | without the lesion.
 
 With `--compare ct_metal`, pairs that a data set brought stand on the left and those that mie simulated on the
 right: judge for yourself how real the physics looks. The dataset must hold both kinds.
@@ -12,7 +14,6 @@ import argparse
 import json
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from PIL import Image
 
 import mie
 from mie.records import Sample
-from mie.report.contact_sheet import contact_sheet
+from mie.report.contact_sheet import contact_sheet, pair_sheet
 from mie.store.schema import sample_from_row
 
 
@@ -38,10 +39,11 @@ def main() -> None:
     dataset = mie.Dataset(options.dataset)
     by_target = ids_by_target(dataset, options.compare)
     if not by_target:
-        raise SystemExit(f"{options.dataset} has no {options.compare or 'transformation'} samples")
+        wanted = options.compare or "transformation or modification"
+        raise SystemExit(f"{options.dataset} has no {wanted} samples")
     drawn = {group: draw(found, options.count, options.seed) for group, found in by_target.items()}
-    wanted = {sample_id for ids in drawn.values() for sample_id in ids}
-    samples = {row["id"]: sample_from_row(row) for row in dataset.rows() if row["id"] in wanted}
+    shown = {sample_id for ids in drawn.values() for sample_id in ids}
+    samples = {row["id"]: sample_from_row(row) for row in dataset.rows() if row["id"] in shown}
 
     options.output.mkdir(parents=True, exist_ok=True)
     if options.compare:
@@ -60,11 +62,16 @@ def main() -> None:
 
 
 def ids_by_target(dataset: mie.Dataset, compare: str | None) -> dict[str, list[tuple[str, str]]]:
-    """(id, what it shows) by target; of one target to compare, by "brought" and "simulated"."""
+    """(id, what it shows) by target; of one target to compare, by "brought" and "simulated".
+
+    Of modification the removals, by modality.
+    """
     found = defaultdict(list)
-    table = dataset.table(["id", "perspective", "source", "params"])
-    for sample_id, perspective, source, text in zip(*table.values(), strict=True):
+    table = dataset.table(["id", "perspective", "task", "modality", "source", "params"])
+    for sample_id, perspective, task, modality, source, text in zip(*table.values(), strict=True):
         params = json.loads(text)
+        if task == "removal" and compare is None:
+            found[f"modification_{modality.replace(' ', '_')}"].append((sample_id, source))
         if perspective != "transformation" or compare not in (None, params["key"]):
             continue
         kind = "brought" if params["made"] == "pair" else "simulated"
@@ -83,8 +90,9 @@ def draw(found: list[tuple[str, str]], count: int, seed: int) -> list[str]:
     return [sample_id for _, sample_id in sorted(turns, key=lambda turn: turn[0])[:count]]
 
 
-def write(samples: Iterable[Sample], path: Path, *, columns: int, cell: int) -> None:
-    sheet = contact_sheet(samples, columns=columns, cell=cell)
+def write(samples: list[Sample], path: Path, *, columns: int, cell: int) -> None:
+    pairs = all(sample.task == "removal" for sample in samples)
+    sheet = (pair_sheet if pairs else contact_sheet)(samples, columns=columns, cell=cell)
     grey = bool((np.ptp(sheet, axis=2) == 0).all())
     Image.fromarray(sheet[..., 0] if grey else sheet).save(path, optimize=True)
     print(path)

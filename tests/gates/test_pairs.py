@@ -47,6 +47,9 @@ def test_the_limit_is_the_users() -> None:
 
 def test_without_a_region_the_goal_tells_samples_apart() -> None:
     one = {"input": b"a", "target_image": b"b", "mask": None}
-    assert content_key(one) != content_key({**one, "target_image": b"c"})
-    painted = {**one, "mask": b"m"}
-    assert content_key(painted) == content_key({**painted, "target_image": b"c"})
+    other = {**one, "target_image": b"c"}
+    assert content_key(one, "transformation") != content_key(other, "transformation")
+    painted, repainted = {**one, "mask": b"m"}, {**other, "mask": b"m"}
+    assert content_key(painted, "perception") == content_key(repainted, "perception")
+    # One white hole, filled with healthy tissue or with a lesion.
+    assert content_key(painted, "modification") != content_key(repainted, "modification")

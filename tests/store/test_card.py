@@ -203,8 +203,8 @@ def test_without_refusals_recipe_or_samples() -> None:
 
 
 def test_an_unknown_gate_is_listed_too() -> None:
-    rows = table(data_card(make_info(rejected={"detector": 4})), "gate")
-    assert rows == [["`detector`", "4", "see the column `reason`"]]
+    rows = table(data_card(make_info(rejected={"novel": 4})), "gate")
+    assert rows == [["`novel`", "4", "see the column `reason`"]]
 
 
 def test_same_info_same_card_without_dates() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from mie.building.config import RecipeConfig
 from mie.building.finish import finish
+from mie.building.modification import check_modification
 from mie.building.part import PartResult, PartTask, make_part, part_path
 from mie.building.plan import Plan, make_plan
 from mie.engines import run_tasks
@@ -75,6 +76,7 @@ def build(
                 found=f"{len(plan.refusals)} files that match none",
                 fix="`mie sources check NAME ROOT` shows what matches and what does not",
             )
+        check_modification(config, plan.listed())
         parts = _claim(plan, folder)
         _make_parts(plan, parts, engine, workers, progress)
         progress(Progress("finish", plan.units, plan.units))

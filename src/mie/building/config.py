@@ -12,11 +12,14 @@ import numpy as np
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from mie.detectors.registry import detector_names
 from mie.errors import ConfigError
 from mie.images.ct_windows import find_ct_window
+from mie.inpainters.registry import inpainter_names
 from mie.recipes.transform_targets import TARGETS, check_pairing, find_target
 from mie.sources import catalog
 from mie.sources.catalog import Entry
+from mie.spec import parse_spec
 from mie.vocabulary import BINS, OPACITY, TASKS, nearest_name
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -26,7 +29,13 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class PerceptionConfig(_Strict):
+class _Recipe(_Strict):
+    def options(self) -> dict[str, Any]:
+        """What `make_recipe` wants."""
+        return self.model_dump()
+
+
+class PerceptionConfig(_Recipe):
     """Paint the ground-truth region: structures, lesions, and all classes together."""
 
     kind: Literal["perception"] = "perception"
@@ -34,7 +43,7 @@ class PerceptionConfig(_Strict):
     opacity: float = Field(OPACITY, gt=0.5, le=1)
 
 
-class TransformationConfig(_Strict):
+class TransformationConfig(_Recipe):
     """Image to image: denoising, artifact removal, modality transfer, contrast and resolution."""
 
     kind: Literal["transformation"]
@@ -58,6 +67,78 @@ class TransformationConfig(_Strict):
             # Drawn once, so that a severity out of range stops the build before it begins.
             target.simulator().draw(np.random.default_rng(0), **{**target.fixed, **fixed})
         return self
+
+
+class LimitsConfig(_Strict):
+    """Lesions that cannot be removed believably."""
+
+    min_pixels: int = Field(24, ge=1, description="of the lesion, at the stored size")
+    max_fraction: float | None = Field(None, gt=0, lt=1, description="of the body in the picture, filled")
+    inside: float = Field(0.5, ge=0, le=1, description="share of the lesion that lies inside the body")
+
+
+class BoundsConfig(_Strict):
+    """How far a fill may be from its surroundings."""
+
+    mean_shift: float = Field(45.0, gt=0, description="grey levels")
+    variance_ratio: tuple[float, float] = Field((0.05, 4.0), description="lowest and highest")
+    gradient_distance: float = Field(0.4, gt=0, le=1)
+    spectrum_distance: float = Field(3.0, gt=0)
+    seam: float = Field(0.5, gt=0)
+
+    @field_validator("variance_ratio")
+    @classmethod
+    def _around_one(cls, value: tuple[float, float]) -> tuple[float, float]:
+        if not 0 < value[0] < 1 < value[1]:
+            raise ValueError("the lowest ratio lies between 0 and 1, the highest above 1")
+        return value
+
+
+class ModificationConfig(_Recipe):
+    """Lesions taken out of images by an inpainting expert, checked, as four kinds of triplets."""
+
+    kind: Literal["modification"]
+    kinds: tuple[Literal["removal", "addition", "inpainting", "simulation"], ...] = Field(
+        TASKS["modification"],  # type: ignore[arg-type]
+        min_length=1,
+    )
+    inpainter: str = "compact"
+    candidates: int = Field(4, ge=1, le=64)
+    blend: Literal["none", "feather", "poisson", "laplacian"] | None = None
+    margin: float | None = Field(None, ge=0, le=1, description="share of a lesion's diameter")
+    per_case: int | None = Field(1, ge=1, description="at most this many pairs of one image")
+    allow_nearest: bool = False
+    detector: str | None = "compact"
+    detector_required: bool = False
+    min_sensitivity: float = Field(0.5, ge=0, le=1, description="below it a detector is not trusted")
+    judge: str | None = None
+    limits: LimitsConfig = LimitsConfig()
+    bounds: BoundsConfig = BoundsConfig()
+
+    @model_validator(mode="after")
+    def _known(self) -> ModificationConfig:
+        for noun, spec, known in (
+            ("inpainter", self.inpainter, inpainter_names()),
+            ("detector", self.detector, detector_names()),
+        ):
+            name = None if spec is None else parse_spec(spec, noun=noun).name
+            if name is not None and name not in known:
+                near = nearest_name(name, known)
+                fix = f"did you mean {near!r}?" if near else None
+                raise ConfigError(f"no {noun} named {name!r}", expected=", ".join(known), fix=fix)
+        if self.judge is not None:
+            parse_spec(self.judge, noun="judge")
+        return self
+
+    def options(self) -> dict[str, Any]:
+        from mie.recipes.counterfactual import Bounds  # needs what perception does without
+        from mie.recipes.lesions import LesionLimits
+
+        return {
+            **self.model_dump(exclude={"judge"}),
+            "limits": LesionLimits(**self.limits.model_dump()),
+            "bounds": Bounds(**self.bounds.model_dump()),
+        }
 
 
 class SplitConfig(_Strict):
@@ -94,9 +175,9 @@ class RecipeConfig(_Strict):
     name: str = Field(min_length=1, max_length=96)
     description: str = ""
     seed: int = Field(0, ge=0, lt=2**31)
-    recipe: Annotated[PerceptionConfig | TransformationConfig, Field(discriminator="kind")] = (
-        PerceptionConfig()
-    )
+    recipe: Annotated[
+        PerceptionConfig | TransformationConfig | ModificationConfig, Field(discriminator="kind")
+    ] = PerceptionConfig()
     split: SplitConfig = SplitConfig()
     bins: tuple[int, ...] = BINS
     gates: GateConfig = GateConfig()
@@ -230,6 +311,9 @@ def _known_keys() -> Iterator[str]:
     models: list[type[BaseModel]] = [
         PerceptionConfig,
         TransformationConfig,
+        ModificationConfig,
+        LimitsConfig,
+        BoundsConfig,
         SplitConfig,
         GateConfig,
         SourceConfig,

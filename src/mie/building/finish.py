@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from mie.building.modification_facts import modification_facts
 from mie.building.part import part_path
 from mie.building.plan import Plan
 from mie.gates.leaks import Traces, duplicates, image_leaks, patient_leaks
 from mie.images.files import atomic_path, atomic_write
-from mie.records import Refusal, Unit
+from mie.records import Refusal
 from mie.sources.deidentified import deidentification
 from mie.store.arrays import read_table
 from mie.store.card import data_card
@@ -42,6 +43,10 @@ def finish(plan: Plan, folder: Path) -> dict[str, Any]:
     ]
     write_rejected(folder / "rejected.parquet", refusals)
     info = _info(plan, columns, kept, refusals)
+    if plan.config.recipe.kind == "modification":
+        modalities = {entry.name: entry.modality for entry, _ in plan.sources}
+        shards = sorted((folder / "data").iterdir())
+        info["modification"] = modification_facts(shards, refusals, modalities)
     atomic_write(folder / "README.md", data_card(info))
     write_info(folder, info)
     shutil.rmtree(parts)
@@ -131,8 +136,8 @@ def _info(
     used = {columns["source"][i] for i in kept}
     entries = [entry for entry, _ in plan.sources if entry.name in used]
     stated = {
-        entry.name: deidentification(entry, root, _units(plan, at))
-        for at, (entry, root) in enumerate(plan.sources)
+        entry.name: deidentification(entry, root, units)
+        for entry, root, units in plan.listed()
         if entry.name in used
     }
     info = tally.info(
@@ -143,7 +148,3 @@ def _info(
         deidentified=bool(entries) and all(yes for yes, _ in stated.values()),
     )
     return {**info, "deidentification": {name: reason for name, (_, reason) in stated.items()}}
-
-
-def _units(plan: Plan, source: int) -> Iterator[Unit]:
-    return (planned.unit for part in plan.parts for planned in part.units if planned.source == source)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -14,17 +15,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mie.building.config import RecipeConfig
+from mie.building.modification import part_judge
 from mie.building.plan import Part
 from mie.building.splits import split_of
 from mie.errors import MieError
+from mie.gates.background import background_gate
 from mie.gates.leaks import content_key
 from mie.gates.pairs import PairGate
 from mie.gates.proof import proof_gate
 from mie.gates.trivial import TrivialGate
 from mie.images.files import atomic_path
 from mie.images.hashes import perceptual
-from mie.recipes import make_recipe
-from mie.records import Case, Pixels, Refusal, Sample
+from mie.recipes import Recipe, VolumeRecipe, make_recipe
+from mie.recipes.runs import volume_of
+from mie.records import Case, Pixels, Refusal, Sample, Unit
 from mie.sources.catalog import Entry
 from mie.sources.open import open_source
 from mie.store.arrays import table
@@ -75,6 +79,11 @@ def part_path(folder: Path, number: int, what: str) -> Path:
     return folder / f"{number:05d}.{what}.parquet"
 
 
+def judge_folder(folder: Path, number: int) -> Path:
+    """Beside `parts/`: replies were paid for, and are kept when the dataset is whole or made afresh."""
+    return folder.parent / "judge" / f"part-{number:05d}"
+
+
 def make_part(task: PartTask) -> PartResult:
     """Write the part's shards, its refusals and, last, its index: the index says that the part is whole."""
     encoder = RowEncoder()
@@ -102,19 +111,44 @@ def make_part(task: PartTask) -> PartResult:
 
 def _outcomes(task: PartTask) -> Iterator[Sample | Refusal]:
     config = task.config
-    recipe = make_recipe(**config.recipe.model_dump(), bins=config.bins)
     region_limits = config.gates.model_dump(exclude={"max_shift"})
-    gates = (TrivialGate(**region_limits), proof_gate, PairGate(config.gates.max_shift))
-    for case in _cases(task):
-        if isinstance(case, Refusal):
-            yield case
-            continue
-        for sample in recipe.samples(case, split_of(case, config.split, config.seed), config.seed):
+    gates = (TrivialGate(**region_limits), proof_gate, PairGate(config.gates.max_shift), background_gate)
+    listed = [(*task.sources[at], _units(task, at)) for at in task.sources]
+    with part_judge(config, listed, judge_folder(task.folder, task.part.number)) as judge:
+        options = {**config.recipe.options(), **({} if judge is None else {"judge": judge})}
+        recipe = make_recipe(**options, bins=config.bins)
+        for sample in _samples(recipe, _cases(task), config):
             if isinstance(sample, Refusal):
                 yield sample
                 continue
             refusal = next((r for gate in gates if (r := gate(sample)) is not None), None)
             yield refusal or sample
+
+
+def _samples(
+    recipe: Recipe, cases: Iterator[Case | Refusal], config: RecipeConfig
+) -> Iterator[Sample | Refusal]:
+    def split(case: Case) -> str:
+        return split_of(case, config.split, config.seed)
+
+    if not isinstance(recipe, VolumeRecipe):
+        for case in cases:
+            yield from [case] if isinstance(case, Refusal) else recipe.samples(case, split(case), config.seed)
+        return
+    # A volume's slices come one after the other; anything else is a group of its own.
+    for volume, group in itertools.groupby(cases, lambda c: None if isinstance(c, Refusal) else volume_of(c)):
+        if volume is None:
+            for case in group:
+                yield from (
+                    [case] if isinstance(case, Refusal) else recipe.samples(case, split(case), config.seed)
+                )
+        else:
+            slices = [case for case in group if isinstance(case, Case)]
+            yield from recipe.volume(slices, split(slices[0]), config.seed)
+
+
+def _units(task: PartTask, source: int) -> list[Unit]:
+    return [planned.unit for planned in task.part.units if planned.source == source]
 
 
 def _cases(task: PartTask) -> Iterator[Case | Refusal]:
@@ -151,5 +185,5 @@ class _Traces:
             self._last = (sample.input, *perceptual(sample.input))
         _, hash_, thumb = self._last
         row = {name: getattr(sample, name) for name in INDEX_SCHEMA.names[:9]}
-        content = content_key(digests)
+        content = content_key(digests, sample.perspective)
         self.rows.append({**row, "sha256": sha256, "content": content, "hash": hash_, "thumb": thumb})

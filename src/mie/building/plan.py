@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +42,12 @@ class Plan:
     @property
     def units(self) -> int:
         return sum(len(part.units) for part in self.parts)
+
+    def listed(self) -> Iterator[tuple[Entry, Path, list[Unit]]]:
+        """Every data set, where it lies, and its units."""
+        for at, (entry, root) in enumerate(self.sources):
+            units = [planned.unit for part in self.parts for planned in part.units if planned.source == at]
+            yield entry, root, units
 
 
 def make_plan(config: RecipeConfig, progress: Callable[[str], None] = lambda _: None) -> Plan:

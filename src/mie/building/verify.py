@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from mie.engines import run_tasks
 from mie.errors import MieError
+from mie.gates.background import background_problems
 from mie.gates.leaks import Traces, content_key, duplicates, image_leaks, patient_leaks
 from mie.gates.pairs import PairGate
 from mie.gates.proof import MIN_DICE, proof
@@ -74,6 +75,7 @@ def verify(
     result.samples = len(rows)
     result.problems += _check_totals(dataset, rows)
     result.problems += _check_separation(rows)
+    result.problems += _check_pairs(rows)
     return result
 
 
@@ -140,6 +142,8 @@ def check_sample(sample: Sample) -> list[tuple[str, str]]:
         wrong += _check_overlay(sample)
     elif sample.perspective == "transformation":
         wrong += _check_transformation(sample)
+    elif sample.perspective == "modification" and sample.recipe == "modification":
+        wrong += _check_modification(sample)
     return wrong
 
 
@@ -151,10 +155,25 @@ def _check_transformation(sample: Sample) -> list[tuple[str, str]]:
     refusal = PairGate(np.inf)(sample)
     if refusal is not None:
         wrong.append(("pair", refusal.reason))
-    for word in sample.params.get("named", []):
-        if str(word).casefold() not in sample.prompt.casefold():
-            wrong.append(("prompt", f"does not name {word!r}: {sample.prompt!r}"))
-    return wrong
+    return wrong + _check_named(sample)
+
+
+def _check_modification(sample: Sample) -> list[tuple[str, str]]:
+    """A change inside the mask alone, and a prompt that names it. Imported samples make no such promise."""
+    wrong = [("background", reason) for reason, _ in background_problems(sample)]
+    if sample.colour is not None:
+        wrong.append(("overlay", "a modification sample has no colours"))
+    if sample.group is None:
+        wrong.append(("pair", "a modification sample belongs to a pair"))
+    return wrong + _check_named(sample)
+
+
+def _check_named(sample: Sample) -> list[tuple[str, str]]:
+    return [
+        ("prompt", f"does not name {word!r}: {sample.prompt!r}")
+        for word in sample.params.get("named", [])
+        if str(word).casefold() not in sample.prompt.casefold()
+    ]
 
 
 def _check_overlay(sample: Sample) -> list[tuple[str, str]]:
@@ -177,11 +196,13 @@ def _check_overlay(sample: Sample) -> list[tuple[str, str]]:
 
 def _trace(sample: Sample, sha256: str, digests: Mapping[str, bytes | None]) -> dict[str, Any]:
     hash_, thumb = perceptual(sample.input)
-    names = ("id", "split", "perspective", "task", "modality", "source", "case_id", "patient_id")
+    names = ("id", "split", "perspective", "task", "modality", "source", "case_id", "patient_id", "group")
     return {
         **{name: getattr(sample, name) for name in names},
+        "pixels": digests,
+        "recipe": sample.recipe,
         "sha256": sha256,
-        "content": content_key(digests),
+        "content": content_key(digests, sample.perspective),
         "hash": hash_,
         "thumb": thumb,
     }
@@ -207,6 +228,35 @@ def _check_totals(dataset: Dataset, rows: list[dict[str, Any]]) -> list[Problem]
         if counts.get(f"by_{name}") != found:
             problems.append(Problem("counts", f"dataset.json by_{name}", f"found {found}"))
     return problems
+
+
+def _check_pairs(rows: list[dict[str, Any]]) -> list[Problem]:
+    """The samples of one counterfactual pair show the same two images and the same mask."""
+    groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        if row["recipe"] == "modification" and row["group"] is not None:
+            groups[row["group"]].append(row)
+    problems = []
+    for group, samples in groups.items():
+        shown: dict[str, set[bytes | None]] = defaultdict(set)
+        for row in samples:
+            shown["mask"].add(row["pixels"]["mask"])
+            shown["split"].add(row["split"])
+            for image, name in zip(("input", "target_image"), _SHOWS.get(row["task"], ()), strict=False):
+                shown[name].add(row["pixels"][image])
+        for name, found in shown.items():
+            if len(found) > 1:
+                problems.append(Problem("pair", group, f"{name}: its samples differ"))
+    return problems
+
+
+# Input and target image of each kind of modification.
+_SHOWS: Final = {
+    "removal": ("image with the lesion", "healthy image"),
+    "addition": ("healthy image", "image with the lesion"),
+    "inpainting": ("image with a hole", "healthy image"),
+    "simulation": ("image with a hole", "image with the lesion"),
+}
 
 
 def _check_separation(rows: list[dict[str, Any]]) -> list[Problem]:

@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
+    from mie.building.config import RecipeConfig
     from mie.records import Sample
     from mie.store.dataset import Dataset
 
-# The two perspectives that can be built so far, each with what is run on it: the editor that does nothing is
-# the floor of every table, a threshold and a classical filter show what can be had without learning, and
-# `compact` is the network that ships with the package. It looks once here, not twice: four times faster.
-_PARTS = {
+# The three perspectives, each with what is run on it: the editor that does nothing is the floor of every
+# table, a threshold and a classical filter show what can be had without learning, `compact` is the network
+# that ships with the package. It looks once here, not twice: four times faster. Modification is graded by a
+# judge, which a demo does not have.
+_PARTS: dict[str, tuple[str, ...]] = {
     "perception": ("identity", "otsu", "compact,size=256"),
     "transformation": ("identity", "nlm", "compact"),
+    "modification": (),
 }
 
 
@@ -39,7 +42,9 @@ def demo(
     for name, editors in _PARTS.items():
         folder = output / name
         _make_dataset(name, folder, workers)
-        _run_and_report(folder, [editor for editor in editors if _can_run(editor)])
+        if editors:
+            _run_and_report(folder, [editor for editor in editors if _can_run(editor)])
+        typer.echo(f"            {folder / 'triplets.png'}\n            {folder}/dataset/stats/*.png\n")
     dataset = output / "perception" / "dataset"
     typer.echo(
         f"  read      {dataset / 'README.md'}\n"
@@ -56,13 +61,13 @@ def _make_dataset(name: str, folder: Path, workers: int | None) -> None:
     from mie.errors import MieError
     from mie.images.files import atomic_write
     from mie.images.png import encode_png
-    from mie.report.contact_sheet import contact_sheet
+    from mie.report.contact_sheet import contact_sheet, pair_sheet
     from mie.report.stats_plots import write_plots
     from mie.store.dataset import Dataset
     from mie.store.stats import dataset_stats
 
     with progress_bar(f"{name}: building") as bar:
-        config = read_recipe(Path(__file__).with_name(f"demo_{name}.yaml"))
+        config = _with_an_inpainter(read_recipe(Path(__file__).with_name(f"demo_{name}.yaml")))
         build(config, folder / "dataset", workers=workers, progress=lambda at: bar(at.done, at.total))
     with progress_bar(f"{name}: verifying") as bar:
         proof = verify(folder / "dataset", workers=workers, progress=bar)
@@ -78,11 +83,33 @@ def _make_dataset(name: str, folder: Path, workers: int | None) -> None:
         dataset = Dataset(folder / "dataset")
         write_plots(dataset_stats(dataset, bar), folder / "dataset" / "stats")
         atomic_write(folder / "triplets.png", encode_png(contact_sheet(_one_of_each(dataset))))
+        pairs = [sample for sample in dataset.samples() if sample.task == "removal"]
+        if pairs:
+            atomic_write(folder / "pairs.png", encode_png(pair_sheet(pairs[:12])))
     sources = len(dataset.info["counts"]["by_source"])
     typer.echo(
         f"{name}: {len(dataset)} triplets from {sources} sample data sets, all sound; "
         f"digest {dataset.digest[:16]}"
     )
+
+
+def _with_an_inpainter(config: RecipeConfig) -> RecipeConfig:
+    """The recipe; where its inpainter cannot be opened here, with one that needs no network."""
+    from mie.building.config import ModificationConfig
+    from mie.errors import ConfigError
+    from mie.images.families import family_of
+    from mie.recipes.experts import expert
+
+    recipe = config.recipe
+    if not isinstance(recipe, ModificationConfig):
+        return config
+    try:
+        for source in config.sources:
+            expert(recipe.inpainter, family_of(source.entry.modality) or "")
+    except ConfigError as error:
+        typer.echo(f"  without   {recipe.inpainter}: {error.what}; exemplar instead", err=True)
+        return config.model_copy(update={"recipe": recipe.model_copy(update={"inpainter": "exemplar"})})
+    return config
 
 
 def _can_run(editor: str) -> bool:
@@ -114,7 +141,6 @@ def _run_and_report(folder: Path, editors: Sequence[str]) -> None:
     with progress_bar(f"{folder.name}: report") as bar:
         page = write_report(runs, folder / "report", progress=bar)
     typer.echo(f"  look at   {page}")
-    typer.echo(f"            {folder / 'triplets.png'}\n            {folder}/dataset/stats/*.png\n")
 
 
 def _one_of_each(dataset: Dataset, at_most: int = 12) -> Iterator[Sample]:

@@ -40,12 +40,15 @@ class Offence:
     reason: str
 
 
-def content_key(digests: Mapping[str, bytes | None]) -> bytes:
+def content_key(digests: Mapping[str, bytes | None], perspective: str) -> bytes:
     """What makes two samples the same: the input's pixels and the region, in whatever colour.
 
-    Without a region the target image decides: one CT slice may be asked for in five windows.
+    Without a region the target image decides: one CT slice may be asked for in five windows. A modification
+    has both: one white hole may be filled with healthy tissue or with a lesion.
     """
     goal = digests["mask"] or digests["target_image"] or b""
+    if perspective == "modification":
+        goal += digests["target_image"] or b""
     return hashlib.sha256((digests["input"] or b"") + b"|" + goal).digest()
 
 

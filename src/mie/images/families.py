@@ -35,7 +35,7 @@ class Margin(NamedTuple):
 
 # Ultrasound lesions cast halos, pigment and polyp rims fade out slowly; exudates and scans are crisp.
 MARGIN: Final[dict[str, Margin]] = {
-    "dermoscopy": Margin(0.12, 4),
+    "dermoscopy": Margin(0.2, 6),
     "endoscopy": Margin(0.10, 4),
     "ultrasound": Margin(0.12, 4),
     "mri": Margin(0.10, 3),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
-from typing import Any, Final, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Protocol, runtime_checkable
 
 from mie.records import Case, Refusal, Sample
 
 _RECIPES: Final = {
+    "modification": "mie.recipes.modification:Modification",
     "perception": "mie.recipes.perception:Perception",
     "transformation": "mie.recipes.transformation:Transformation",
 }
@@ -17,6 +18,15 @@ _RECIPES: Final = {
 class Recipe(Protocol):
     def samples(self, case: Case, split: str, build_seed: int) -> Iterator[Sample | Refusal]:
         """The samples of one case, and why some of it, or all of it, gives none."""
+        ...
+
+
+@runtime_checkable
+class VolumeRecipe(Protocol):
+    """A recipe that wants the slices of a volume together."""
+
+    def volume(self, cases: Sequence[Case], split: str, build_seed: int) -> Iterator[Sample | Refusal]:
+        """The samples of a volume's slices, all in one split."""
         ...
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import matplotlib
 import numpy as np
@@ -19,18 +19,45 @@ _INK, _GREY = (34, 34, 34), (105, 105, 105)
 _ELLIPSIS = "…"
 
 
+class _Block(NamedTuple):
+    """Images side by side, with a line above and a text below."""
+
+    label: str
+    images: tuple[Pixels, ...]
+    text: str
+
+
 def contact_sheet(samples: Iterable[Sample], *, columns: int = 3, cell: int = 224) -> Pixels:
     """`(H, W, 3) uint8` on white: per sample a block of input | target image, `columns` blocks in a row.
 
     Each image fits a square of `cell` pixels with its shape kept. Above it stands "modality · target", cut
     where it is too long; below it the whole prompt, wrapped.
     """
-    shown = list(samples)
-    if not shown:
+    blocks = [_Block(_label(s), (s.input, s.target_image), s.prompt) for s in samples]
+    return _sheet(blocks, columns, cell)
+
+
+def pair_sheet(samples: Iterable[Sample], *, columns: int = 2, cell: int = 224) -> Pixels:
+    """The same for removals: with the lesion | with a white hole | healthy."""
+    blocks = []
+    for sample in samples:
+        if sample.task != "removal" or sample.mask is None:
+            raise MieError("not a removal", expected="removal samples", found=f"{sample.id} ({sample.task})")
+        white = np.where(sample.mask[..., None] > 0, np.uint8(255), sample.input)
+        blocks.append(_Block(_label(sample), (sample.input, white, sample.target_image), sample.prompt))
+    return _sheet(blocks, columns, cell)
+
+
+def _label(sample: Sample) -> str:
+    return " ".join(f"{sample.modality} · {sample.target}".split())
+
+
+def _sheet(blocks: list[_Block], columns: int, cell: int) -> Pixels:
+    if not blocks:
         raise MieError("no samples to show", expected="one sample or more")
-    columns = min(columns, len(shown))
-    sheet = _Sheet(cell)
-    rows = [shown[at : at + columns] for at in range(0, len(shown), columns)]
+    columns = min(columns, len(blocks))
+    sheet = _Sheet(cell, len(blocks[0].images))
+    rows = [blocks[at : at + columns] for at in range(0, len(blocks), columns)]
     bands = [sheet.band(row, columns) for row in rows]
     return np.concatenate([*bands, np.full((sheet.margin, bands[0].shape[1], 3), 255, np.uint8)])
 
@@ -38,33 +65,31 @@ def contact_sheet(samples: Iterable[Sample], *, columns: int = 3, cell: int = 22
 class _Sheet:
     """The measures that follow from the cell, and the drawing of one band of blocks."""
 
-    def __init__(self, cell: int) -> None:
+    def __init__(self, cell: int, images: int) -> None:
         self.cell = cell
-        self.gap = max(2, cell // 56)  # between input and target image
+        self.gap = max(2, cell // 56)  # between the images of a block
         self.margin = max(8, cell // 10)  # between blocks
-        self.block = 2 * cell + self.gap
+        self.block = images * cell + (images - 1) * self.gap
         size = max(11, cell // 9)
         self.label_font, self.prompt_font = _font("DejaVuSans-Bold", size), _font("DejaVuSans", size)
         self.line = round(1.3 * size)
 
-    def band(self, samples: list[Sample], columns: int) -> Pixels:
-        """One row of blocks under a margin, as high as its longest prompt needs."""
-        prompts = [_wrapped(s.prompt, self.prompt_font, self.block) for s in samples]
-        tallest = max(self._fitted(image)[0] for s in samples for image in (s.input, s.target_image))
+    def band(self, blocks: list[_Block], columns: int) -> Pixels:
+        """One row of blocks under a margin, as high as its longest text needs."""
+        prompts = [_wrapped(block.text, self.prompt_font, self.block) for block in blocks]
+        tallest = max(self._fitted(image)[0] for block in blocks for image in block.images)
         images_top = self.margin + self.line + self.gap
         prompts_top = images_top + tallest + self.gap
         height = prompts_top + self.line * max(len(lines) for lines in prompts)
         width = columns * (self.block + self.margin) + self.margin
         canvas = Image.new("RGB", (width, height), "white")
         draw = ImageDraw.Draw(canvas)
-        for at, (sample, lines) in enumerate(zip(samples, prompts, strict=True)):
+        for at, (block, lines) in enumerate(zip(blocks, prompts, strict=True)):
             left = self.margin + at * (self.block + self.margin)
-            label = _cut(
-                " ".join(f"{sample.modality} · {sample.target}".split()), self.label_font, self.block
-            )
+            label = _cut(block.label, self.label_font, self.block)
             draw.text((left, self.margin), label, _INK, self.label_font)
-            for x, image in ((left, sample.input), (left + self.cell + self.gap, sample.target_image)):
-                self._paste(canvas, image, x, images_top, tallest)
+            for place, image in enumerate(block.images):
+                self._paste(canvas, image, left + place * (self.cell + self.gap), images_top, tallest)
             for number, line in enumerate(lines):
                 draw.text((left, prompts_top + number * self.line), line, _GREY, self.prompt_font)
         return np.asarray(canvas)

@@ -176,8 +176,8 @@ def _candidates(material: Material, kind: str, stratify: Sequence[str]) -> Itera
         strata = texts.setdefault(strata, strata)
         one = _Candidate(row["id"], row["sha256"], strata, (entry.place,), (row["id"],))
         if kind == "questions":
-            if row["group"] is not None:
-                dialogues[row["source"], row["group"]].append((row["turn"] or 0, one))
+            if row["group"] is not None and row["turn"] is not None:
+                dialogues[row["source"], row["group"]].append((row["turn"], one))
         elif kind != "mask" or row["perspective"] == "perception":
             yield one
     for turns in dialogues.values():

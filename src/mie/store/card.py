@@ -6,11 +6,14 @@ Everything comes from `dataset.json`; equal datasets give equal cards (no date, 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import yaml
 
+from mie.store.card_pairs import counterfactual_pairs
+from mie.store.card_tables import cell as _cell
+from mie.store.card_tables import table as _table
 from mie.store.schema import FEATURES, SCHEMA
 from mie.vocabulary import LICENSE_USES, MODALITIES, SPLITS
 
@@ -45,7 +48,7 @@ MEANINGS: Final[dict[str, str]] = {
     "source": "the data set that the image comes from",
     "case_id": "the image inside its data set",
     "patient_id": "the patient, where the data set tells; null: unknown",
-    "group": "samples that belong together (the turns of one dialogue); null: none",
+    "group": "samples that belong together (the turns of one dialogue, the four of one pair); null: none",
     "turn": "place inside the group, from 0; null: none",
     "recipe": "what made the sample",
     "recipe_version": "its version",
@@ -65,6 +68,14 @@ GATES: Final[dict[str, str]] = {
     "identical": "input and target image are the same",
     "misaligned": "the two images of a pair do not lie on each other",
     "area": "the region is empty, too small or nearly the whole image",
+    "expert": "there is no inpainting expert for the modality",
+    "border": "the lesion touches the edge of the image",
+    "outside": "the lesion does not lie inside the body",
+    "texture": "the fill does not look like its surroundings: brightness, variance, gradients or spectrum",
+    "seam": "the outline of the filled area shows",
+    "detector": "a lesion detector misses the lesion before, or finds it after; or none can be trusted",
+    "judge": "a language model saw the lesion, or the fill",
+    "background": "something outside the filled area changed, or nothing inside it",
     "proof": "reading the painted region back from the target image does not give the mask",
     "duplicate": "the same image and region is already there",
     "leak": "the patient, or a nearly equal image, is also in a better guarded split",
@@ -117,6 +128,11 @@ def data_card(info: Mapping[str, Any]) -> str:
         "## Open it\n\n" + _opening(info),
         "## What is in it\n\n" + _counts(info),
         "## How the samples were made\n\n" + _making(info),
+        *(
+            ["## Counterfactual pairs\n\n" + counterfactual_pairs(info["modification"])]
+            if info.get("modification")
+            else []
+        ),
         "## What was refused\n\n" + _refused(info),
         "## Columns\n\n" + _columns(),
         "## Plots\n\n" + "\n\n".join(f"![{title}](stats/{name}.png)" for name, title in PLOTS.items()),
@@ -213,21 +229,28 @@ def _making(info: Mapping[str, Any]) -> str:
     recipe, split, gates = (config.get(key) or {} for key in ("recipe", "split", "gates"))
     rows = [
         ("recipe", recipe.get("kind")),
-        ("tasks", ", ".join(recipe.get("tasks", ()))),
+        ("tasks", ", ".join(recipe.get("tasks") or recipe.get("kinds") or ())),
         ("seed", config.get("seed")),
         ("overlay opacity", recipe.get("opacity")),
         ("longer side of train and val images", ", ".join(f"{b} px" for b in config.get("bins", ()))),
         *((f"share of {name} where a data set has no split", share) for name, share in split.items()),
         *((f"gate `{name}`", limit) for name, limit in gates.items()),
     ]
-    known = [(name, str(value)) for name, value in rows if value not in (None, "")]
-    if not known:
+    if all(value in (None, "") for _, value in rows):
         return "The dataset was imported; `recipe` and `params` hold what its origin told about each sample."
     text = (
         "A data set's own split is followed; where it has none, patients (not images) are drawn by a seeded "
         "hash. Test images keep their original size; the others are scaled so that the longer side is the "
         "nearest of the lengths below."
     )
+    if recipe.get("kind") == "modification":
+        text += (
+            " A lesion and a margin around it are filled by an inpainting expert that cannot see what was "
+            "there, several times; the fill that is nearest to its surroundings is kept. Outside the mask "
+            "input and target image are equal to the pixel."
+        )
+        rows += [(f"`{name}`", recipe.get(name)) for name in ("inpainter", "candidates", "detector", "judge")]
+    known = [(name, str(value)) for name, value in rows if value not in (None, "")]
     if recipe.get("kind") == "perception":
         text += (
             " The region is painted after scaling, so that the blend is exact: inside it, output = "
@@ -299,13 +322,3 @@ def _kind(feature: Mapping[str, Any]) -> str:
 def _n(count: int, noun: str) -> str:
     plural = noun[:-1] + "ies" if noun.endswith("y") else noun + "s"
     return f"{count} {noun if count == 1 else plural}"
-
-
-def _cell(text: str) -> str:
-    """Text of others, safe inside a table."""
-    return " ".join(text.split()).replace("\\", r"\\").replace("|", r"\|").replace("<", "&lt;")
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -1,0 +1,71 @@
+"""What a modification build needs besides its recipe: experts that are there, a judge that may be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mie.building.config import ModificationConfig, RecipeConfig
+from mie.images.families import family_of, nearest_family
+from mie.records import Unit
+from mie.sources.catalog import Entry
+from mie.sources.deidentified import deidentification
+
+if TYPE_CHECKING:
+    from mie.judges import Judge
+
+# A data set, where it lies, and its units.
+Listed = tuple[Entry, Path, Iterable[Unit]]
+
+
+def check_modification(config: RecipeConfig, sources: Iterable[Listed]) -> None:
+    """Before any image is read: weights that are missing, a judge that may not see the images."""
+    recipe = config.recipe
+    if not isinstance(recipe, ModificationConfig):
+        return
+    from mie.recipes.experts import expert
+
+    listed = list(sources)
+    find = nearest_family if recipe.allow_nearest else family_of
+    for family in sorted({found for entry, _, _ in listed if (found := find(entry.modality)) is not None}):
+        expert(recipe.inpainter, family)
+    if recipe.judge is not None:
+        from mie.judges.clients import open_client
+        from mie.judges.privacy import check_may_leave
+
+        check_may_leave(open_client(recipe.judge), _statement(config, listed), acknowledged=False)
+
+
+@contextmanager
+def part_judge(config: RecipeConfig, sources: Iterable[Listed], folder: Path) -> Iterator[Judge | None]:
+    """The recipe's judge with its replies in `folder`, so that a part made again asks nothing twice."""
+    recipe = config.recipe
+    listed = _photographs(sources)
+    if not isinstance(recipe, ModificationConfig) or recipe.judge is None or not listed:
+        yield None
+        return
+    from mie.judges import JudgeOptions, open_judge
+
+    with open_judge(JudgeOptions(recipe.judge), folder, dataset=_statement(config, listed)) as judge:
+        yield judge
+
+
+def _photographs(sources: Iterable[Listed]) -> list[Listed]:
+    """The data sets whose images a judge would see."""
+    from mie.recipes.lesion_judge import PHOTO_LIKE
+
+    return [item for item in sources if nearest_family(item[0].modality) in PHOTO_LIKE]
+
+
+def _statement(config: RecipeConfig, sources: Iterable[Listed]) -> Mapping[str, Any]:
+    """What `dataset.json` will say about those who may be recognised in the images."""
+    stated = {
+        entry.name: deidentification(entry, root, units) for entry, root, units in _photographs(sources)
+    }
+    return {
+        "name": config.name,
+        "deidentified": all(yes for yes, _ in stated.values()),
+        "deidentification": {name: reason for name, (_, reason) in stated.items()},
+    }

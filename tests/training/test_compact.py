@@ -273,7 +273,7 @@ def test_a_damaged_pack_is_refused(pack: Path, tmp_path: Path) -> None:
 
 
 def test_the_trunk_starts_from_the_pretrained_file(pack: Path, tmp_path: Path) -> None:
-    from tests.editors.compact.test_trunk import pretrained
+    from tests.networks.test_trunk import pretrained
 
     state = pretrained()
     torch.save(state, tmp_path / "trunk.pt")
@@ -333,7 +333,7 @@ def test_modification_is_trained_and_validated(all_three: Path) -> None:
             assert all(np.isfinite(line[name]) for name in parts)
             assert line["skipped"] == 0
     figures = [line["figures"] for line in lines if line["event"] == "validation"][-1]
-    for task in ("removal", "addition", "inpainting", "simulation"):
+    for task in ("removal", "addition", "inpainting", "simulation", "hole"):
         assert figures[f"change_gain_db/{task}"] is not None
     assert figures["change_b_psnr"] > 0
     dice, gain, change = (figures[name] for name in ("dice_macro", "gain_db", "change_gain_db"))

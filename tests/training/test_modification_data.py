@@ -15,6 +15,7 @@ import torch
 from mie.training import compact_data
 from mie.training.compact_data import Choices, CompactData, Views
 from mie.training.fresh_holes import TEMPLATES, grown, hole_ask, lesion_shape
+from mie.training.hole_cases import hole_cases
 from mie.training.modification_data import mean_filled, names_a_place
 from mie.training.pack import TRAIN
 from mie.vocabulary import PERSPECTIVES
@@ -177,3 +178,18 @@ def test_the_mean_of_the_rest() -> None:
     filled = mean_filled(image, hole)
     assert np.array_equal(filled[~hole], image[~hole])
     assert np.abs(filled[hole] - image[~hole].mean(0)).max() <= 0.5
+
+
+def test_holes_to_validate_with_lie_in_pictures_of_held_out_patients() -> None:
+    pack = changed_pack()
+    cases = hole_cases([pack], 6, 0)
+    assert len(cases) == 6
+    for case in cases:
+        assert case.area is not None
+        assert case.image.shape == case.target.shape == (SMALL, SMALL, 3)
+        assert (case.image[case.area] == 255).all()
+        assert np.array_equal(case.image[~case.area], case.target[~case.area])
+    again = hole_cases([pack], 6, 0)
+    assert all(np.array_equal(a.image, b.image) for a, b in zip(cases, again, strict=True))
+    pack.rows = [row for row in pack.rows if row.task != "lesion"]
+    assert hole_cases([pack], 6, 0) == []

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 
+from mie.recipes.modification_phrasings import PHRASINGS, ask
+from mie.recipes.modification_phrasings import words as change_words
+from mie.records import Target
 from mie.training.pack import as_rgb
 from mie.training.pack_datasets import pack_datasets
 from mie.training.pack_files import read_pack, write_pack
 from mie.training.pack_parts import encode_part, shared_bases
+from mie.training.wordings import held_out_templates
 from tests.conftest import crop, ellipse
 from tests.training.conftest import painted, same, write_samples
+
+PLURAL = Target("hard exudates", "lesion", True)
+WHERE = "in the upper left quadrant of the image"
 
 
 @pytest.fixture
@@ -93,6 +101,38 @@ def test_outside_the_area_both_stay_the_same_also_when_lossy(dataset, tmp_path, 
             assert same(goal, pack.images[row.goal])
         elif row.task in ("inpainting", "simulation"):
             assert (image[~outside] == 255).all()
+
+
+def test_words_are_those_of_the_recipe(tmp_path) -> None:
+    """Each way is one that the recipe could have drawn; the stored one is among them or held out."""
+    made = []
+    for number in range(6):
+        area = ellipse(number)
+        words = change_words([PLURAL], anatomy="retina", modality="fundus", location=WHERE, size="small")
+        for task, template in product(PHRASINGS, (0, 5, 11)):
+            sample = painted(range(number, number + 1), 1)[0]
+            text = PHRASINGS[task][template]
+            made.append(
+                replace(
+                    sample, id=f"{number}-{task}-{template}", perspective="modification", task=task,
+                    target=PLURAL.name, anatomy="retina", modality="fundus", colour=None,
+                    prompt=ask(text, words), prompt_template=text, mask=(255 * area).astype(np.uint8),
+                    params={"location": WHERE, "size": "small"}, recipe="modification",
+                )
+            )  # fmt: skip
+    entry = {"name": "test", "targets": [{"name": PLURAL.name, "plural": True}], "pairing": None}
+    folder = write_samples(made, tmp_path / "m", {"name": "m", "sources": [{"entry": entry}]})
+    pack = pack_datasets([folder], wordings=100)
+    stored = {sample.id: sample for sample in made}
+    assert len(pack.asks) == 4
+    for row in pack.rows:
+        known, sample = pack.asks[row.ask], stored[row.id]
+        trained = {w.prompt for w in known.wordings}
+        held_out = {w.template for w in known.held_out}
+        assert held_out == held_out_templates(row.task)
+        assert len(trained) == len(PHRASINGS[row.task]) - len(held_out)
+        assert (sample.prompt in trained) == (sample.prompt_template not in held_out)
+        assert any(WHERE in prompt for prompt in trained) == (row.task in ("removal", "addition"))
 
 
 def test_three_of_a_group_cost_little(dataset) -> None:

@@ -23,6 +23,7 @@ from mie.training.augment import STRENGTHS
 from mie.training.compact_data import SIDE, Choices, CompactData, Views
 from mie.training.compact_validation import Validation
 from mie.training.config import Strict, TrainConfig, parse_section
+from mie.training.hole_cases import hole_cases
 from mie.training.losses import Texture, change_loss, overlay_loss, restoration_loss
 from mie.training.pack import TRAIN, VALIDATION, Pack
 from mie.training.pack_files import read_pack
@@ -31,6 +32,7 @@ from mie.training.simulate import add_pairs, fresh_pairs, wide_jobs
 from mie.training.trainee import Trainee
 from mie.vocabulary import nearest_name
 
+_VALIDATED_HOLES = 40
 Width = Annotated[int, Field(gt=0, multiple_of=8)]  # shared out among heads of attention and groups
 
 
@@ -103,7 +105,9 @@ class Compact(Trainee):
             for row in pack.rows
             if row.fold == VALIDATION and row.perspective in self.data.shares
         ]
-        self.validation = Validation(rows, self.data.validate_rows, encoder, device, self.config.seed)
+        seed = self.config.seed
+        holes = hole_cases(self._packs, _VALIDATED_HOLES, seed) if self._choices().holes else []
+        self.validation = Validation(rows, self.data.validate_rows, encoder, device, seed, holes)
 
     def model(self) -> nn.Module:
         net = CompactNet(self._net_config())

@@ -35,7 +35,8 @@ _CELL: Final = 160
 _DECIBEL: Final = 1 / 50  # of DICE: what a decibel is worth when checkpoints are compared
 
 
-_HOLES: Final = ("inpainting", "simulation")
+HOLE: Final = "hole"  # the task of a hole made for validation, in tissue whose truth is known
+_HOLES: Final = ("inpainting", "simulation", HOLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +61,12 @@ class Validation:
         encoder: EmbeddingCache,
         device: torch.device,
         seed: int,
+        more: Sequence[Case] = (),
     ) -> None:
         rng = np.random.default_rng(seed)
         chosen = sorted(rng.permutation(len(rows))[:count])
         self.cases = [make_case(*rows[i], seen=at % 2 == 0, rng=rng) for at, i in enumerate(chosen)]
+        self.cases += more
         self.encoder, self.device = encoder, device
 
     def figures(self, model: nn.Module) -> dict[str, float | None]:

@@ -21,7 +21,10 @@ from mie.training.pools import Pool, letterbox
 
 # A place in words: mirrored, the words would be wrong.
 _PLACED: Final = frozenset(
-    ("left", "right", "upper", "lower", "top", "bottom", "clock", "nasal", "temporal", "medial")
+    (
+        *("left", "right", "upper", "lower", "top", "bottom", "clock"),
+        *("anterior", "posterior", "superior", "inferior", "nasal", "temporal", "medial"),
+    )
 )
 _GAMMA: Final = 0.25  # log: both halves of a pair, so that white stays white
 

@@ -117,10 +117,7 @@ class Compact(Trainee):
 
     @cached_property
     def flops_per_image(self) -> float:  # type: ignore[override]
-        """Of the network, forward and backward (twice the forward), at the side of a training view.
-
-        Counted without computing. Attention's own products are not among them: a few in a hundred.
-        """
+        """Of the network, forward and backward (twice the forward), at a training view's side; counted, not run."""
         from torch.utils.flop_counter import FlopCounterMode
 
         with torch.device("meta"):

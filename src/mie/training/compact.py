@@ -117,7 +117,7 @@ class Compact(Trainee):
 
     @cached_property
     def flops_per_image(self) -> float:  # type: ignore[override]
-        """Of the network, forward and backward (twice the forward), at a training view's side; only counted."""
+        """Of the network, forward and backward (twice the forward), at a view's side; counted, not run."""
         from torch.utils.flop_counter import FlopCounterMode
 
         with torch.device("meta"):

@@ -43,7 +43,7 @@ def drafts(calls: int, side: int, *, distinct: bool):
         def make() -> Question:
             pixels = base.copy() if distinct else base
             if distinct:
-                pixels[0, 0] = number % 256, number // 256 % 256, number // 65536
+                pixels[0, :3] = [[number % 256], [number // 256 % 256], [number // 65536]]  # stays grey
             return Question(PROMPT, (Image(pixels), f"Instruction: {number}"), _PARSER, _SCHEMA)
 
         return Draft(f"{number}_0:rubric", make, PROMPT)

@@ -151,6 +151,21 @@ def test_raters(runs, tmp_path):
     assert (raters["rated"], raters["pairs"], raters["units"]) == ("rank", [], 9)
 
 
+def test_a_model_that_was_added_is_its_own_comparison(tmp_path):
+    """x and y were ranked first, z later beside one of them: ranks in different company do not compare."""
+    ratings = {}
+    for number in range(4):
+        for rater in ("ann", "bob"):
+            ratings[f"p{number}-a", rater] = {"x": 1, "y": 2}
+            beside = "x" if number % 2 else "y"
+            ratings[f"p{number}-a", f"{rater}/2"] = {"z": 1, beside: 2}  # x was 1 before
+    raters = agree([], write_ratings(tmp_path / "r.jsonl", ratings))["raters"]
+    assert raters["kendall_w"]["mean"] == 1
+    assert (raters["kendall_w"]["n"], raters["kendall_w"]["unscored"]) == (4, 0)
+    assert raters["krippendorff_alpha"]["ordinal"] == 1
+    assert raters["units"] == 4 * 4
+
+
 def test_renaming_raters_changes_nothing(runs, tmp_path):
     names = {"ann": "zed", "bob": "amy"}
     renamed = {(sample, names[rater]): given for (sample, rater), given in RANKS.items()}

@@ -274,6 +274,20 @@ def test_equal_questions_share_a_call_and_equal_images_an_encoding(tmp_path, mon
     assert len(made) == 2
 
 
+def test_grey_goes_out_as_grey_and_colour_as_it_is():
+    from mie.judges.images import data_url
+
+    colour, grey = picture(), np.repeat(picture()[..., :1], 3, axis=2)
+    late = grey.copy()
+    late[-1, -1, 2] ^= 1  # colour in one pixel alone
+    for pixels in (colour, grey, late, grey[..., 0]):
+        url = data_url(Image(pixels))
+        part = {"type": "image_url", "image_url": {"url": url.decode()}}
+        (shown,) = images_of({"messages": [{"content": [part]}]})
+        np.testing.assert_array_equal(shown, np.broadcast_to(pixels.reshape(24, 32, -1), (24, 32, 3)))
+    assert len(data_url(Image(grey))) == len(data_url(Image(grey[..., 0])))
+
+
 def test_a_torn_line_is_cut_and_asked_again(tmp_path):
     with JudgeServer(script(GOOD)) as server:
         drafts = [draft(f"{n}_0:x", word=str(n)) for n in range(3)]

@@ -26,6 +26,7 @@ FROZEN = {
     "miedb_rubric@1": "70c4323c2bca7539",
     "omni_iie_answers@1": "b8c170bf700f208c",
     "omni_iie_questions@1": "606fb6ada5d5fbbd",
+    "rephrase@1": "2277648e44db2389",
 }
 
 

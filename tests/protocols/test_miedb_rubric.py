@@ -187,7 +187,7 @@ def test_other_judges_are_not_compared(tmp_path):
     page = write_report(list(runs.values()), tmp_path / "report", force=True).read_text()
     assert "scored by different judges" in page
     one = write_report([runs["a"], runs["b"]], tmp_path / "two").read_text()
-    assert "Judged by x at replay" in one
+    assert "judged by x at replay" in one
     assert "Rubric: paired differences" in one
 
 

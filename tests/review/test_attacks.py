@@ -7,7 +7,7 @@ import zlib
 import pytest
 from fastapi.testclient import TestClient
 
-from mie.review.accounts import hashed, invite
+from mie.review.accounts import hashed, invite, local_invite
 from mie.review.app import STATIC, create_app
 from mie.review.guard import MAX_JSON, MAX_UPLOAD
 from mie.review.kinds import CRITERIA
@@ -276,6 +276,27 @@ def test_passwords_and_the_limit_on_guesses(opened):
     refused = other.post("/api/login", json={"name": "Ada", "password": "correct horse"})
     assert code(refused) == (429, "slow_down")
     assert int(refused.headers["retry-after"]) > 0
+
+
+def test_a_password_is_set_once_and_never_taken_over(opened):
+    ada = opened.person("Ada")
+    assert ada.me["can"]["set_password"] is True
+    without = TestClient(opened.app, base_url=URL, cookies=ada.http.cookies)
+    assert code(without.post("/api/password", json={"password": "correct horse"})) == (403, "csrf")
+    ada.post("/password", 422, password="short")
+    assert ada.http.post("/api/password", json={"password": "correct horse"}).status_code == 204
+    ada.post("/password", 409, password="another horse")
+    assert ada.get("/me")["can"]["set_password"] is False
+    other = TestClient(opened.app, base_url=URL)
+    assert other.post("/api/login", json={"name": "Ada", "password": "another horse"}).status_code == 401
+    assert other.post("/api/login", json={"name": "Ada", "password": "correct horse"}).status_code == 200
+    with opened.desk.database.write() as connection:
+        token = local_invite(connection)
+    local = TestClient(opened.app, base_url=URL)
+    me = local.post("/api/join", json={"token": token}).json()
+    assert me["can"]["set_password"] is False  # the command lets this person in
+    local.headers["X-CSRF-Token"] = me["csrf"]
+    assert local.post("/api/password", json={"password": "correct horse"}).status_code == 409
 
 
 def test_the_last_admin_stays_and_a_closed_account_is_out(opened):

@@ -7,11 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy.stats import binomtest, friedmanchisquare
+from typer.testing import CliRunner
 
+from mie.analysis.human import read_ratings
+from mie.analysis.shares import wilson
+from mie.cli import app as cli
+from mie.cli._ratings import read
+from mie.errors import MieError
 from mie.review import agreement
 from mie.review.agreement import mean_ranks
 from mie.review.app import create_app
-from mie.review.figures import wilson
+from mie.review.export import ratings_in, ratings_of
 from mie.review.kinds import CRITERIA
 from mie.review.serve import open_desk
 from mie.running.run import run_editor
@@ -145,3 +151,39 @@ def test_a_second_link_lets_the_same_person_in_again(review):
     first = desk.person("Ada")
     again = Person(desk.desk, create_app(desk.desk, url=URL), "Ada")
     assert again.me["user"] == first.me["user"]
+
+
+def test_the_database_says_what_its_exports_say(review, place, tmp_path):
+    desk = review("inspect", "rank", raters=2)
+    for name in ("Ada", "Bob"):
+        person = desk.person(name)
+        for item in person.take("rank", 3):
+            person.answer(item, rankings={c: [["B"], ["A"]] for c in CRITERIA})
+        for item, word in zip(person.take("inspect", 3), ("accept", "flag", "reject"), strict=True):
+            person.answer(item, decision=word, reason="artefact", scores={"quality": 4})
+    admin = desk.person("Root", "admin")
+    told = []
+    for kind in ("inspect", "rank"):
+        path = tmp_path / f"{kind}.csv"
+        path.write_text(admin.http.get(f"/api/export/{kind}.csv").text)
+        told += read_ratings(path)
+        path = tmp_path / f"{kind}.jsonl"
+        path.write_text(admin.http.get(f"/api/export/{kind}.jsonl").text)
+        assert read(str(path)) == ratings_in(path)
+    assert (
+        ratings_of(place)
+        == told
+        == [r for k in ("inspect", "rank") for r in read(str(tmp_path / f"{k}.jsonl"))]
+    )
+    assert read(str(tmp_path / "rank.csv")) == read(str(tmp_path / "rank.jsonl"))
+    done = CliRunner().invoke(cli, ["agree", "--human", place, "--criterion", "quality", "--json"])
+    assert json.loads(done.stdout)["leaderboard"]["rankings"] == 6  # the scores of inspections are not in it
+    assert len(told) == 2 * (3 * 2 * len(CRITERIA) + 2 + 3)  # a flag is no number
+
+
+def test_a_review_that_is_not_there_or_empty_says_so(review, place, tmp_path):
+    with pytest.raises(MieError, match="no review here"):
+        ratings_of(str(tmp_path / "absent.sqlite"))
+    review("inspect")
+    with pytest.raises(MieError, match="nobody has said anything yet"):
+        ratings_of(place)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import re
 import shutil
@@ -18,7 +19,7 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
-from mie.images.png import decode_png
+from mie.images.png import decode_png, encode_png
 from mie.review.accounts import invite
 from mie.review.database import Database
 from mie.review.serve import open_desk
@@ -26,6 +27,7 @@ from mie.review.tables import answers, consensus, events, masks
 from mie.running.run import run_editor
 from mie.store.dataset import Dataset
 from mie.store.write import write_dataset
+from tests.protocols.runs import modification, write_samples
 from tests.review.browser import QUIET, Seat, Served, serving
 from tests.review.test_server import running
 
@@ -270,6 +272,47 @@ def test_choose_and_repair_a_mask(served, seats):
     assert (mask[line] == 255).all()
     assert (mask[erased] == 0).all()
     assert np.array_equal(mask[~near], before[~near])  # and the stroke that was undone left nothing
+
+
+def test_choose_and_repair_a_region_that_a_model_proposed(tmp_path, seats):
+    dataset = write_samples([modification("aa", 1), modification("bb", 2)], tmp_path / "dataset")
+    folder = tmp_path / "regions"
+    folder.mkdir()
+    masks_ = np.zeros((2, 40, 48), np.uint8)
+    masks_[0, 5:20, 5:20] = masks_[1, 20:35, 20:40] = 255
+    for name in ("aa", "bb"):
+        for number, mask in enumerate(masks_):
+            (folder / f"{name}_{number}.png").write_bytes(encode_png(mask))
+    line = {"name": "x", "regions": ["0", "1"], "proposals": []}
+    text = "".join(json.dumps({"id": name, **line}) + "\n" for name in ("aa", "bb"))
+    (folder / "proposals.jsonl").write_text(text)
+    place = str(tmp_path / "r.sqlite")
+    with serving(open_desk([dataset.folder], kinds=["mask"], db=place, proposals=folder)) as served:
+        seat = seats().join(served)
+        page = seat.page
+        page.goto(f"{served.url}/#/mask")
+        first = seat.shown()
+        captions = page.locator(".stage figcaption").all_inner_texts()
+        assert captions == ["1: proposed region 1", "2: proposed region 2"]
+        seat.press("2", "Enter")
+        page.get_by_text("Saved: proposed region 2").wait_for()
+        second = seat.shown(first)
+        seat.press("1", "e")  # erase a part of the first
+        page.wait_for_function("() => document.querySelector('[data-pane=repair]')")
+        box = page.locator(".stage canvas").bounding_box()
+        scale = min(box["width"] / 48, box["height"] / 40)
+        middle = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+        page.mouse.move(middle[0] + (8 - 24) * scale, middle[1] + (8 - 20) * scale)
+        page.mouse.down()
+        page.mouse.move(middle[0] + (12 - 24) * scale, middle[1] + (12 - 20) * scale, steps=3)
+        page.mouse.up()
+        seat.press("Enter")
+        page.get_by_role("heading", name="Nothing left for you here").wait_for()
+        seat.saved()
+        assert served.answers()[first]["choice"] == "region-2"
+        mask = uploaded(served, second)
+        assert 0 < (mask > 0).sum() < (masks_[0] > 0).sum()
+        assert not (mask & ~masks_[0]).any()
 
 
 def json_of(page: Any, served: Served, item: int) -> Any:
@@ -593,6 +636,26 @@ def test_every_page_fits_and_has_no_serious_fault(served, seats, width, scheme):
             check(page, axe, "repair")
 
 
+@pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1400, "light")])
+def test_the_questions_fit_and_have_no_serious_fault(dialogue, seats, width, scheme):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed").Axe()
+    seat = seats(width=width, color_scheme=scheme, has_touch=width == 400).join(dialogue, "Ada", "admin")
+    page = seat.page
+    page.goto(f"{dialogue.url}/#/questions")
+    item = seat.shown()
+    check(page, axe, "questions, all turns")
+    page.get_by_role("button", name="Turn 2").click()
+    page.locator("figcaption", has_text="Before turn 2").wait_for()
+    seat.press("y", "n")
+    check(page, axe, "questions, one turn")
+    seat.press("x", "Enter")
+    seat.shown(item)
+    seat.saved()
+    page.goto(f"{dialogue.url}/#/consensus/questions")
+    page.wait_for_load_state("networkidle")
+    check(page, axe, "questions, consensus")
+
+
 def check(page: Any, axe: Any, name: str) -> None:
     found = [v for v in axe.run(page).response["violations"] if v["impact"] in ("serious", "critical")]
     assert [(v["id"], [n["html"] for n in v["nodes"]]) for v in found] == [], name
@@ -628,6 +691,26 @@ def test_log_out_and_come_back_by_password(served, seats):
     page.get_by_role("button", name="Log in").click()
     page.get_by_role("heading", name="Welcome, Dee").wait_for()
     seat.complaints.clear()  # 422 without a name, 401 without a session
+
+
+def test_an_invited_person_sets_a_password_and_comes_back(served, seats):
+    seat = seats().join(served, "Dr Eve")
+    page = seat.page
+    page.get_by_label("Password (10 characters or more)").fill("too short")
+    page.get_by_role("button", name="Set password").click()
+    page.get_by_role("heading", name="Come back without a link").wait_for()  # the browser refuses it
+    page.get_by_label("Password (10 characters or more)").fill("correct horse battery")
+    page.keyboard.press("Enter")
+    page.get_by_text("Your password is set").wait_for()
+    page.reload()
+    page.get_by_role("heading", name="Welcome, Dr Eve").wait_for()
+    assert page.get_by_role("button", name="Set password").count() == 0
+    page.get_by_role("button", name="Log out").click()
+    page.get_by_label("Name").fill("Dr Eve")
+    page.get_by_label("Password").fill("correct horse battery")
+    page.get_by_role("button", name="Log in").click()
+    page.get_by_role("heading", name="Welcome, Dr Eve").wait_for()
+    seat.complaints.clear()  # 401 after logging out
 
 
 def test_fingers(served, seats):

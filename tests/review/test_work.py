@@ -298,11 +298,18 @@ def test_a_new_run_asks_only_for_its_own_comparisons(review):
     given = rater.take("rank", 10)
     assert len(given) == 6
     for item in given:
-        rater.answer(item, rankings={c: [["A"], ["C"], ["B"]] for c in CRITERIA})
+        assert len(item["outputs"]) == 2  # the new one and one that it is compared with
+        rater.answer(item, rankings={c: [["A"], ["B"]] for c in CRITERIA})
     lines = second.person("Root", "admin").http.get("/api/export/rank.csv").text.splitlines()[1:]
     rows = [line.split(",") for line in lines]
     assert {rater for _, rater, *_ in rows} == {"R01", "R01/2"}
     assert {run for _, rater, run, *_ in rows if rater == "R01"} == {"model-x", "model-y"}
+    later = {}
+    for sample, rater_, run, *_ in rows:
+        if rater_ == "R01/2":
+            later.setdefault(sample, set()).add(run)
+    assert all("model-z" in runs for runs in later.values())
+    assert set.union(*later.values()) == {"model-x", "model-y", "model-z"}  # not always the same one
     assert len({tuple(row[:4]) for row in rows}) == len(rows)  # no rater says a thing twice
     third = review("rank", runs=("model-x", "model-y", "model-z"))
     assert third.desk.tasks["rank"].items == 12  # nothing new: nothing added

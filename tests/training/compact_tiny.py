@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from mie.training import compact, compact_data
 from mie.training.config import TrainConfig, parse_config
 from mie.training.loop import train
-from mie.training.pack import TRAIN, VALIDATION, Ask, Pack, Row, Wording
+from mie.training.pack import TRAIN, VALIDATION, Ask, Pack, Row, Wording, one_channel_if_grey
 from mie.training.pack_files import write_pack
 from tests.conftest import crop, ellipse
 from tests.editors.compact.tiny import Words
@@ -70,6 +71,10 @@ ASKS = [
         (said("Remove the noise"), said("Denoise this MRI slice")),
         (said("Make it less grainy"),),
     ),
+    Ask("modification/removal/polyp/endoscopy", (said("Remove the polyp"), said("Take away the polyp"))),
+    Ask("modification/addition/polyp/endoscopy", (said("Add a polyp in the upper left quadrant"),)),
+    Ask("modification/inpainting/polyp/endoscopy", (said("Fill the white area with healthy mucosa"),)),
+    Ask("modification/simulation/polyp/endoscopy", (said("Draw a polyp into the white area"),)),
 ]
 
 
@@ -110,6 +115,33 @@ def tiny_pack(*, pairs: bool = True) -> Pack:
         places = {"image": kept(picture, pack.images), "goal": kept(255 - picture, pack.images)}
         wanted = {"perspective": "transformation", "task": "denoising", "target": "noise", "modality": "MRI"}
         pack.rows.append(_row(number, fold, 3, key="mri_noise", source="MRI", **places, **wanted))
+    return pack
+
+
+def changed_pack() -> Pack:
+    """`tiny_pack`, its ellipses lesions, and the four kinds of modification of six more pictures.
+
+    Lesion L, counterfactual H, both with a white hole: they differ in an ellipse only. One of two is grey.
+    """
+    pack = tiny_pack()
+    pack.rows = [replace(row, task="lesion") if row.task == "structure" else row for row in pack.rows]
+    for number in range(20, 26):
+        fold = VALIDATION if number >= 24 else TRAIN
+        side = 64 if number % 2 else 100
+        healthy = np.minimum(crop(number, side, side), 250)
+        if number % 4 == 1:
+            healthy = np.repeat(healthy[..., 1:2], 3, axis=2)
+        area = ellipse(number, side, side)
+        lesion, hole = healthy.copy(), healthy.copy()
+        lesion[area] = 255 - lesion[area] // 2
+        hole[area] = 255
+        shown = [one_channel_if_grey(picture) for picture in (lesion, healthy, hole)]
+        first = len(pack.images)
+        pack.images += shown
+        pack.masks.append(area.astype(np.uint8))
+        for ask, (input_, goal) in enumerate(((0, 1), (1, 0), (2, 1), (2, 0)), start=4):
+            places = {"goal": first + goal, "mask": len(pack.masks) - 1, "classes": 1}
+            pack.rows.append(_row(number, fold, ask, first + input_, id=f"row-{number}-{ask}", **places))
     return pack
 
 

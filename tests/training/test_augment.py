@@ -11,7 +11,7 @@ pytest.importorskip("torch", reason="training needs the extra `models`")
 import torch
 from torch import Tensor
 
-from mie.training.augment import Draw, cropped, moved, recoloured
+from mie.training.augment import STRENGTHS, Draw, cropped, cut_out, histograms_mixed, moved, recoloured
 from tests.conftest import crop, ellipse
 
 COUNT, SIDE = 24, 96
@@ -35,6 +35,7 @@ def views(
         window=options["window"],
         flips=torch.full((count,), flips),
         turns=torch.full((count,), turns),
+        strength=options.get("strength", STRENGTHS["usual"]),
     )
 
 
@@ -53,11 +54,13 @@ def handedness(seen: Tensor) -> Tensor:
     return determinant.flatten(1).median(1).values.sign()
 
 
+@pytest.mark.parametrize("strength", STRENGTHS)
 @pytest.mark.parametrize("turns", [False, True])
-def test_image_and_mask_move_together(turns: bool) -> None:
+def test_image_and_mask_move_together(turns: bool, strength: str) -> None:
     regions = np.stack([ellipse(n, 128, 128) for n in range(COUNT)])
     masks = torch.from_numpy(regions)[:, None].float()
-    seen, mask, _ = views(masks.expand(-1, 3, -1, -1), masks, turns=turns, window=torch.full((COUNT,), 0.9))
+    how = {"turns": turns, "strength": STRENGTHS[strength], "window": torch.full((COUNT,), 0.9)}
+    seen, mask, _ = views(masks.expand(-1, 3, -1, -1), masks, **how)
     assert set(mask.unique().tolist()) == {0.0, 1.0}
     shown = seen[:, :1] > 0.5
     assert ((shown.sum((1, 2, 3)) > 0) == (mask.sum((1, 2, 3)) > 0)).all()
@@ -71,6 +74,7 @@ def test_image_and_mask_move_together(turns: bool) -> None:
 
 def test_flips_only_where_allowed() -> None:
     assert (handedness(views(coordinates(), flips=False)[0]) == 1).all()
+    assert (handedness(views(coordinates(100), flips=False, turns=True)[0]) == 1).all()
     some = handedness(views(coordinates(200), flips=True)[0])
     assert 0.35 < (some < 0).float().mean() < 0.65
 
@@ -120,12 +124,13 @@ def test_the_same_seed_gives_the_same_views() -> None:
         assert not torch.equal(make(8), first)
 
 
-def test_grey_stays_exactly_grey_and_colour_changes() -> None:
+@pytest.mark.parametrize("strength", STRENGTHS)
+def test_grey_stays_exactly_grey_and_colour_changes(strength: str) -> None:
     pictures = [crop(n % 8, 64, 64) for n in range(60)]
     colour = torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2) / 255
     flat = torch.from_numpy(np.stack([cv2.cvtColor(p, cv2.COLOR_RGB2GRAY) for p in pictures])) / 255
     images = torch.cat([colour, flat[:, None].expand(-1, 3, -1, -1)])
-    made = recoloured(draw(3, 120), images, torch.arange(120) >= 60)
+    made = recoloured(draw(3, 120), images, torch.arange(120) >= 60, STRENGTHS[strength])
     assert made.min() >= 0
     assert made.max() <= 1
     assert torch.equal(made[60:, 0], made[60:, 1])
@@ -168,3 +173,55 @@ def test_a_pair_that_just_fits_is_shown_whole() -> None:
     pairs = torch.rand(8, 6, 64, 64, generator=torch.Generator().manual_seed(0))
     cut = cropped(draw(4, 8), pairs, 64, torch.zeros(8, dtype=torch.bool))
     assert all(torch.equal(a, b) or torch.equal(a, b.flip(2)) for a, b in zip(cut, pairs, strict=True))
+
+
+def test_a_strong_view_goes_further() -> None:
+    def zooms(strength: str) -> Tensor:
+        seen, _, _ = views(coordinates(200), flips=False, strength=STRENGTHS[strength])
+        across = seen[:, 0, SIDE // 2, SIDE // 4] - seen[:, 0, SIDE // 2, -SIDE // 4]
+        return across.abs().log()
+
+    assert zooms("strong").std() > 1.3 * zooms("usual").std()
+
+
+def test_histograms_are_mixed_with_the_partner_s() -> None:
+    """Dark and bright pictures: at full chance each goes some way towards the other, in the same order."""
+    draws = torch.rand(40, 1, 64, 64, generator=torch.Generator().manual_seed(0))
+    images = torch.cat([0.4 * draws[:20], 0.6 + 0.4 * draws[20:]]).expand(-1, 3, -1, -1)
+    partner = torch.arange(40).roll(20)
+    made = histograms_mixed(draw(0, 40), images, partner, 1.0)
+    assert torch.equal(made[:, 0], made[:, 2])
+    lifted, sunk = (made - images)[:20].mean((1, 2, 3)), (made - images)[20:].mean((1, 2, 3))
+    assert (lifted > -1e-3).all()
+    assert lifted.max() > 0.4
+    assert (sunk < 1e-3).all()
+    order = np.corrcoef(made[:20].flatten(1), images[:20].flatten(1))[range(20), range(20, 40)]
+    assert (order > 0.99).all()
+    assert torch.equal(histograms_mixed(draw(0, 40), images, partner, 0.0), images)
+    alone = histograms_mixed(draw(0, 40), images, torch.arange(40), 1.0)
+    torch.testing.assert_close(alone, images, rtol=0, atol=0.02)
+
+
+def test_what_is_cut_out_is_flat_and_not_counted() -> None:
+    images = torch.rand(60, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    counted = torch.ones(60, 1, 64, 64, dtype=torch.bool)
+    made, left = cut_out(draw(3, 60), images, counted, 0.5)
+    hidden = ~left
+    some = hidden.any((1, 2, 3))
+    assert 0.3 < some.float().mean() < 0.7
+    assert torch.equal(made[left.expand_as(made)], images[left.expand_as(images)])
+    for at in torch.nonzero(some)[:, 0]:
+        inside = made[at][hidden[at].expand(3, -1, -1)]
+        assert inside.unique().numel() == 1
+        assert 0.005 < hidden[at].float().mean() < 0.13
+
+
+def test_a_window_around_a_point_shows_it() -> None:
+    place = coordinates(100, 128)[:, :2] * 64 + 64  # in pixels (x, y)
+    around = torch.rand(100, 2, generator=torch.Generator().manual_seed(5)) * 128
+    none = torch.zeros(100, dtype=torch.bool)
+    cut = cropped(draw(2, 100), place, 64, none, none, around)
+    for axis, channel in ((0, 1), (1, 0)):
+        low, high = cut[:, channel].flatten(1).min(1).values, cut[:, channel].flatten(1).max(1).values
+        assert ((low - 1 <= around[:, axis]) & (around[:, axis] <= high + 1)).all()
+    assert (cut[:, 0, 0, -1] > cut[:, 0, 0, 0]).all(), "not mirrored where it may not be"

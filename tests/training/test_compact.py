@@ -9,10 +9,12 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import cv2
+import numpy as np
 import pytest
 
 pytest.importorskip("torch", reason="training needs the extra `models`")
@@ -31,10 +33,11 @@ from mie.training.config import read_config
 from mie.training.journal import read_log
 from mie.training.loop import train
 from mie.training.pack import TRAIN
+from mie.training.pack_files import write_pack
 from tests.conftest import crop
 from tests.editors.compact.tiny import Words
 from tests.training import compact_tiny
-from tests.training.compact_tiny import Encoder, compact_config, write_tiny_pack
+from tests.training.compact_tiny import Encoder, changed_pack, compact_config, tiny_pack, write_tiny_pack
 
 ROOT = Path(__file__).parents[2]
 
@@ -117,6 +120,8 @@ def test_the_folder_says_what_was_trained(pack: Path, whole: Path) -> None:
     assert network.config.widths == (8, 8, 16, 16)
     assert meta["step"] in (3, 4)
     assert meta["config"]["seed"] == 5
+    assert meta["config"]["data"]["packs"] == ["pack"], "a name, not a path of this machine"
+    assert str(pack.parent) not in json.dumps(meta)
 
 
 def test_the_weights_work_in_the_editor(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,10 +223,16 @@ def test_the_example_is_what_was_trained(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not re.search(r'"[^"]*/(root|home|tmp|work)/', (folder / "log.jsonl").read_text())
 
 
-def test_sources_can_be_left_out(pack: Path) -> None:
-    made = compact.Compact(compact_config(pack, data={"leave_out": ["fundus"]}))
-    made.check()
-    assert {row.source for row in made._packs[0].rows} == {"X-ray", "microscopy", "MRI"}
+@pytest.mark.parametrize("name", ["fundus", "fundus_more"])
+def test_sources_are_left_out_with_their_twins(tmp_path: Path, name: str) -> None:
+    """More images of the same data set would be the same patients."""
+    made = tiny_pack()
+    twin = [replace(row, source="fundus_more") for row in made.rows if row.source == "fundus"]
+    made.rows = [*made.rows, *twin]
+    write_pack(tmp_path / "pack", made)
+    trained = compact.Compact(compact_config(tmp_path / "pack", data={"leave_out": [name]}))
+    trained.check()
+    assert {row.source for row in trained._packs[0].rows} == {"X-ray", "microscopy", "MRI"}
 
 
 @pytest.mark.parametrize(
@@ -231,6 +242,11 @@ def test_sources_can_be_left_out(pack: Path) -> None:
         ({"data": {"shares": {"perception": 1, "modification": 1}}}, "no modification to train on"),
         ({"data": {"shares": {"perception": 1, "transformation": 0}}}, r"shares\.transformation"),
         ({"data": {"leave_out": ["MRI"]}}, "no transformation to train on"),
+        ({"data": {"augment": "wild"}}, "usual"),
+        (
+            {"data": {"shares": {"modification": 1}, "holes": 1}, "model": {"change": False}},
+            "no modification to train on",  # there are no lesions whose shapes holes could have
+        ),
         ({"data": {"abscent": 0.1}}, "did you mean 'absent'"),
         ({"model": {"trunk": "nowhere.pt"}}, "no such file of pretrained weights"),
         ({"model": {"widths": [8, 8, 12, 16]}}, "multiple of 8"),
@@ -257,12 +273,13 @@ def test_a_damaged_pack_is_refused(pack: Path, tmp_path: Path) -> None:
 
 
 def test_the_trunk_starts_from_the_pretrained_file(pack: Path, tmp_path: Path) -> None:
-    from tests.editors.compact.test_trunk import pretrained
+    from tests.networks.test_trunk import pretrained
 
     state = pretrained()
     torch.save(state, tmp_path / "trunk.pt")
     made = compact.Compact(compact_config(pack, model={"trunk": str(tmp_path / "trunk.pt"), "trunk_lr": 0.5}))
     assert made.slower == {"trunk.": 0.5}
+    assert made.check()["trunk"] == hashlib.sha256((tmp_path / "trunk.pt").read_bytes()).hexdigest()
     net = made.model()
     scale = state["features.0.1.weight"] / (state["features.0.1.running_var"] + 1e-5).sqrt()
     torch.testing.assert_close(
@@ -271,8 +288,6 @@ def test_the_trunk_starts_from_the_pretrained_file(pack: Path, tmp_path: Path) -
 
 
 def test_new_simulations_join_the_training_rows(pack: Path) -> None:
-    from dataclasses import replace
-
     made = compact.Compact(compact_config(pack, data={"fresh": 3}))
     made.check()
     rows = made._packs[0].rows
@@ -281,3 +296,111 @@ def test_new_simulations_join_the_training_rows(pack: Path) -> None:
     new = grown.rows[len(rows) :]
     assert len(new) == 3
     assert {(row.key, row.fold) for row in new} == {("mri_noise", TRAIN)}
+
+
+@pytest.fixture(scope="module")
+def all_three(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Perception, transformation and modification trained together, with all that came later switched on."""
+    folder = tmp_path_factory.mktemp("all")
+    write_pack(folder / "pack", changed_pack())
+    data = {
+        "shares": {"perception": 2, "transformation": 1, "modification": 3},
+        "holes": 0.34,
+        "absent": 0.3,
+        "merge": True,
+        "augment": "strong",
+        "smoothing": 0.05,
+        "emphasis": {"mri_noise": 2},
+        "validate_rows": 100,
+    }
+    model = {"detail": 1, "dropout": 0.1, "drop_path": 0.1, "texture": 0.2}
+    config = compact_config(folder / "pack", batch=6, steps=4, data=data, model=model)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MIE_CACHE", str(folder / "cache"))
+        patch.setattr(compact, "TextEncoder", Encoder)
+        patch.setattr("mie.training.compact_data.SIDE", compact_tiny.SMALL)
+        patch.setattr("mie.training.compact_data.LARGE", 2 * compact_tiny.SMALL)
+        assert train(config, folder / "out", device="cpu").complete
+    return folder / "out"
+
+
+def test_modification_is_trained_and_validated(all_three: Path) -> None:
+    lines = list(read_log(all_three / "log.jsonl"))
+    parts = {"loss", "overlay", "restoration", "gate", "change", "texture", "perspective", "presence"}
+    for line in lines:
+        if line["event"] == "train":
+            assert parts <= line.keys()
+            assert all(np.isfinite(line[name]) for name in parts)
+            assert line["skipped"] == 0
+    figures = [line["figures"] for line in lines if line["event"] == "validation"][-1]
+    for task in ("removal", "addition", "inpainting", "simulation", "hole"):
+        assert figures[f"change_gain_db/{task}"] is not None
+    assert figures["change_b_psnr"] > 0
+    dice, gain, change = (figures[name] for name in ("dice_macro", "gain_db", "change_gain_db"))
+    assert figures["score"] == pytest.approx(dice + gain / 50 + change / 50)
+
+
+def test_its_weights_modify(all_three: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    network, _ = load_network(all_three / "weights.safetensors")
+    assert network.config.change
+    assert network.config.detail == 1
+    assert not network.training
+    monkeypatch.setattr(inference, "TextEncoder", Words)
+    image = np.minimum(crop(3, 90, 70), 250)
+    image[20:40, 20:40] = 255
+    cv2.imwrite(str(tmp_path / "in.png"), image[..., ::-1])
+    editor = f"compact:{all_three / 'weights.safetensors'},precision=fp32,device=cpu"
+    command = ["edit", str(tmp_path / "in.png"), "Fill the white area with healthy mucosa", "-e", editor]
+    done = CliRunner().invoke(app, [*command, "-o", str(tmp_path / "out.png"), "--json"])
+    assert done.exit_code == 0, done.output
+    assert "confidence" in done.stdout
+
+
+def test_every_head_learns_from_modifications(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loss is lowest for the right gate and the right pixels; beside the area nothing counts but calm."""
+    write_pack(tmp_path / "pack", changed_pack())
+    monkeypatch.setenv("MIE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(compact, "TextEncoder", Encoder)
+    monkeypatch.setattr("mie.training.compact_data.SIDE", compact_tiny.SMALL)
+    monkeypatch.setattr("mie.training.compact_data.LARGE", 2 * compact_tiny.SMALL)
+    made = compact.Compact(compact_config(tmp_path / "pack", batch=8, data={"shares": {"modification": 1}}))
+    made.check()
+    made.prepare(torch.device("cpu"))
+    views = made.pool.views(made.batch(0, 0, 1), 0)
+
+    def loss(sure: float, drawn: float, beside: float = 0.0) -> float:
+        residual = drawn * (views.goal - views.image) * views.area + beside * (1 - views.area)
+        heads = SimpleNamespace(
+            overlay=torch.full_like(views.image, -20.0),
+            residual=residual,
+            perspective=20 * torch.eye(3)[views.perspective],
+            presence=sure * (2 * views.there - 1),
+            change=sure * (2 * views.area - 1),
+        )
+        return compact._sum(views, heads, made.texture, 0.1)[0].item()
+
+    best = loss(20, 1)
+    assert best == pytest.approx(0, abs=0.01), "exact: 2 + 10 log10(1e-4) / 20"
+    assert best < loss(2, 1) < loss(0, 1) < loss(-5, 1)
+    assert best < loss(20, 0.9) < loss(20, 0.5) < loss(20, 0)
+    assert best < loss(20, 1, 0.1)
+
+
+def test_the_cost_of_an_image_is_counted(pack: Path) -> None:
+    """Against a count by hand: each convolution's and matrix's products, by hooks, at the same side."""
+    made = compact.Compact(compact_config(pack))
+    net, total = made.model().eval(), 0
+
+    def count(module: torch.nn.Module, given: tuple, made: torch.Tensor) -> None:
+        nonlocal total
+        per_output = module.weight[0].numel()
+        total += made.numel() * per_output
+
+    for module in net.modules():
+        if isinstance(module, torch.nn.Conv2d | torch.nn.Linear):
+            module.register_forward_hook(count)
+    tokens, mask = Words().encode(["Remove the noise"])
+    with torch.no_grad():
+        net(torch.zeros(1, 3, 256, 256), tokens.float(), mask)
+    assert made.flops_per_image == pytest.approx(3 * 2 * total, rel=0.1)
+    assert made.flops_per_image >= 3 * 2 * total

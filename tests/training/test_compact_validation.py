@@ -19,7 +19,7 @@ from mie.training import compact_validation
 from mie.training.compact_validation import Validation
 from mie.training.pack import VALIDATION, as_rgb
 from tests.editors.compact.tiny import Words, network
-from tests.training.compact_tiny import tiny_pack
+from tests.training.compact_tiny import changed_pack, tiny_pack
 
 CPU = torch.device("cpu")
 
@@ -123,3 +123,45 @@ def test_a_real_network_goes_the_editor_s_own_way() -> None:
     with torch.no_grad():
         made = checked._outputs(network("perception"), checked.cases)
     assert [image.shape for image in made] == [case.image.shape for case in checked.cases]
+
+
+def changes() -> Validation:
+    pack = changed_pack()
+    rows = [(pack, row) for row in pack.rows if row.fold == VALIDATION and row.perspective == "modification"]
+    return Validation(rows, 100, Words(), CPU, 0)  # type: ignore[arg-type]
+
+
+def test_modifications_are_measured_inside_their_area(editor) -> None:
+    """By hand: PSNR of the pixels in the ellipse, over the input or, for holes, over the mean of the rest."""
+    checked = changes()
+    assert len(checked.cases) == 8
+    shown = {}
+    for case in checked.cases:
+        half = (case.target.astype(int) + case.image) // 2
+        shown[id(case.image), case.wording.prompt] = half.astype(np.uint8)
+    editor(lambda request: shown[id(request.image), request.instruction])
+    figures = checked.figures(nn.Identity())
+    wanted: dict[str, list[float]] = {}
+    for case in checked.cases:
+        inside = case.area
+        before = case.image.astype(float)
+        if case.row.task in ("inpainting", "simulation"):
+            before[inside] = np.rint(case.image[~inside].mean(0))
+        made = shown[id(case.image), case.wording.prompt]
+        psnr = [
+            peak_signal_noise_ratio(case.target[inside], image[inside].astype(np.uint8), data_range=255)
+            for image in (made, before)
+        ]
+        wanted.setdefault(case.row.task, []).append(psnr[0] - psnr[1])
+    for task, gains in wanted.items():
+        assert figures[f"change_gain_db/{task}"] == pytest.approx(np.mean(gains), abs=1e-6)
+    overall = np.mean([np.mean(gains) for gains in wanted.values()])
+    assert figures["change_gain_db"] == pytest.approx(overall)
+    assert figures["score"] == pytest.approx(overall / 50)
+    assert figures["change_b_psnr"] == 100, "outside the area nothing was touched"
+    assert figures["dice_macro"] is None
+
+
+def test_without_modifications_there_are_no_figures_of_them(editor) -> None:
+    editor(lambda request: request.image)
+    assert not [name for name in validation().figures(nn.Identity()) if name.startswith("change")]

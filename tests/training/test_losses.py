@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mie.metrics import ssim as reference_ssim
-from mie.training.losses import overlay_loss, restoration_loss, ssim
+from mie.training.losses import Texture, change_loss, overlay_loss, restoration_loss, ssim
 from tests.conftest import crop, ellipse
 
 ONE_ASKED = torch.tensor([[True, False, False]])
@@ -123,3 +123,51 @@ def test_restoration_is_decibels_structure_and_edges(sigma: float) -> None:
         2 + np.log10(((a - b) ** 2).mean() + 1e-5) / 2 + 0.7 * (1 - reference_ssim(made, clean)) + 2 * edges
     )
     assert restoration_loss(tensor(made), tensor(clean)).item() == pytest.approx(expected, abs=1e-3)
+
+
+def test_a_change_counts_inside_its_area_alone() -> None:
+    clean, area = crop(1, 64, 80), ellipse(1, 64, 80)
+    made = noisy(clean, 12)
+    inside = torch.from_numpy(area)[None, None].float()
+    a, b = made / 255, clean / 255
+    error = ((a - b)[area] ** 2).mean()
+    edges = 0.0
+    for axis in (0, 1):
+        both = np.take(area, range(1, area.shape[axis]), axis) & np.take(
+            area, range(area.shape[axis] - 1), axis
+        )
+        edges += np.abs(np.diff(a, axis=axis) - np.diff(b, axis=axis))[both].sum() / (3 * area.sum())
+    expected = 2 + np.log10(error + 1e-4) / 2 + 2 * edges
+    assert change_loss(tensor(made), tensor(clean), inside).item() == pytest.approx(expected, abs=1e-4)
+    beside = np.where(area[..., None], made, 255 - made)
+    assert change_loss(tensor(beside), tensor(clean), inside).item() == pytest.approx(expected, abs=1e-4)
+    assert change_loss(tensor(made), tensor(clean), torch.zeros_like(inside)).item() == 0
+
+
+def test_texture_costs_what_is_too_smooth_and_what_is_too_rough() -> None:
+    texture, area = Texture("cpu"), torch.from_numpy(ellipse(0, 96, 96))[None, None].float()
+    draw = np.random.default_rng(1)
+    grain = np.clip(120 + draw.normal(0, 20, (96, 96, 1)), 0, 255).astype(np.uint8).repeat(3, 2)
+    again = np.clip(120 + draw.normal(0, 20, (96, 96, 1)), 0, 255).astype(np.uint8).repeat(3, 2)
+    rough = np.clip(120 + draw.normal(0, 45, (96, 96, 1)), 0, 255).astype(np.uint8).repeat(3, 2)
+    flat = np.full_like(grain, 120)
+    same_, other, rougher, mean = (
+        texture(tensor(x), tensor(grain), area).item() for x in (grain, again, rough, flat)
+    )
+    assert same_ == 0
+    assert other < 0.25 < rougher < mean, "another draw of the same grain costs little"
+    assert ((flat - grain.astype(float)) ** 2).mean() < ((again - grain.astype(float)) ** 2).mean()
+    assert texture(tensor(flat), tensor(grain), torch.zeros_like(area)).item() == 0
+
+
+def test_smoothed_masks_ask_for_less_than_certainty(wanted: Tensor) -> None:
+    counted = torch.ones(1, 1, 64, 64)
+    nothing = torch.zeros(1, 3)
+
+    def cost(scale: float, smooth: float) -> float:
+        logits = scale * (2 * wanted - 1)
+        return overlay_loss(logits, wanted, counted, nothing, torch.tensor([smooth])).item()
+
+    assert cost(3, 0) == overlay_loss(3 * (2 * wanted - 1), wanted, counted, nothing).item()
+    assert cost(10, 0) < cost(3, 0)
+    assert cost(10, 0.1) > cost(3, 0.1)

@@ -62,3 +62,9 @@ def test_draws_depend_on_the_generator_alone() -> None:
     assert (groups.draw(np.random.default_rng(5), 50) == one).all()
     assert (groups.draw(np.random.default_rng(6), 50) != one).any()
     assert set(one) <= set(range(6))
+
+
+def test_emphasis_draws_a_group_more_often() -> None:
+    keys = ["a"] * 16 + ["b"] * 16
+    share = Groups.of(keys, 0.25, {"b": 3.0, "c": 9.0}).share
+    assert share.tolist() == pytest.approx([0.25, 0.75])

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from mie.analysis.bootstrap import bootstrap_means
 from mie.analysis.calibration import cross_validated, fit_isotonic
-from mie.analysis.human import Human, read_human
+from mie.analysis.human import Human, Rating, choose, read_ratings
 from mie.analysis.kappa import quadratic_kappa, within
 from mie.analysis.preference import KINDS, leaderboard
 from mie.analysis.ranks import Floats, kendall_tau_b, spearman, spearman_formula
@@ -50,6 +50,7 @@ def agree(
     runs: Sequence[Path | str],
     human_file: Path | str,
     *,
+    ratings: Sequence[Rating] | None = None,
     criterion: str | None = None,
     protocol: str | None = None,
     variant: str = "paper",
@@ -60,17 +61,30 @@ def agree(
 
     `runs` are scored runs on one dataset; without any, only people are compared with each other. `metrics`
     (`dice@1`) chooses some of those that were scored; `same_scale` names those whose numbers are on the
-    raters' own scale.
+    raters' own scale. `ratings` are those of the file where they were read already.
     """
-    human = read_human(human_file, criterion)
+    human = choose(read_ratings(human_file) if ratings is None else ratings, criterion, where=human_file)
     scored = read_scored_runs(runs, variant=variant, protocol=protocol)
+    document = compare_with_people(human, scored, metrics=metrics, same_scale=same_scale)
+    return {
+        "human": {"file": str(human_file), **document.pop("human")},
+        "runs": document.pop("runs"),
+        "not_among_the_runs": document.pop("not_among_the_runs"),
+        "variant": variant,
+        **document,
+    }
+
+
+def compare_with_people(
+    human: Human, scored: Sequence[ScoredRun], *, metrics: Sequence[str] = (), same_scale: Sequence[str] = ()
+) -> dict[str, Any]:
+    """People with each other and, where there are runs, with their metrics: the document of `agree`."""
     clusters = {sample: name for run in scored for sample, name in run.clusters.items()}
     names = _match(human, scored)
     found = _metrics(scored, metrics)
     steady = {split_key(key)[0] for key in same_scale} | set(SAME_SCALE)
     return {
         "human": {
-            "file": str(human_file),
             "criterion": human.criterion,
             "samples": len(human.orders),
             "ratings": human.ratings,
@@ -79,7 +93,6 @@ def agree(
         },
         "runs": {run.name: model for model, run in names.items()},
         "not_among_the_runs": [model for model in human.models if model not in names],
-        "variant": variant,
         "raters": rater_agreement(human, clusters),
         "metrics": {m.key: _agreement(m, human, names, clusters, steady) for m in found},
         "leaderboard": _leaderboards(human, clusters),

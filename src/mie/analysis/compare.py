@@ -162,8 +162,8 @@ def _check_judges(tables: Mapping[str, ScoreTable], metric: str) -> None:
     judges = {name: table.header.get("judge") or {} for name, table in tables.items()}
     if not any(metric in judge.get("metrics", ()) for judge in judges.values()):
         return
-    found = {name: yardstick(judge) for name, judge in judges.items()}
-    if len(set(found.values())) > 1:
+    if judges_differ(list(judges.values())):
+        found = {name: yardstick(judge) for name, judge in judges.items()}
         raise ConfigError(
             "the runs were scored by different judges",
             where=metric,
@@ -173,8 +173,21 @@ def _check_judges(tables: Mapping[str, ScoreTable], metric: str) -> None:
         )
 
 
+def judges_differ(judges: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether any two of these would grade differently: another model, setting, or text of one prompt.
+
+    A prompt that only one of them was asked with says nothing: a run may have no output of some kind.
+    """
+    prompts: dict[str, set[str]] = {}
+    for judge in judges:
+        for name, sha256 in judge.get("prompts", {}).items():
+            prompts.setdefault(name, set()).add(sha256)
+    alone = {yardstick({**judge, "prompts": {}} if judge else {}) for judge in judges}
+    return len(alone) > 1 or any(len(texts) > 1 for texts in prompts.values())
+
+
 def yardstick(judge: Mapping[str, Any]) -> str:
-    """All that may move a judge's numbers, in words: equal for scores that compare."""
+    """All that may move a judge's numbers, in words."""
     if not judge:
         return "no judge"
     words = [f"{judge['model']} at {judge['provider']}"]

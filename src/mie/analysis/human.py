@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,20 +93,24 @@ def read_ratings(path: Path | str) -> list[Rating]:
 
 def read_human(path: Path | str, criterion: str | None = None) -> Human:
     """The ratings of one criterion; without a name, of the only one there is."""
-    ratings = read_ratings(path)
+    return choose(read_ratings(path), criterion, where=path)
+
+
+def choose(ratings: Sequence[Rating], criterion: str | None, *, where: object) -> Human:
+    """`read_human` of ratings that were read already."""
     known = sorted({rating.criterion for rating in ratings})
     if criterion is None and len(known) > 1:
         raise ConfigError(
             "the file answers several questions",
-            where=path,
+            where=where,
             expected="one criterion",
             found=", ".join(repr(name) for name in known),
             fix="choose one with --criterion",
         )
     chosen = known[0] if criterion is None else criterion
     if chosen not in known:
-        raise ConfigError(f"no criterion {chosen!r}", where=path, expected=", ".join(map(repr, known)))
-    return gather([rating for rating in ratings if rating.criterion == chosen], where=path)
+        raise ConfigError(f"no criterion {chosen!r}", where=where, expected=", ".join(map(repr, known)))
+    return gather([rating for rating in ratings if rating.criterion == chosen], where=where)
 
 
 def gather(ratings: list[Rating], *, where: object = None) -> Human:

@@ -32,16 +32,20 @@ def rater_agreement(human: Human, clusters: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _table(human: Human) -> Floats:
-    """`(raters, units)` of scores, or of ranks where there are no scores; a unit is a model on a sample."""
+    """`(raters, units)` of scores, or of ranks where there are no scores; a unit is a model on a sample.
+
+    A rank is one among certain models: raters who ranked others beside it did not rate the same unit.
+    """
     row = {rater: at for at, rater in enumerate(human.raters)}
-    column: dict[tuple[str, str], int] = {}
+    column: dict[tuple[str, str, frozenset[str]], int] = {}
     cells: list[tuple[int, int, float]] = []
     for sample, by_rater in human.orders.items():
         for rater, order in by_rater.items():
+            among = frozenset[str]() if human.scores else frozenset(order)
             for model, place in order.items():
                 value = human.scores.get(sample, {}).get(model, {}).get(rater) if human.scores else place
                 if value is not None:
-                    at = column.setdefault((sample, model), len(column))
+                    at = column.setdefault((sample, model, among), len(column))
                     cells.append((row[rater], at, value))
     table = np.full((len(row), len(column)), np.nan)
     for rater_at, at, value in cells:
@@ -52,16 +56,19 @@ def _table(human: Human) -> Floats:
 def _concordance(human: Human, clusters: Mapping[str, Any]) -> dict[str, Any]:
     values, names = [], []
     for sample, by_rater in human.orders.items():
-        models = sorted({model for order in by_rater.values() for model in order})
-        whole = [[order[m] for m in models] for order in by_rater.values() if len(order) == len(models)]
-        w = kendall_w(np.array(whole).reshape(len(whole), len(models)))
-        if not np.isnan(w):
-            values.append(w)
+        # Those who placed the same models, together: after a model was added, some placed others.
+        alike: dict[frozenset[str], list[Mapping[str, float]]] = {}
+        for order in by_rater.values():
+            alike.setdefault(frozenset(order), []).append(order)
+        found = [kendall_w([[order[m] for m in sorted(ms)] for order in os]) for ms, os in alike.items()]
+        known = [w for w in found if not np.isnan(w)]
+        if known:
+            values.append(float(np.mean(known)))
             names.append(str(clusters.get(sample, ("sample", sample))))
     return {
         "mean": float(np.mean(values)) if values else np.nan,
         "n": len(values),
-        # Fewer than two raters placed every model, or they told no two models apart.
+        # No two raters placed the same models, or they told no two apart.
         "unscored": len(human.orders) - len(values),
         "ci95": list(bootstrap_mean(values, names)),
     }

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mie.analysis.compare import yardstick
+from mie.analysis.compare import judges_differ, yardstick
 from mie.analysis.scores import ScoreTable, read_score_table
 from mie.errors import ConfigError, MieError
 from mie.store.runs import Run
@@ -109,16 +109,17 @@ def _aliases(
 def _check_same(tables: Mapping[str, ScoreTable]) -> None:
     """One dataset, one way of scoring and, where a judge scored, one judge."""
     for key in ("dataset_digest", "version", "judge"):
-        found = {name: _of(table, key) for name, table in tables.items()}
-        if len({str(value) for value in found.values()}) > 1:
+        found = {name: table.header.get(key) for name, table in tables.items()}
+        if key == "judge":  # what may move its numbers, not what it cost
+            judges = {name: judge or {} for name, judge in found.items()}
+            differ = judges_differ(list(judges.values()))
+            found = {name: yardstick(judge) for name, judge in judges.items()}
+        else:
+            differ = len(set(map(str, found.values()))) > 1
+        if differ:
             raise ConfigError(
                 f"the runs differ in {key}",
                 expected="one dataset, scored in one way",
                 found=", ".join(f"{name}: {str(value)[:40]}" for name, value in found.items()),
                 fix="compare runs on the same dataset, and score them the same way",
             )
-
-
-def _of(table: ScoreTable, key: str) -> Any:
-    """Of a judge what may move its numbers, not what it cost."""
-    return yardstick(table.header.get(key) or {}) if key == "judge" else table.header.get(key)

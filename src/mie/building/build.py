@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mie.building.config import RecipeConfig
 from mie.building.finish import finish
@@ -20,6 +20,9 @@ from mie.images.files import atomic_write, folder_lock
 from mie.store.claim import clear, refuse_foreign
 from mie.store.dataset import Dataset
 
+if TYPE_CHECKING:
+    from mie.building.rephrase import Rephrase, Wordings
+
 # Refusals that mean a file could not be used, as against a sample that was not worth keeping.
 BAD_FILE_GATES = ("source", "image", "error")
 
@@ -28,7 +31,7 @@ BAD_FILE_GATES = ("source", "image", "error")
 class Progress:
     """What a progress bar needs."""
 
-    stage: str  # "scan", "make", "finish", "done"
+    stage: str  # "scan", "make", "rephrase", "finish", "done"
     done: int = 0
     total: int = 0
     kept: int = 0
@@ -41,6 +44,7 @@ class BuildResult:
     folder: Path
     info: dict[str, Any]
     already_there: bool = False
+    estimate: dict[str, Any] | None = None  # of a dry run, which ends with the samples made and no dataset
 
     @property
     def bad_files(self) -> int:
@@ -55,6 +59,7 @@ def build(
     workers: int | None = None,
     limit: int | None = None,
     overwrite: bool = False,
+    rephrase: Rephrase | None = None,
     progress: Callable[[Progress], None] = lambda _: None,
 ) -> BuildResult:
     """Build the recipe's dataset in `folder`. Interrupted builds go on; finished ones stay as they are."""
@@ -66,7 +71,9 @@ def build(
         if overwrite:
             clear(folder)
         if (folder / "dataset.json").exists():
-            return _finished(config, folder)
+            return _finished(config, folder, rephrase)
+        if rephrase is not None:
+            rephrase.check()
         plan = make_plan(config, lambda name: progress(Progress("scan", note=name)))
         if not plan.parts:
             raise MieError(
@@ -79,8 +86,17 @@ def build(
         check_modification(config, plan.listed())
         parts = _claim(plan, folder)
         _make_parts(plan, parts, engine, workers, progress)
+        wordings: Wordings | None = None
+        if rephrase is not None:
+            from mie.building.rephrase import ask_for_wordings, estimate
+
+            if rephrase.judge.dry_run:
+                return BuildResult(folder, {}, estimate=estimate(plan, folder, rephrase))
+            wordings = ask_for_wordings(
+                plan, folder, rephrase, lambda done, total: progress(Progress("rephrase", done, total))
+            )
         progress(Progress("finish", plan.units, plan.units))
-        info = finish(plan, folder)
+        info = finish(plan, folder, wordings)
     progress(Progress("done", plan.units, plan.units, info["counts"]["samples"]))
     return BuildResult(folder, info)
 
@@ -124,9 +140,10 @@ def _claim(plan: Plan, folder: Path) -> Path:
     return parts
 
 
-def _finished(config: RecipeConfig, folder: Path) -> BuildResult:
+def _finished(config: RecipeConfig, folder: Path, rephrase: Rephrase | None) -> BuildResult:
     dataset = Dataset(folder)
-    if dataset.info["recipe"] != config.public():
+    rephrased = {} if rephrase is None else {"rephrase": rephrase.by()}
+    if dataset.info["recipe"] != {**config.public(), **rephrased}:
         raise MieError(
             "this folder holds another dataset",
             where=folder,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,20 +23,34 @@ from mie.sources.deidentified import deidentification
 from mie.store.arrays import read_table
 from mie.store.card import data_card
 from mie.store.dataset import shard_name, write_info
+from mie.store.schema import IMAGE_COLUMNS, reworded_row
 from mie.store.shards import ShardWriter, read_rejected, read_rows, write_rejected
 from mie.store.tally import Tally
 from mie.vocabulary import SPLITS
 
+if TYPE_CHECKING:
+    from mie.building.rephrase import Wordings
 
-def finish(plan: Plan, folder: Path) -> dict[str, Any]:
-    """Write `data/`, `rejected.parquet`, the card and `dataset.json`. Safe to repeat from the start."""
+
+def finish(plan: Plan, folder: Path, wordings: Wordings | None = None) -> dict[str, Any]:
+    """Write `data/`, `rejected.parquet`, the card and `dataset.json`. Safe to repeat from the start.
+
+    With `wordings` the instructions are rephrased on the way from `parts/` to `data/`.
+    """
     parts = folder / "parts"
     index = pa.concat_tables([read_table(part_path(parts, p.number, "index")) for p in plan.parts])
-    columns = {name: index.column(name).to_pylist() for name in index.column_names if name != "thumb"}
+    columns = {n: index.column(n).to_pylist() for n in index.column_names if n not in ("thumb", "pixels")}
     traces = _traces(index, columns)
     dropped = _offenders(traces, columns["target"])
     shutil.rmtree(folder / "data", ignore_errors=True)
-    _write_shards(plan, parts, folder / "data", columns, {columns["id"][i] for i in dropped})
+    drop = {columns["id"][i] for i in dropped}
+    if wordings is None:
+        _write_shards(plan, parts, folder / "data", drop)
+    else:
+        pixels = dict(zip(columns["id"], index.column("pixels").to_pylist(), strict=True))
+        change = partial(_reworded, wordings=wordings, pixels=pixels)
+        digests = _write_shards(plan, parts, folder / "data", drop, change)
+        columns["sha256"] = [digests.get(i) for i in columns["id"]]  # None for what is dropped
     kept = [i for i in range(len(traces.ids)) if i not in dropped]
     refusals = [
         *plan.refusals,
@@ -43,6 +59,9 @@ def finish(plan: Plan, folder: Path) -> dict[str, Any]:
     ]
     write_rejected(folder / "rejected.parquet", refusals)
     info = _info(plan, columns, kept, refusals)
+    if wordings is not None:
+        info["recipe"]["rephrase"] = wordings.by
+        info["rephrased"] = wordings.counts()
     if plan.config.recipe.kind == "modification":
         modalities = {entry.name: entry.modality for entry, _ in plan.sources}
         shards = sorted((folder / "data").iterdir())
@@ -91,20 +110,42 @@ def _offenders(traces: Traces, targets: list[str]) -> dict[int, Refusal]:
     return found
 
 
-def _write_shards(plan: Plan, parts: Path, data: Path, columns: dict[str, list[Any]], drop: set[str]) -> None:
+def _write_shards(
+    plan: Plan,
+    parts: Path,
+    data: Path,
+    drop: set[str],
+    change: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+) -> dict[str, str]:
+    """The parts' shards under their final names, without the rows to drop; the digests of changed rows."""
+    digests: dict[str, str] = {}
     data.mkdir()
     for split in SPLITS:
         found = [p for p in plan.parts if part_path(parts, p.number, split).exists()]
         shards = [(path, keep) for path, keep in _kept(found, parts, split, drop) if keep]
         for number, (path, keep) in enumerate(shards):
             target = data / shard_name(split, number, len(shards))
-            if keep == "all":
+            if keep == "all" and change is None:
                 _link(path, target)
                 continue
             with ShardWriter(target) as writer:
                 for row in read_rows(path):
-                    if row["id"] not in drop:
-                        writer.write(row)
+                    if row["id"] in drop:
+                        continue
+                    if change is not None:
+                        row = change(row)
+                        digests[row["id"]] = row["sha256"]
+                    writer.write(row)
+    return digests
+
+
+def _reworded(
+    row: dict[str, Any], wordings: Wordings, pixels: Mapping[str, list[bytes | None]]
+) -> dict[str, Any]:
+    prompt, note = wordings.draw(row["prompt"], row["seed"])
+    params = {**json.loads(row["params"]), "rephrased": note}
+    digests = dict(zip(IMAGE_COLUMNS, pixels[row["id"]], strict=True))
+    return reworded_row(row, digests, prompt=prompt, params=params)
 
 
 def _kept(found: list[Any], parts: Path, split: str, drop: set[str]) -> Iterator[tuple[Path, str]]:

@@ -32,7 +32,7 @@ from mie.records import Case, Pixels, Refusal, Sample, Unit
 from mie.sources.catalog import Entry
 from mie.sources.open import open_source
 from mie.store.arrays import table
-from mie.store.schema import RowEncoder
+from mie.store.schema import IMAGE_COLUMNS, RowEncoder
 from mie.store.shards import ShardWriter, write_rejected
 
 # Trouble of the machine, not of one file.
@@ -53,6 +53,7 @@ INDEX_SCHEMA = pa.schema(
         ("content", pa.binary()),
         ("hash", pa.uint64()),
         ("thumb", pa.binary()),
+        ("pixels", pa.list_(pa.binary())),  # digests of input, target image and mask
     ]
 )
 
@@ -186,4 +187,6 @@ class _Traces:
         _, hash_, thumb = self._last
         row = {name: getattr(sample, name) for name in INDEX_SCHEMA.names[:9]}
         content = content_key(digests, sample.perspective)
-        self.rows.append({**row, "sha256": sha256, "content": content, "hash": hash_, "thumb": thumb})
+        pixels = [digests[name] for name in IMAGE_COLUMNS]
+        found = {"sha256": sha256, "content": content, "hash": hash_, "thumb": thumb, "pixels": pixels}
+        self.rows.append({**row, **found})

@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from mie.building.faithful import fault, take_apart
 from mie.engines import run_tasks
 from mie.errors import MieError
 from mie.gates.background import background_problems
@@ -131,6 +132,7 @@ def check_sample(sample: Sample) -> list[tuple[str, str]]:
         wrong.append(("vocabulary", f"unknown modality: {sample.modality}"))
     if not sample.prompt.strip():
         wrong.append(("prompt", "empty"))
+    wrong += _check_rephrasing(sample)
     size = sample.input.shape[:2]
     for name, other in (("target image", sample.target_image), ("mask", sample.mask)):
         if other is not None and other.shape[:2] != size:
@@ -145,6 +147,16 @@ def check_sample(sample: Sample) -> list[tuple[str, str]]:
     elif sample.perspective == "modification" and sample.recipe == "modification":
         wrong += _check_modification(sample)
     return wrong
+
+
+def _check_rephrasing(sample: Sample) -> list[tuple[str, str]]:
+    """What `mie build --rephrase` made of a template's sentence still asks for the same."""
+    note = sample.params.get("rephrased")
+    if not isinstance(note, Mapping) or not isinstance(note.get("sentence"), str):
+        return []
+    sentence = take_apart(note["sentence"], sample.prompt_template, sample.params)
+    trouble = "not from its template" if sentence is None else fault(sentence, sample.prompt)
+    return [] if trouble is None else [("prompt", f"{trouble}: {sample.prompt!r} for {note['sentence']!r}")]
 
 
 def _check_transformation(sample: Sample) -> list[tuple[str, str]]:

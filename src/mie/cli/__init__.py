@@ -46,9 +46,11 @@ def _register() -> None:
         export,
         export_model,
         pack,
+        propose,
         report,
         review,
         run,
+        sample,
         score,
         sources,
         stats,
@@ -72,6 +74,8 @@ def _register() -> None:
     app.command("report")(report.report)
     app.command("export-model")(export_model.export_model)
     app.command("agree")(agree.agree)
+    app.command("sample")(sample.sample)
+    app.command("propose")(propose.propose)
     app.command("review")(review.review)
     app.add_typer(sources.app, name="sources")
     app.add_typer(weights.app, name="weights")

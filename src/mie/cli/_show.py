@@ -86,3 +86,15 @@ def print_json(document: Any) -> None:
     """One JSON document and nothing else on stdout."""
     json.dump(document, sys.stdout, indent=2, ensure_ascii=False)
     sys.stdout.write("\n")
+
+
+def show_estimate(found: dict[str, Any]) -> None:
+    """What a judge would cost, as `Judge.estimate` says."""
+    print(f"{found['model']} at {found['provider']}")
+    print(f"calls to make: {found['calls']:,} ({found['already_answered']:,} already answered)")
+    print(f"about {found['input_tokens']:,} tokens in, {found['output_tokens']:,} out")
+    if found["cost_usd"] is None:
+        print("the price of this model is unknown: give a table with --prices FILE")
+    else:
+        spent = f"; {found['spent_usd']:.2f} spent before" if found["spent_usd"] else ""
+        print(f"about {found['cost_usd']:.2f} USD, good to a factor of two{spent}")

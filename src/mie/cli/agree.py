@@ -12,8 +12,11 @@ def agree(
     runs: list[Path] = typer.Argument(
         None, help="Scored run folders; none: people alone.", show_default=False
     ),
-    human: Path = typer.Option(
-        ..., "--human", help="Ratings by people: CSV or JSON lines.", show_default=False
+    human: str = typer.Option(
+        ...,
+        "--human",
+        help="Ratings by people: CSV or JSON lines, or the rankings in the database of `mie review`.",
+        show_default=False,
     ),
     criterion: str | None = typer.Option(None, help="Which question, where the file answers several."),
     protocol: str | None = typer.Option(None, "--protocol", help="Whose scores, where there are several."),
@@ -29,12 +32,17 @@ def agree(
     Example: mie agree out/run-a out/run-b --human ratings.csv
     """
     from mie.analysis.agreement import agree as compare
+    from mie.cli._ratings import read
     from mie.cli._show import print_json
     from mie.store.runs import plain
 
+    ratings = read(human)
+    if Path(human).suffix.lower() not in (".csv", ".jsonl"):
+        ratings = [rating for rating in ratings if rating.rank is not None]  # not what inspections say
     document = compare(
         runs or [],
         human,
+        ratings=ratings,
         criterion=criterion,
         protocol=protocol,
         variant=variant,

@@ -21,6 +21,19 @@ def build(
     apply_reviews: str | None = typer.Option(
         None, help="Make the reviewed version of a dataset: the database that `mie review` keeps."
     ),
+    rephrase: str | None = typer.Option(
+        None,
+        "--rephrase",
+        help="A model that puts the instructions in other words: openai:MODEL, replay:FILE, ...",
+    ),
+    rephrasings: int = typer.Option(3, min=1, help="Ask for so many rephrasings of each instruction."),
+    cost_limit: float | None = typer.Option(
+        None, min=0, help="Stop asking before this many US dollars are spent on rephrasings."
+    ),
+    prices: Path | None = typer.Option(None, help="Your price table; see docs/judges.md."),
+    rephrase_dry_run: bool = typer.Option(
+        False, "--rephrase-dry-run", help="Make the samples, say how many calls it takes and about what cost."
+    ),
     stats: bool = typer.Option(True, help="Draw the plots of `mie stats` into DATASET/stats."),
     json: bool = typer.Option(False, "--json", help="Print the result as one JSON document."),
 ) -> None:
@@ -34,8 +47,13 @@ def build(
     from mie.building.build import build as run
     from mie.building.config import read_recipe
     from mie.cli._show import progress_bar
+    from mie.errors import ConfigError
 
+    if rephrase is None and rephrase_dry_run:
+        raise ConfigError("a dry run needs a judge", fix="name one with --rephrase")
     if apply_reviews is not None:
+        if rephrase is not None:
+            raise ConfigError("a reviewed dataset is not rephrased", fix="leave --rephrase out")
         from mie.review.apply import apply_reviews as apply
 
         info = apply(apply_reviews, recipe, output).info
@@ -44,15 +62,37 @@ def build(
         _tell(info, output, "is ready", json=json)
         return
     config = read_recipe(recipe)
+    wording = None
+    if rephrase is not None:
+        from mie.building.rephrase import Rephrase
+        from mie.judges.contracts import JudgeOptions
+
+        table = None if prices is None else str(prices)
+        options = JudgeOptions(rephrase, cost_limit=cost_limit, prices=table, dry_run=rephrase_dry_run)
+        wording = Rephrase(options, rephrasings)
     with progress_bar("building") as bar:
 
         def show(at: Progress) -> None:
-            notes = {"scan": f"listing {at.note}", "finish": "comparing samples, naming shards"}
+            notes = {
+                "scan": f"listing {at.note}",
+                "rephrase": "sentences rephrased",
+                "finish": "comparing samples, naming shards",
+            }
             bar(at.done, at.total, notes.get(at.stage, f"{at.kept} kept, {at.refused} refused"))
 
         result = run(
-            config, output, engine=engine, workers=workers, limit=limit, overwrite=overwrite, progress=show
+            config,
+            output,
+            engine=engine,
+            workers=workers,
+            limit=limit,
+            overwrite=overwrite,
+            rephrase=wording,
+            progress=show,
         )
+    if result.estimate is not None:
+        _tell_estimate(result.estimate, json=json)
+        return
     if stats and not (output / "stats").exists():
         _draw(output)
     info = result.info
@@ -63,8 +103,32 @@ def build(
         )
     if not info["counts"]["samples"]:
         typer.echo("no sample was kept; rejected.parquet says why", err=True)
-    if result.bad_files or not info["counts"]["samples"]:
+    unasked = _unasked(info)
+    if unasked:
+        typer.echo(
+            f"{unasked} samples keep the template's words, since the judge did not answer; with --overwrite "
+            "only those questions are asked again",
+            err=True,
+        )
+    if result.bad_files or unasked or not info["counts"]["samples"]:
         raise typer.Exit(3)
+
+
+def _unasked(info: Mapping[str, Any]) -> int:
+    """Samples whose question has no reply, and may get one."""
+    kept = info.get("rephrased", {}).get("kept", {})
+    return sum(
+        kept.get(f"judge {state}", 0) for state in ("rate_limited", "timed_out", "failed", "over_budget")
+    )
+
+
+def _tell_estimate(found: dict[str, Any], *, json: bool) -> None:
+    from mie.cli._show import print_json, show_estimate
+
+    if json:
+        print_json({"dry_run": found})
+    else:
+        show_estimate(found)
 
 
 def _draw(output: Path) -> None:
@@ -83,9 +147,17 @@ def _tell(info: Mapping[str, Any], output: Path, done: str, *, json: bool) -> No
     if json:
         keys = ("name", "digest", "counts", "rejected")
         reviews = {k: info["recipe"]["reviews"] for k in ("reviews",) if "reviews" in info["recipe"]}
-        print_json({"folder": str(output), **{key: info[key] for key in keys}, **reviews})
+        reworded = {key: info[key] for key in ("rephrased",) if key in info}
+        print_json({"folder": str(output), **{key: info[key] for key in keys}, **reviews, **reworded})
         return
     typer.echo(f"{output} {done}: {info['counts']['samples']} samples, digest {info['digest'][:16]}")
     table("samples", ("split", "n"), list(info["counts"]["by_split"].items()))
+    if "rephrased" in info:
+        words = info["rephrased"]
+        typer.echo(
+            f"{words['samples']} instructions rephrased by {', '.join(words['answered_by']) or 'nobody'}"
+        )
+        if words["kept"]:
+            table("instructions in the template's words", ("reason", "n"), list(words["kept"].items()))
     if info["rejected"]:
         table("refused (see rejected.parquet)", ("gate", "n"), list(info["rejected"].items()))

@@ -19,6 +19,7 @@ def pack(
     ),
     seed: int = typer.Option(0, help="Draws the patients for validation."),
     wordings: int = typer.Option(24, min=1, help="At most this many ways to ask for one thing."),
+    split: str = typer.Option("train", help="The split to pack; another than train is for evaluating."),
     only: str | None = typer.Option(None, help="Write only this perspective; all datasets are compared."),
     workers: int | None = typer.Option(None, min=1, help="Processes for verifying; all cores by default."),
     json: bool = typer.Option(False, "--json", help="Print the result as one JSON document."),
@@ -26,6 +27,8 @@ def pack(
     """Pack the train splits of datasets for training, also on another machine.
 
     Example: mie pack out/quickstart -o out/pack --lossy 90
+
+    Example: mie pack out/quickstart --split test -o out/test-pack
     """
     from mie.building.verify import verify
     from mie.cli._show import print_json, progress_bar, table
@@ -33,8 +36,10 @@ def pack(
     from mie.training.pack import part_of
     from mie.training.pack_datasets import pack_datasets
     from mie.training.pack_files import refuse_occupied, write_pack
-    from mie.vocabulary import PERSPECTIVES, nearest_name
+    from mie.vocabulary import PERSPECTIVES, SPLITS, nearest_name
 
+    if split not in SPLITS:
+        raise ConfigError(f"no split named {split!r}", expected=", ".join(SPLITS))
     if only is not None and only not in PERSPECTIVES:
         near = nearest_name(only, PERSPECTIVES)
         raise ConfigError(
@@ -57,7 +62,13 @@ def pack(
             )
     with progress_bar("packing") as bar:
         made = pack_datasets(
-            datasets, longest=longest, validation=validation, seed=seed, wordings=wordings, progress=bar
+            datasets,
+            longest=longest,
+            validation=validation,
+            seed=seed,
+            wordings=wordings,
+            split=split,
+            progress=bar,
         )
     if only is not None:
         made = part_of(made, lambda row: row.perspective == only)

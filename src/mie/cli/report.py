@@ -11,6 +11,11 @@ def report(
     runs: list[Path] = typer.Argument(..., help="Scored run folders.", show_default=False),
     output: Path = typer.Option(..., "-o", "--output", help="The folder of the report.", show_default=False),
     variant: str = typer.Option("paper", help="Which scores: paper or as_released."),
+    review: list[str] = typer.Option(
+        [],
+        "--review",
+        help="What people said: the database of `mie review`, its exports, or any ratings; repeatable.",
+    ),
     force: bool = typer.Option(
         False, "--force", help="Show runs on different datasets, or by different judges, side by side."
     ),
@@ -19,9 +24,11 @@ def report(
 
     Example: mie report out/run-a out/run-b -o out/report
     """
+    from mie.cli._ratings import read
     from mie.cli._show import progress_bar
     from mie.report.page import write_report
 
+    ratings = [rating for place in review for rating in read(place)]
     with progress_bar("pictures") as bar:
-        page = write_report(runs, output, variant=variant, force=force, progress=bar)
+        page = write_report(runs, output, variant=variant, force=force, ratings=ratings, progress=bar)
     typer.echo(f"report: {page}")

@@ -28,10 +28,15 @@ def review(
     sample: int | None = typer.Option(None, min=1, help="Review only so many samples, drawn by --seed."),
     stratify: str | None = typer.Option(None, help="Draw in proportion: modality,task"),
     seed: int | None = typer.Option(None, help="Of the draw and of the order. Default: 0."),
+    proposals: Path | None = typer.Option(
+        None, help="Of masks: the folder that `mie propose` wrote; its regions are what people choose from."
+    ),
     open_: bool = typer.Option(True, "--open/--no-open", help="Open the page in a browser."),
     invite: str | None = typer.Option(None, help="Print a one-time link for this person and end."),
     role: str = typer.Option("rater", help="Of the invited person: rater, adjudicator or admin."),
-    export: Path | None = typer.Option(None, help="Write one --kind to a .csv or .jsonl file and end."),
+    export: Path | None = typer.Option(
+        None, help="Write one --kind to a .csv or .jsonl file, or masks to a folder, and end."
+    ),
 ) -> None:
     """Let people accept, reject, choose masks and rank, in a browser.
 
@@ -52,9 +57,10 @@ def review(
         "seed": seed,
     }
     typer.echo("listing the samples", err=True)
-    desk = open_desk(places, kinds=kind, db=db, **{k: v for k, v in given.items() if v is not None})
+    settings = {k: v for k, v in given.items() if v is not None}
+    desk = open_desk(places, kinds=kind, db=db, proposals=proposals, **settings)
     if export is not None:
-        typer.echo(f"{export}: {export_file(desk, export)} opinions")
+        typer.echo(f"{export}: {export_file(desk, export)} {'opinions' if export.suffix else 'masks'}")
         return
     if invite is not None:
         typer.echo(invite_link(desk, invite, role, url or f"http://127.0.0.1:{port}"))

@@ -43,7 +43,7 @@ def score(
 
     Example: mie score out/run --protocol miedb
     """
-    from mie.cli._show import print_json, progress_bar
+    from mie.cli._show import print_json, progress_bar, show_estimate
     from mie.errors import ConfigError
     from mie.judges.contracts import JudgeOptions
     from mie.protocols import score as score_run
@@ -67,7 +67,7 @@ def score(
     if json:
         print_json(document)
     elif dry_run:
-        _show_estimate(document["dry_run"])
+        show_estimate(document["dry_run"])
     else:
         _show(document)
     if dry_run:
@@ -117,22 +117,12 @@ def _show(document: dict[str, Any]) -> None:
         )
 
 
-def _show_estimate(found: dict[str, Any]) -> None:
-    typer.echo(f"{found['model']} at {found['provider']}")
-    typer.echo(f"calls to make: {found['calls']:,} ({found['already_answered']:,} already answered)")
-    typer.echo(f"about {found['input_tokens']:,} tokens in, {found['output_tokens']:,} out")
-    if found["cost_usd"] is None:
-        typer.echo("the price of this model is unknown: give a table with --prices FILE")
-    else:
-        spent = f"; {found['spent_usd']:.2f} spent before" if found["spent_usd"] else ""
-        typer.echo(f"about {found['cost_usd']:.2f} USD, good to a factor of two{spent}")
-
-
 def _show_judge(judge: dict[str, Any]) -> None:
     answers = ", ".join(f"{count:,} {state}" for state, count in judge["states"].items()) or "no questions"
     cost = "of unknown price" if judge["cost_usd"] is None else f"for {judge['cost_usd']:.2f} USD"
     tokens = f"{judge['usage']['input']:,} + {judge['usage']['output']:,} tokens"
-    typer.echo(f"judge {judge['model']} at {judge['provider']}: {answers}; {tokens} {cost}")
+    model = ", ".join(judge["answered_by"]) or judge["model"]  # as the endpoint names it
+    typer.echo(f"judge {model} at {judge['provider']}: {answers}; {tokens} {cost}")
     apart = judge.get("disagreement")
     if apart:
         typer.echo(

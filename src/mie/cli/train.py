@@ -96,5 +96,7 @@ def _show_profile(profile: dict[str, Any]) -> None:
 
     rows = [(name, one["ms"], f"{one['share']:.1%}") for name, one in profile["phases"].items()]
     tflops = "" if profile["tflops"] is None else f", {profile['tflops']:.1f} TFLOP/s"
+    if profile["utilisation"] is not None:
+        tflops += f", {profile['utilisation']:.1%} of the measured {profile['peak_tflops']:.0f}"
     title = f"{profile['steps']} steps: {profile['images_per_second']:.0f} images/s{tflops}"
     table(title, ("phase", "ms a step", "share"), rows)

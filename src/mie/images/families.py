@@ -5,8 +5,6 @@ Pure data, so that training on a bare machine can import it.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from typing import Final, NamedTuple
 
 FAMILIES: Final = ("dermoscopy", "endoscopy", "ultrasound", "mri", "ct", "fundus", "xray")
@@ -44,8 +42,6 @@ MARGIN: Final[dict[str, Margin]] = {
     "xray": Margin(0.15, 4),
 }
 
-_HELD_OUT: Final = 0.2
-
 
 def family_of(modality: str) -> str | None:
     """The family of a name in `vocabulary.MODALITIES`; None where there is none (microscopy, OCT, ...)."""
@@ -55,15 +51,3 @@ def family_of(modality: str) -> str | None:
 def nearest_family(modality: str) -> str | None:
     """`family_of`, or the family that looks most like it: a stand-in that a user has to allow."""
     return _NEAREST.get(modality)
-
-
-def is_held_out(source: str, patient: str) -> bool:
-    """Whether a patient is kept from training inpainters and detectors: one in five, the same for ever.
-
-    `patient` is a case's `patient_id`, else its `case_id`. A `patient_id` is `cohort/patient`, the same in
-    every data set of a cohort, so the data set's name does not count there. What a data set calls test is
-    held out too; that is the caller's to know.
-    """
-    subject = patient if "/" in patient else f"{source}//{patient}"
-    text = json.dumps(["held out", subject], ensure_ascii=True, separators=(",", ":"))
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2**64 < _HELD_OUT

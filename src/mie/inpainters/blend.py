@@ -23,7 +23,7 @@ from mie.vocabulary import nearest_name
 
 KINDS: Final = ("none", "feather", "poisson", "laplacian")
 
-# Least seam energy on real lesion shapes in healthy tissue; `bench/inpainting.py` prints the table.
+# Seam energy nearest to untouched tissue's, measured with real lesion shapes: `bench/inpainting.py`.
 BLEND: Final[dict[str, str]] = {
     "dermoscopy": "poisson",
     "endoscopy": "poisson",

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from mie.inpainters.network import FillNet
 
 FORMAT: Final = "inpainter 1"
-_LEAST: Final = 256  # the side of the window that the experts were trained on
+_LEAST: Final = 128  # pixels: what surrounds a small hole
 _LARGEST: Final = 512  # a larger window is scaled down
-_AROUND: Final = 1.5  # a window's side, in extents of its hole
+_AROUND: Final = 2.0  # a window's side, in extents of its hole
 _NEEDS: Final = ("torch", "safetensors")
 
 

@@ -26,8 +26,8 @@ def fill_volume(
 
     All slices share one seed. The slice with the largest hole comes first, then its neighbours outwards.
     Where a hole goes on from the neighbour's, the coarse part of what was drawn there is taken over,
-    corrected for the difference between the two slices around the hole. Fine texture is each slice's own, as noise is
-    in a scan.
+    corrected for the difference between the two slices around the hole. Fine texture is each slice's own,
+    as noise is in a scan.
     """
     if len(slices) != len(masks) or len({s.shape for s in slices}) > 1:
         raise ImageError(

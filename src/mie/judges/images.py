@@ -7,8 +7,12 @@ import base64
 from collections import OrderedDict
 from typing import Final
 
+import cv2
+import numpy as np
+
 from mie.images.png import encode_png
 from mie.judges.contracts import Image
+from mie.records import Pixels
 
 _MEMORY: Final = 64 * 2**20  # characters of base64
 
@@ -50,4 +54,12 @@ class DataUrls:
 
 
 def data_url(image: Image) -> bytes:
-    return b"data:image/png;base64," + base64.b64encode(encode_png(image.pixels))
+    return b"data:image/png;base64," + base64.b64encode(encode_png(_least(image.pixels)))
+
+
+def _least(pixels: Pixels) -> Pixels:
+    """Grey values in three equal channels as one: the same picture in half the bytes, and sooner encoded."""
+    if pixels.ndim == 2 or not (pixels[0] == pixels[0, :, :1]).all():  # most colour shows in the first row
+        return pixels
+    first, *others = cv2.split(pixels)
+    return first if all(np.array_equal(first, other) for other in others) else pixels

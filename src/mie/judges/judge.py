@@ -139,8 +139,8 @@ def _outside(work: Callable[[], T]) -> T:
 
 
 @contextlib.contextmanager
-def open_judge(options: JudgeOptions, folder: Path, *, dataset: Mapping[str, Any]) -> Iterator[Judge]:
-    """The judge, with its replies in `folder`. `dataset` is what `dataset.json` says.
+def open_judge(options: JudgeOptions, folder: Path, *, dataset: Mapping[str, Any] | None) -> Iterator[Judge]:
+    """The judge, with its replies in `folder`. `dataset` is what `dataset.json` says; None: no image is sent.
 
     `MieError` where images may not leave this machine. A dry run may always: it sends none.
     """
@@ -148,7 +148,8 @@ def open_judge(options: JudgeOptions, folder: Path, *, dataset: Mapping[str, Any
         raise ConfigError("a judge's option does not make sense", expected="repeats and concurrency from 1")
     client = open_client(options.spec)
     if not options.dry_run:
-        check_may_leave(client, dataset, acknowledged=options.deidentified)
+        if dataset is not None:
+            check_may_leave(client, dataset, acknowledged=options.deidentified)
         client.ready()
     with folder_lock(folder):
         judge = Judge(options, client, Journal(folder / f"{file_name(client)}.jsonl"))

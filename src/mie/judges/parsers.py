@@ -77,6 +77,31 @@ def json_list_of(fields: Sequence[str], least: int, most: int) -> Parser:
     return parse
 
 
+def json_texts(field: str, least: int, most: int) -> Parser:
+    """`{field: [texts]}`, from `least` to `most` of them -> a tuple of texts, as they stand."""
+
+    def parse(reply: str) -> tuple[str, ...]:
+        found = json_object(reply).get(field)
+        if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+            raise ParseError(f'the key "{field}" must hold a list of texts')
+        if not least <= len(found) <= most:
+            raise ParseError(f'"{field}" must hold {least} to {most} texts, not {len(found)}')
+        return tuple(found)
+
+    return parse
+
+
+def json_texts_schema(field: str) -> dict[str, Any]:
+    """The same as a JSON schema; how many there are is said in words."""
+    texts = {"type": "array", "items": {"type": "string"}}
+    return {
+        "type": "object",
+        "properties": {field: texts},
+        "required": [field],
+        "additionalProperties": False,
+    }
+
+
 def labelled_scores(labels: Mapping[str, str], *, out_of: int, low: int = 0) -> Parser:
     """`Editing Accuracy: 7/10`, a line for each label -> `{name: number}`. Decimals and bold are allowed."""
 

@@ -13,6 +13,19 @@ COMPACT: Final = "compact.safetensors"
 # File name -> SHA-256. A file that is not named here is not ours.
 SHIPPED: Final[dict[str, str]] = {
     COMPACT: "85436be67986d21fd5836fc71dde2e26f356581360b76184b0e9ed78d9958323",
+    "detector-ct.safetensors": "fca20fe142f06a85bacb6d50ecbba73d775052a07b53eb9128b7930bd7a4883d",
+    "detector-dermoscopy.safetensors": "2605a8c54c80036fd2ce4db121e8541ce7c641e4244187f5d7517037bf63602e",
+    "detector-endoscopy.safetensors": "0e52deb23d998de8b764864dee5d6870ec198d647e82f730fd13f42da189c212",
+    "detector-fundus.safetensors": "fbf5f94a3b111c09f7e5db0f5051b7c5ae9905d74ed9fcb8d9cf1117f1f6661f",
+    "detector-mri.safetensors": "96b954e81ed3ea792cfaba123f2a74176d18dcdd7db9f5f2294ee8b02cdfc448",
+    "detector-ultrasound.safetensors": "15172f549643bd0c86f19348dce50211fe1ef05728ce7275513f7817abc7b921",
+    "inpainter-ct.safetensors": "1cae5b6fc6272e4ff5292621004a7d57ccc616bdfe4baa79e6c44015478c404a",
+    "inpainter-dermoscopy.safetensors": "5e7f0a2189e9b71f22e4ee6e9f6ff4f9197b8cd3449b882ee431713f306d0b34",
+    "inpainter-endoscopy.safetensors": "4de182e5fb5bfdc3014a498c34f27991d2b2eaff6493551c6209fb6ce944b0f1",
+    "inpainter-fundus.safetensors": "4773999ae4170a75948169bc07b5698f708b1365923b75a0d4a0d068cfac5f9b",
+    "inpainter-mri.safetensors": "138136689f17774d030e86cdcef40bed484aab621956518ad2648d75c96394a1",
+    "inpainter-ultrasound.safetensors": "db052c8cf899473fe15f49515dbf1963e33272107d1456c7f2b6dfdf4ac87173",
+    "inpainter-xray.safetensors": "19081ef3cb35b20845de49e630fc9d764e1a68b0a26c2bea3d168db3b12f4e02",
 }
 
 

@@ -229,4 +229,6 @@ def disagreement(answers: Iterable[Sequence[Answer]]) -> dict[str, float] | None
 
 
 def _numbers(value: Any) -> Sequence[float]:
-    return tuple(value.values()) if isinstance(value, Mapping) else tuple(value)
+    """What a parser made of a reply, as numbers; "unclear" lies halfway between yes and no."""
+    found = value.values() if isinstance(value, Mapping) else value
+    return tuple(0.5 if one is None else one for one in found)

@@ -84,10 +84,11 @@ def _lesion(
     mask = np.logical_or.reduce([marked[name] for name in names])
     hole, reach = dilated(mask, margin)
     found = tuple(targets[name] for name in names)
-    return Lesion(found, _spoken(found), mask, hole, reach)
+    return Lesion(found, spoken_targets(found), mask, hole, reach)
 
 
-def _spoken(targets: tuple[Target, ...]) -> tuple[Target, ...]:
+def spoken_targets(targets: tuple[Target, ...]) -> tuple[Target, ...]:
+    """As a sentence names them: parts of one lesion as the whole."""
     spoken = targets
     for parts, whole in _WHOLES:
         if sum(target.name in parts for target in spoken) > 1:

@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from mie.errors import ImageError
-from mie.images.families import MARGIN, family_of, is_held_out, nearest_family
+from mie.images.families import MARGIN, family_of, nearest_family
 from mie.images.hashes import checksum
 from mie.images.resize import fitted_size, nearest_bin, resize_image, resize_mask
 from mie.inpainters.blend import BLEND
@@ -200,9 +200,8 @@ class _Prepared:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the detector saw, and whether it (and the expert) may have learnt from this patient."""
-        held_out = is_held_out(self.case.source, self.case.patient_id or self.case.case_id)
-        return {"detector": self.watch.params(), "lesion_seen": self.seen, "held_out": held_out}
+        """What the detector saw, and whether the patient is in the test split."""
+        return {"detector": self.watch.params(), "lesion_seen": self.seen, "held_out": self.split == "test"}
 
     def refusal(self, gate: str, reason: str, numbers: dict[str, Any]) -> Refusal:
         case, target = self.case, ", ".join(target.name for target in self.at.lesion.targets)

@@ -21,8 +21,10 @@ def gallery(
     runs: Sequence[ScoredRun],
     picks: Sequence[Mapping[str, tuple[list[Pick], list[Pick]]]],
     pictures: Pictures,
-) -> Markup:
-    """Per run and measure the worst and the best samples."""
+) -> Markup | None:
+    """Per run and measure the worst and the best samples; None where no run has a score to choose by."""
+    if not any(picks):
+        return None
     parts: list[object] = [tag("p", note, class_="notice") for note in pictures.notes]
     if pictures.samples:
         parts.append(

@@ -27,11 +27,11 @@ from mie.report.scored import Cell
 # Okabe and Ito, safe for colour-blind readers, without their yellow; each run has a mark of its own too.
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A6FAC", "#6B7280")
 MARKS: Final = "osD^vPX*"
-_INK, _GUIDE, _PAPER = "#1F2933", "#E1E5EA", "#FFFFFF"
+_INK, GUIDE, _PAPER = "#1F2933", "#E1E5EA", "#FFFFFF"
 # What the dark copy of a chart has instead.
-_DARK: Final = {_INK: "#E6E9ED", _GUIDE: "#38414C", COLOURS[0]: "#4BA3DB", COLOURS[1]: "#F08A3C"}
-_WIDTH: Final = 4.4
-_STYLE: Final[dict[Any, Any]] = {
+_DARK: Final = {_INK: "#E6E9ED", GUIDE: "#38414C", COLOURS[0]: "#4BA3DB", COLOURS[1]: "#F08A3C"}
+WIDTH: Final = 4.4
+STYLE: Final[dict[Any, Any]] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same on every machine
     "font.size": 10,
     "text.parse_math": False,  # a model may have a $ in its name
@@ -76,8 +76,8 @@ def means_chart(
     shown = [run for run in runs if any(run in cells for cells in rows.values())]
     step = 0.78 / max(len(shown), 1)
     height = 1.0 + len(rows) * max(0.3, 0.14 * len(shown)) + 0.2 * math.ceil(len(shown) / 2)
-    with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(WIDTH, height), layout="constrained")
         axes = figure.subplots()
         edge = _limits(axes, measure, [cell for cells in rows.values() for cell in cells.values()])
         for at, run in enumerate(shown):
@@ -89,23 +89,21 @@ def means_chart(
                 ends = np.clip(np.nan_to_num([cell.low, cell.high], nan=cell.mean), None, edge)
                 axes.plot(ends, [y, y], color=colour, linewidth=1.8, solid_capstyle="round")
             means = [min(cell.mean, edge) for _, cell in found]
-            axes.plot(
-                means, heights, mark, color=colour, markersize=5.5, label=_short(run, 30), clip_on=False
-            )
+            axes.plot(means, heights, mark, color=colour, markersize=5.5, label=short(run, 30), clip_on=False)
             for y, (_, cell) in zip(heights, found, strict=True):
                 if cell.mean > edge:
                     axes.annotate("∞", (edge, y), (5, 0), textcoords="offset points", va="center")
         counts = [max(cell.n for cell in cells.values()) for cells in rows.values()]
-        labels = [f"{_short(label, 22)} ({n:,})" for label, n in zip(rows, counts, strict=True)]
+        labels = [f"{short(label, 22)} ({n:,})" for label, n in zip(rows, counts, strict=True)]
         axes.set_yticks(range(len(rows)), labels)
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.tick_params(labeltop=len(rows) > 8)
         for border in range(1, len(rows)):
-            axes.axhline(border - 0.5, color=_GUIDE, linewidth=0.8)
+            axes.axhline(border - 0.5, color=GUIDE, linewidth=0.8)
         _finish(axes, measure)
         if len(shown) > 1:
             figure.legend(loc="outside upper left", ncols=2, handlelength=1, columnspacing=1.2, fontsize=9)
-        size = _save(figure, folder, name)
+        size = save_chart(figure, folder, name)
     said = "; ".join(
         f"{label}: " + ", ".join(f"{run} {measure.show(cells[run].mean)}" for run in runs if run in cells)
         for label, cells in rows.items()
@@ -117,8 +115,8 @@ def leaderboard_chart(
     folder: Path, name: str, caption: str, measure: Measure, cells: Mapping[str, Cell], runs: Sequence[str]
 ) -> Chart:
     """A row per run with its mean and 95% interval, the number written beside it."""
-    with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(_WIDTH, 0.75 + 0.34 * len(cells)), layout="constrained")
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(WIDTH, 0.75 + 0.34 * len(cells)), layout="constrained")
         axes = figure.subplots()
         edge = _limits(axes, measure, list(cells.values()))
         for row, (run, cell) in enumerate(cells.items()):
@@ -135,10 +133,10 @@ def leaderboard_chart(
                 clip_on=False,
             )
             axes.text(1.04, row, measure.show(cell.mean), transform=axes.get_yaxis_transform(), va="center")
-        axes.set_yticks(range(len(cells)), [_short(run, 24) for run in cells])
+        axes.set_yticks(range(len(cells)), [short(run, 24) for run in cells])
         axes.set_ylim(len(cells) - 0.5, -0.5)
         _finish(axes, measure)
-        size = _save(figure, folder, name)
+        size = save_chart(figure, folder, name)
     said = ", ".join(f"{run} {measure.show(cell.mean)}" for run, cell in cells.items())
     return Chart(name, caption, f"{caption}. {said}.", *size)
 
@@ -159,12 +157,13 @@ def distribution_chart(
         run: np.clip(v[~np.isnan(v)], None, 100.0 if measure.decibels else None) for run, v in values.items()
     }
     capped = {run: v for run, v in capped.items() if v.size}
-    with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(_WIDTH, 0.9 + 0.52 * len(capped)), layout="constrained")
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(WIDTH, 0.9 + 0.52 * len(capped)), layout="constrained")
         axes = figure.subplots()
         low = min(0.0, *(float(v.min()) for v in capped.values()))
         high = max(float(v.max()) for v in capped.values())
-        edges = np.linspace(low, max(high, low + 1e-6) if measure.decibels else 1.0, _BINS + 1)
+        top = max(high, low + 1e-6) if measure.decibels or high > 1 else 1.0  # grades go beyond 1
+        edges = np.linspace(low, top, _BINS + 1)
         for row, (run, found) in enumerate(capped.items()):
             colour = COLOURS[runs.index(run) % len(COLOURS)]
             counts, _ = np.histogram(np.clip(found, edges[0], edges[-1]), edges)
@@ -174,11 +173,11 @@ def distribution_chart(
             median = float(np.median(found))
             axes.plot([median, median], [row + 0.42, row - 0.42], color=_INK, linewidth=1.6)
             axes.text(1.04, row, measure.show(median), transform=axes.get_yaxis_transform(), va="center")
-        axes.set_yticks(range(len(capped)), [f"{_short(run, 20)} ({v.size:,})" for run, v in capped.items()])
+        axes.set_yticks(range(len(capped)), [f"{short(run, 20)} ({v.size:,})" for run, v in capped.items()])
         axes.set_ylim(len(capped) - 0.45, -0.6)
         axes.set_xlim(edges[0], edges[-1])
         _finish(axes, measure)
-        size = _save(figure, folder, name)
+        size = save_chart(figure, folder, name)
     said = ", ".join(f"{run} median {measure.show(float(np.median(v)))}" for run, v in capped.items())
     return Chart(name, caption, f"{caption}. {said}.", *size)
 
@@ -200,16 +199,16 @@ def _finish(axes: Axes, measure: Measure) -> None:
     axes.tick_params(axis="y", length=0, pad=8)  # a mark at 0 reaches over the edge
     axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.grid(axis="x", color=_GUIDE, linewidth=0.8)
+    axes.grid(axis="x", color=GUIDE, linewidth=0.8)
     axes.set_axisbelow(True)
 
 
-def _short(text: str, width: int) -> str:
+def short(text: str, width: int) -> str:
     text = " ".join(text.split())
     return text if len(text) <= width else text[: width - 1].rstrip() + "…"
 
 
-def _save(figure: Figure, folder: Path, name: str) -> tuple[int, int]:
+def save_chart(figure: Figure, folder: Path, name: str) -> tuple[int, int]:
     """Write the three files; (width, height) in CSS pixels."""
     FigureCanvasAgg(figure)
     # Laid out once for both files: it is half of the work.

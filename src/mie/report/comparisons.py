@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from mie.analysis.compare import compare_runs, yardstick
+from mie.analysis.compare import compare_runs, judges_differ
 from mie.report.markup import Markup, join, tag
 from mie.report.measures import MAIN, Measure, measure
 from mie.report.scored import PROTOCOL, ScoredRun
@@ -20,7 +20,7 @@ def comparisons(runs: Sequence[ScoredRun]) -> list[tuple[Measure, list[Any]]]:
     files = {run.name: run.folder / "scores" / f"{PROTOCOL}.{variant}.jsonl" for run in runs}
     found = []
     judges = [run.summary.get("judge") or {} for run in runs]
-    several = len(set(map(yardstick, judges))) > 1
+    several = judges_differ(judges)
     for key in MAIN:
         if several and any(key in judge.get("metrics", ()) for judge in judges):
             continue  # another judge is another yardstick

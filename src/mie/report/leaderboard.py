@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from mie.analysis.scores import LOWER_IS_BETTER
 from mie.report.markup import Markup, join, tag
 from mie.report.measures import MAIN, Measure, in_order, measure
 from mie.report.published import AS_RELEASED, COLUMNS, PUBLISHED
@@ -52,7 +53,8 @@ def means_table(
         cells = [row.cells.get(f"{m.key}@{k}") for row in rows]
         scale = _scale(m, cells)
         means = [cell.mean for cell in cells if cell is not None and cell.n]
-        top = max(means) if best and len(means) > 1 else math.nan
+        better = min if m.key.startswith(LOWER_IS_BETTER) else max
+        top = better(means) if best and len(means) > 1 else math.nan
         for row, line, cell in zip(rows, body, cells, strict=True):
             line.append(_mean(m, cell, scale, row.run, top=cell is not None and cell.mean == top))
     lines = [tag("tr", *line) for line in body]

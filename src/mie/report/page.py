@@ -8,7 +8,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Final
 
-from mie.analysis.compare import yardstick
+from mie.analysis.human import Rating
 from mie.errors import ConfigError, MieError
 from mie.images.files import atomic_write
 from mie.report import sections
@@ -16,9 +16,15 @@ from mie.report.cards import gallery
 from mie.report.charts import Chart, distribution_chart, leaderboard_chart, means_chart
 from mie.report.comparisons import comparisons
 from mie.report.gallery import choose, write_pictures
+from mie.report.judged import Judged, read_judged
+from mie.report.judged_files import write_judged_table
+from mie.report.judged_section import HEADINGS, judge_words, judged_section
 from mie.report.leaderboard import ranked
 from mie.report.markup import Markup, join, tag
 from mie.report.measures import MAIN, in_order, measure
+from mie.report.people import read_people
+from mie.report.people_files import write_people_tables
+from mie.report.people_section import people_charts, people_section
 from mie.report.scored import PROTOCOL, ScoredRun, read_runs
 from mie.report.tables import write_tables
 
@@ -41,12 +47,14 @@ def write_report(
     *,
     variant: str = "paper",
     force: bool = False,
+    ratings: Sequence[Rating] = (),
     progress: Progress | None = None,
 ) -> Path:
     """Write the report of one or more scored runs to the folder `out`; returns its `index.html`.
 
     Runs on different datasets, or scored by different judges, are refused unless `force`; the page then says
-    so and does not compare them.
+    so and does not compare them. `ratings` are what people said (`mie.analysis.human.read_ratings`, or of a
+    review `mie.review.export.ratings_of`): they get a section and tables of their own.
     """
     if variant not in VARIANTS:
         raise ConfigError("no such variant", expected=" or ".join(VARIANTS), found=variant)
@@ -54,27 +62,35 @@ def write_report(
         raise ConfigError("no run to report", expected="one run folder or more")
     runs = ranked(read_runs([Path(folder) for folder in run_folders], variant))
     _same_dataset(runs, force=force)
-    _same_judge(runs, force=force)
+    people = read_people(ratings, runs, variant) if ratings else None
+    judged = read_judged(runs, variant, force=force)
     folder = Path(out)
     _claim(folder)
     write_tables(runs, folder / "tables")
     drawn = _write_charts(runs, folder / "plots")
+    said = []
+    if people is not None:
+        write_people_tables(people, folder / "tables")
+        said = [people_section(people, people_charts(people, runs, folder / "plots"))]
+    write_judged_table(judged, folder / "tables")
     picks = [choose(run) for run in runs]
     pictures = write_pictures(runs, picks, folder, progress)
     parts = [
         sections.leaderboard(runs, drawn["leaderboard"]),
+        *said,
         *(sections.groups(runs, cut, drawn.get(cut, [])) for cut in sections.CHARTED),
         sections.other_groups(runs),
         sections.distributions(drawn["distribution"]),
         sections.compared(comparisons(runs)),
+        *(judged_section(one, folder / "plots", [run.name for run in runs]) for one in judged),
         gallery(runs, picks, pictures),
         sections.problems(runs),
         sections.configuration(runs),
-        sections.files(),
+        sections.files(["judged.csv"] if judged else []),
     ]
     _write_assets(folder / "assets")
     index = folder / "index.html"
-    atomic_write(index, _page(runs, [part for part in parts if part is not None]))
+    atomic_write(index, _page(runs, judged, [part for part in parts if part is not None]))
     return index
 
 
@@ -86,22 +102,6 @@ def _same_dataset(runs: Sequence[ScoredRun], *, force: bool) -> None:
             found=", ".join(f"{run.name}: {run.digest[:12]}" for run in runs),
             fix="report runs on one dataset, or pass --force to show them side by side all the same",
         )
-
-
-def _same_judge(runs: Sequence[ScoredRun], *, force: bool) -> None:
-    judges = _judges(runs)
-    if len(judges) > 1 and not force:
-        raise MieError(
-            "the runs were scored by different judges",
-            expected="one provider, model, set of parameters and prompts",
-            found=" / ".join(judges),
-            fix="score them again with one judge, or pass --force to show them side by side all the same",
-        )
-
-
-def _judges(runs: Sequence[ScoredRun]) -> list[str]:
-    """The judges that gave these runs numbers, in words."""
-    return sorted({yardstick(run.summary["judge"]) for run in runs if run.summary.get("judge")})
 
 
 def _claim(folder: Path) -> None:
@@ -165,7 +165,7 @@ def _write_assets(folder: Path) -> None:
         (folder / name).write_text(text, encoding="utf-8")
 
 
-def _page(runs: Sequence[ScoredRun], parts: Sequence[Markup]) -> str:
+def _page(runs: Sequence[ScoredRun], judged: Sequence[Judged], parts: Sequence[Markup]) -> str:
     first = runs[0]
     names = list(dict.fromkeys(str(run.info["dataset"].get("name", "?")) for run in runs))
     title = f"Editing results on {', '.join(names)}"
@@ -181,8 +181,8 @@ def _page(runs: Sequence[ScoredRun], parts: Sequence[Markup]) -> str:
         tag("script", src="assets/report.js", defer=True),
     )
     facts = {
-        "Protocol": f"{PROTOCOL}, variant {first.summary['variant']}",
-        "Samples": " / ".join(f"{n:,}" for n in sorted({len(run.ids) for run in runs})),
+        "Protocols": f"{', '.join(_protocols(runs, judged))}; variant {first.summary['variant']}",
+        "Samples": " / ".join(f"{n:,}" for n in sorted(_samples(runs, judged))),
         "Runs": len(runs),
         "Dataset digest": " / ".join(sorted({run.digest[:12] for run in runs})),
     }
@@ -190,7 +190,7 @@ def _page(runs: Sequence[ScoredRun], parts: Sequence[Markup]) -> str:
         "header",
         tag("h1", title),
         tag("dl", *(tag("div", tag("dt", k), tag("dd", v)) for k, v in facts.items()), class_="facts"),
-        *(tag("p", note, class_="notice") for note in _notices(runs)),
+        *(tag("p", note, class_="notice") for note in _notices(runs, judged)),
     )
     links = tag("ul", *(tag("li", tag("a", text, href=f"#{name}")) for name, text in _headings(parts)))
     version = first.info.get("versions", {}).get("mie")
@@ -199,7 +199,7 @@ def _page(runs: Sequence[ScoredRun], parts: Sequence[Markup]) -> str:
     )
     body = tag(
         "body",
-        tag("a", "Skip to the results", href="#leaderboard", class_="skip"),
+        tag("a", "Skip to the results", href=f"#{_headings(parts)[0][0]}", class_="skip"),
         header,
         tag("nav", links, aria_label="Sections"),
         tag("main", *parts),
@@ -208,15 +208,27 @@ def _page(runs: Sequence[ScoredRun], parts: Sequence[Markup]) -> str:
     return "<!doctype html>\n" + join(tag("html", head, body, lang="en")) + "\n"
 
 
+def _protocols(runs: Sequence[ScoredRun], judged: Sequence[Judged]) -> list[str]:
+    first = [PROTOCOL] if any(run.ids for run in runs) else []
+    return list(dict.fromkeys([*first, *(one.protocol for one in judged)]))
+
+
+def _samples(runs: Sequence[ScoredRun], judged: Sequence[Judged]) -> set[int]:
+    counts = {len(run.ids) for run in runs if run.ids}
+    return counts | {int(found["n_samples"]) for one in judged for found in one.documents.values()} or {0}
+
+
 def _headings(parts: Sequence[Markup]) -> list[tuple[str, str]]:
     """(id, title) of the sections that are there."""
     titles = {
         "leaderboard": "Leaderboard",
+        "people": "People",
         "by-modality": "Modalities",
         "by-target": "Targets",
         "groups": "Groups",
         "distributions": "Distributions",
         "comparisons": "Comparisons",
+        **HEADINGS,
         "gallery": "Gallery",
         "coverage": "Coverage",
         "configuration": "Configuration",
@@ -227,20 +239,20 @@ def _headings(parts: Sequence[Markup]) -> list[tuple[str, str]]:
     ]
 
 
-def _notices(runs: Sequence[ScoredRun]) -> list[str]:
+def _notices(runs: Sequence[ScoredRun], judged: Sequence[Judged]) -> list[str]:
     """What a reader must know before comparing two rows."""
     notes = []
     if len({run.digest for run in runs}) > 1:
         notes.append("These runs were made on different datasets: their rows do not compare.")
-    elif len({frozenset(run.ids) for run in runs}) > 1:
+    elif len({frozenset(run.ids) for run in runs if run.ids}) > 1:
         notes.append(
             "These runs cover different samples of the dataset: their means are not over the same ones."
         )
-    judges = _judges(runs)
-    if judges:
-        notes.append(f"Judged by {'; '.join(judges)}.")
-    if len(judges) > 1:
-        notes.append("These runs were scored by different judges: their rubrics do not compare.")
+    for one in judged:
+        words = dict.fromkeys(judge_words(judge) for judge in one.judges.values())
+        notes += [f"{one.title}: judged by {'; '.join(words)}."] if words else []
+        if not one.one_judge:
+            notes.append(f"{one.title}: scored by different judges, whose means do not compare.")
     left = {f"{n:,} {name}" for run in runs for name, n in run.summary.get("not_covered", {}).items()}
     if left:
         notes.append(f"Not covered by this protocol: {', '.join(sorted(left))} samples, which need a judge.")

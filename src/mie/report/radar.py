@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,20 +16,11 @@ from matplotlib.figure import Figure
 from matplotlib.projections.polar import PolarAxes
 
 from mie.images.files import atomic_write
-from mie.report.charts import COLOURS, MARKS
+from mie.report.charts import COLOURS, GUIDE, MARKS, STYLE, Chart, save_chart
 
 PANELS: Final = {"ea@1": "Editing accuracy", "cp@1": "Context preservation", "vq@1": "Visual quality"}
-_INK, _GUIDE, _PAPER = "#1F2933", "#E1E5EA", "#FFFFFF"
-_STYLE: Final[dict[Any, Any]] = {
-    "font.family": "DejaVu Sans",
-    "font.size": 9,
-    "text.parse_math": False,
-    "text.color": _INK,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
-    "axes.edgecolor": _GUIDE,
-    "legend.frameon": False,
-}
+_PAPER: Final = "#FFFFFF"
+_STYLE: Final[dict[Any, Any]] = {**STYLE, "font.size": 9, "axes.edgecolor": GUIDE}
 
 
 def radar_chart(documents: Mapping[str, Mapping[str, Any]], path: Path) -> Path | None:
@@ -38,21 +29,11 @@ def radar_chart(documents: Mapping[str, Mapping[str, Any]], path: Path) -> Path 
     `documents` maps a run's name to what scoring it by `medebench` returned. An organ that a run has no
     number for leaves a gap in its line, never a 0.
     """
-    panels = {
-        key: {name: _organs(document, key) for name, document in documents.items()}
-        for key in PANELS
-        if any(_organs(document, key) for document in documents.values())
-    }
+    panels = _panels(documents)
     if not panels:
         return None
-    organs = sorted({organ for runs in panels.values() for means in runs.values() for organ in means})
     with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(4.2 * len(panels), 4.6), layout="constrained")
-        for at, (key, runs) in enumerate(panels.items(), start=1):
-            axes = figure.add_subplot(1, len(panels), at, projection="polar")
-            _panel(axes, PANELS[key], organs, runs, list(documents))
-        handles, labels = figure.axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 5))
+        figure = _figure(panels, list(documents))
         FigureCanvasAgg(figure)
         png = io.BytesIO()
         about: dict[str, Any] = {"facecolor": _PAPER, "bbox_inches": "tight", "metadata": {"Software": None}}
@@ -62,8 +43,46 @@ def radar_chart(documents: Mapping[str, Mapping[str, Any]], path: Path) -> Path 
     return path
 
 
+def radars_for_page(
+    documents: Mapping[str, Mapping[str, Any]], folder: Path, name: str, runs: Sequence[str]
+) -> list[Chart]:
+    """The panels as charts of a report's page, whose runs decide the colours."""
+    charts = []
+    for key, found in _panels(documents).items():
+        file = f"{name}_{key.partition('@')[0]}"
+        with matplotlib.rc_context(_STYLE):
+            size = save_chart(_figure({key: found}, runs), folder, file)
+        said = "; ".join(
+            f"{run}: " + ", ".join(f"{organ} {mean:.2f}" for organ, mean in means.items())
+            for run, means in found.items()
+        )
+        caption = f"{PANELS[key]} by organ"
+        charts.append(Chart(file, caption, f"{caption}. {said}.", *size))
+    return charts
+
+
+def _panels(documents: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
+    """Metric -> run -> organ -> mean, for those that have any."""
+    return {
+        key: {name: _organs(document, key) for name, document in documents.items()}
+        for key in PANELS
+        if any(_organs(document, key) for document in documents.values())
+    }
+
+
+def _figure(panels: Mapping[str, Mapping[str, Mapping[str, float]]], order: Sequence[str]) -> Figure:
+    organs = sorted({organ for runs in panels.values() for means in runs.values() for organ in means})
+    figure = Figure(figsize=(4.2 * len(panels), 4.6), layout="constrained")
+    for at, (key, runs) in enumerate(panels.items(), start=1):
+        axes = figure.add_subplot(1, len(panels), at, projection="polar")
+        _panel(axes, PANELS[key], organs, runs, order)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 5))
+    return figure
+
+
 def _panel(
-    axes: Axes, title: str, organs: list[str], runs: Mapping[str, Mapping[str, float]], order: list[str]
+    axes: Axes, title: str, organs: list[str], runs: Mapping[str, Mapping[str, float]], order: Sequence[str]
 ) -> None:
     assert isinstance(axes, PolarAxes)  # noqa: S101 (as it was made)
     angles = np.linspace(0, 2 * np.pi, len(organs), endpoint=False)
@@ -81,7 +100,7 @@ def _panel(
     axes.set_xticks(angles, [organ if len(organ) <= 18 else f"{organ[:17]}…" for organ in organs])
     axes.set_ylim(0, 1)
     axes.set_yticks([0.25, 0.5, 0.75, 1.0], ["", "0.5", "", "1"])
-    axes.grid(color=_GUIDE, linewidth=0.8)
+    axes.grid(color=GUIDE, linewidth=0.8)
     axes.set_title(title, pad=16)
 
 

@@ -8,7 +8,7 @@ import math
 import sys
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +20,7 @@ from mie.errors import MieError
 from mie.store.dataset import Dataset
 
 PROTOCOL: Final = "miedb"
+_NOTHING: Final[dict[str, Any]] = {"groups": [{"group": {}, "metrics": {}}]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ class ScoredRun:
         found = {}
         for group in self.summary["groups"]:
             if set(group["group"]) == set(keys):
-                cells = {name: _cell(numbers) for name, numbers in group["metrics"].items()}
+                cells = {name: cell_of(numbers) for name, numbers in group["metrics"].items()}
                 found[tuple(str(group["group"][key]) for key in keys)] = cells
         return found
 
@@ -139,10 +140,11 @@ def read_runs(folders: Sequence[Path], variant: str) -> list[ScoredRun]:
 
 
 def _read_run(folder: Path, variant: str) -> ScoredRun:
-    info = _document(folder / "run.json", fix="give the folder that `mie run` wrote")
+    info = read_document(folder / "run.json", fix="give the folder that `mie run` wrote")
     name = f"{PROTOCOL}.{variant}"
-    fix = f"run `mie score {folder} --variant {variant}` first"
-    summary = _document(folder / "summary" / f"{name}.json", fix=fix)
+    place, fix = folder / "summary" / f"{name}.json", f"run `mie score {folder} --variant {variant}` first"
+    judged_alone = _scored_otherwise(folder, variant)
+    summary = _NOTHING | {"variant": variant} if judged_alone else read_document(place, fix=fix)
     run = ScoredRun(
         folder=folder,
         name=str(info["editor"].get("name") or info["editor"].get("spec") or folder.name),
@@ -158,6 +160,9 @@ def _read_run(folder: Path, variant: str) -> ScoredRun:
         edits=0,
         stale=False,
     )
+    if judged_alone:
+        _read_failures(run)
+        return run
     scores = folder / "scores" / f"{name}.jsonl"
     lines = _lines(scores, fix=fix)
     header = next(lines, {})
@@ -172,8 +177,14 @@ def _read_run(folder: Path, variant: str) -> ScoredRun:
             )
     _read_scores(run, lines)
     _read_failures(run)
-    run.stale = header.get("edits_sha256") != _sha256(folder / "edits.jsonl")
+    run.stale = header.get("edits_sha256") != sha256_of(folder / "edits.jsonl")
     return run
+
+
+def _scored_otherwise(folder: Path, variant: str) -> bool:
+    """The run has no scores by MieDB, but some by another protocol: it is shown there alone."""
+    there = {path.name.removesuffix(f".{variant}.json") for path in folder.glob(f"summary/*.{variant}.json")}
+    return bool(there) and PROTOCOL not in there
 
 
 def _read_scores(run: ScoredRun, lines: Iterator[dict[str, Any]]) -> None:
@@ -214,14 +225,16 @@ def _read_failures(run: ScoredRun) -> None:
     run.failures = Counter(reason for reason in last.values() if reason is not None)
 
 
-def _sha256(path: Path) -> str:
+def sha256_of(path: Path) -> str:
+    """Of the file's bytes; of none where there is no file."""
     if not path.exists():
         return hashlib.sha256(b"").hexdigest()
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _cell(numbers: dict[str, Any]) -> Cell:
+def cell_of(numbers: Mapping[str, Any]) -> Cell:
+    """A summary's entry."""
     low, high = (_number(end) for end in numbers.get("ci95") or (None, None))
     counts = (int(numbers.get(name, 0)) for name in ("n", "unscored", "capped", "missing"))
     return Cell(_number(numbers["mean"]), low, high, *counts)
@@ -232,7 +245,8 @@ def _number(value: Any) -> float:
     return math.nan if value is None else float(value)
 
 
-def _document(path: Path, *, fix: str) -> dict[str, Any]:
+def read_document(path: Path, *, fix: str) -> dict[str, Any]:
+    """A file with one JSON object; `MieError` with `fix` for anything else."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

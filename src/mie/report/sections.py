@@ -20,11 +20,17 @@ CHARTED: Final = {"modality": "By modality", "target": "By target"}
 _OTHER: Final = ("perspective", "task", "source", "anatomy")
 
 
+_DASH: Final = tag("td", "–", class_="number", title="not scored by MieDB")
+
+
 def section(name: str, title: str, *children: object) -> Markup:
     return tag("section", tag("h2", title, id=name), *children, aria_labelledby=name)
 
 
-def leaderboard(runs: Sequence[ScoredRun], charts: Sequence[Chart]) -> Markup:
+def leaderboard(runs: Sequence[ScoredRun], charts: Sequence[Chart]) -> Markup | None:
+    """None where no run was scored by MieDB."""
+    if not any(run.cells for run in runs):
+        return None
     variant = runs[0].summary["variant"]
     parts: list[object] = [
         tag(
@@ -35,7 +41,7 @@ def leaderboard(runs: Sequence[ScoredRun], charts: Sequence[Chart]) -> Markup:
             class_="lead",
         )
     ]
-    rows = [Row(run_name(run, number), number, run.cells) for number, run in enumerate(runs)]
+    rows = [Row(run_name(run, number), number, run.cells) for number, run in enumerate(runs) if run.cells]
     for k in passes(runs):
         shown = columns([run.cells for run in runs], k)
         title = "First attempt (pass@1)" if k == 1 else f"Best of {k} attempts (pass@{k})"
@@ -129,7 +135,9 @@ def group_cells(runs: Sequence[ScoredRun], cut: str) -> dict[str, dict[str, dict
     return {value: found[value] for value in sorted(found, key=lambda value: (-samples(value), value))}
 
 
-def distributions(charts: Sequence[Chart]) -> Markup:
+def distributions(charts: Sequence[Chart]) -> Markup | None:
+    if not charts:
+        return None
     lead = "Each run's samples at the first attempt, on common bins. The line and the number are the median."
     return section("distributions", "Distributions", tag("p", lead, class_="lead"), charts_grid(charts))
 
@@ -159,10 +167,10 @@ def problems(runs: Sequence[ScoredRun]) -> Markup:
             tag(
                 "tr",
                 tag("th", run_name(run, number), scope="row"),
-                _count(run.edits),
-                _count(failed, of=run.edits),
-                _count(without, of=len(run.ids)),
-                _count(moved, of=run.drift_checked),
+                count_cell(run.edits),
+                count_cell(failed, of=run.edits),
+                count_cell(without, of=len(run.ids)) if run.ids else _DASH,
+                count_cell(moved, of=run.drift_checked) if run.ids else _DASH,
             )
         )
     heads = (
@@ -172,7 +180,7 @@ def problems(runs: Sequence[ScoredRun]) -> Markup:
         "Samples with something unscored",
         "Outputs with drift",
     )
-    parts: list[object] = [_words("Counts", heads, rows, numbers=4)]
+    parts: list[object] = [words_table("Counts", heads, rows, numbers=4)]
     reasons = [
         (run_name(run, number), "the edit failed", reason, count)
         for number, run in enumerate(runs)
@@ -185,15 +193,18 @@ def problems(runs: Sequence[ScoredRun]) -> Markup:
     parts.append(tag("h3", "Failures and unscored, with reasons"))
     if reasons:
         body = [
-            tag("tr", tag("th", name, scope="row"), tag("td", what), tag("td", reason), _count(count))
+            tag("tr", tag("th", name, scope="row"), tag("td", what), tag("td", reason), count_cell(count))
             for name, what, reason, count in reasons
         ]
-        parts.append(_words("Most frequent first", ("Run", "What", "Reason", "Attempts"), body, numbers=1))
+        parts.append(
+            words_table("Most frequent first", ("Run", "What", "Reason", "Attempts"), body, numbers=1)
+        )
         parts.append(
             tag("p", "All of them: ", _link("tables/failures.csv"), ", ", _link("tables/unscored.csv"), ".")
         )
     else:
-        parts.append(tag("p", "Every attempt was made and every measure could be computed."))
+        computed = " and every measure could be computed" if any(run.ids for run in runs) else ""
+        parts.append(tag("p", f"Every attempt was made{computed}."))
     parts += [tag("h3", "Drift", id="drift"), *_drift(runs)]
     return section("coverage", "Coverage, failures and drift", *parts)
 
@@ -222,7 +233,7 @@ def _drift(runs: Sequence[ScoredRun]) -> list[Markup]:
             )
     if not body:
         return [lead, tag("p", "No output was flagged.")]
-    table = _words("Largest first", ("Run", "Sample", "Shift x, y (px)", "Scale"), body, numbers=2)
+    table = words_table("Largest first", ("Run", "Sample", "Shift x, y (px)", "Scale"), body, numbers=2)
     return [
         lead,
         tag("details", tag("summary", "The largest"), table),
@@ -239,14 +250,14 @@ def configuration(runs: Sequence[ScoredRun]) -> Markup:
     return section("configuration", "Configuration", tag("p", lead, class_="lead"), *parts)
 
 
-def files() -> Markup:
-    names = ("leaderboard.csv", "leaderboard.md", "leaderboard.tex", "published.csv", "groups.csv")
+def files(more: Sequence[str] = ()) -> Markup:
+    names = ("leaderboard.csv", "leaderboard.md", "leaderboard.tex", "published.csv", "groups.csv", *more)
     items = (tag("li", _link(f"tables/{name}")) for name in names)
     lead = tag("p", "Every chart above links to its SVG and PNG; the tables are here.", class_="lead")
     return section("files", "Files", lead, tag("ul", *items))
 
 
-def _words(caption: str, heads: Sequence[str], body: Sequence[Markup], *, numbers: int) -> Markup:
+def words_table(caption: str, heads: Sequence[str], body: Sequence[Markup], *, numbers: int) -> Markup:
     """A table of words; its last `numbers` columns are numbers."""
     kinds = [None] * (len(heads) - numbers) + ["number"] * numbers
     named = zip(heads, kinds, strict=True)
@@ -255,7 +266,7 @@ def _words(caption: str, heads: Sequence[str], body: Sequence[Markup], *, number
     return tag("div", table, class_="scroll", tabindex="0", role="region", aria_label=caption)
 
 
-def _count(count: int, of: int | None = None) -> Markup:
+def count_cell(count: int, of: int | None = None) -> Markup:
     share = f" ({count / of:.1%})" if of and count else ""
     return tag("td", f"{count:,}{share}", class_="number")
 

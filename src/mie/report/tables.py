@@ -30,7 +30,7 @@ def write_tables(runs: Sequence[ScoredRun], folder: Path) -> None:
     """`leaderboard`, `published`, `groups`, `unscored`, `failures` and `drift`."""
     folder.mkdir()
     variant = runs[0].summary["variant"]
-    _write_csv(
+    write_csv(
         folder / "leaderboard.csv",
         (
             "run",
@@ -51,7 +51,7 @@ def write_tables(runs: Sequence[ScoredRun], folder: Path) -> None:
             for key, cell in run.cells.items()
         ),
     )
-    _write_csv(
+    write_csv(
         folder / "published.csv",
         ("model", *(f"{m.key} (as_released)" if m.key in AS_RELEASED else m.key for m in COLUMNS)),
         ((row.model, *row.values) for row in PUBLISHED),
@@ -59,7 +59,7 @@ def write_tables(runs: Sequence[ScoredRun], folder: Path) -> None:
     keys = list(
         dict.fromkeys(key for run in runs for group in run.summary["groups"] for key in group["group"])
     )
-    _write_csv(
+    write_csv(
         folder / "groups.csv",
         (
             "run",
@@ -77,17 +77,17 @@ def write_tables(runs: Sequence[ScoredRun], folder: Path) -> None:
         ),
         _group_rows(runs, keys),
     )
-    _write_csv(
+    write_csv(
         folder / "unscored.csv",
         ("run", "metric", "reason", "attempts"),
         ((run.name, *what, count) for run in runs for what, count in run.unscored.most_common()),
     )
-    _write_csv(
+    write_csv(
         folder / "failures.csv",
         ("run", "reason", "attempts"),
         ((run.name, reason, count) for run in runs for reason, count in run.failures.most_common()),
     )
-    _write_csv(
+    write_csv(
         folder / "drift.csv",
         ("run", "sample_id", "attempt", "dx", "dy", "scale"),
         ((run.name, d.sample_id, d.attempt, d.dx, d.dy, d.scale) for run in runs for d in run.drifted),
@@ -110,7 +110,7 @@ def _numbers(cell: Cell) -> tuple[float, ...]:
     return cell.mean, cell.low, cell.high, cell.n, cell.unscored, cell.capped, cell.missing
 
 
-def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
@@ -125,15 +125,15 @@ def _markdown(runs: Sequence[ScoredRun]) -> str:
         parts.append(
             f"Variant `{runs[0].summary['variant']}`, pass@{k}: mean [95% interval] scored/applies\n"
         )
-        parts.append(_markdown_table(["Run", *(m.titled for m in shown)], rows))
+        parts.append(markdown_table(["Run", *(m.titled for m in shown)], rows))
     parts.append("Published (B-PSNR and B-SSIM: released script)\n")
     heads = ["Model", *(m.titled for m in COLUMNS)]
     values = [(p.model, *(m.show(v) for m, v in zip(COLUMNS, p.values, strict=True))) for p in PUBLISHED]
-    parts.append(_markdown_table(heads, values))
+    parts.append(markdown_table(heads, values))
     return "\n".join(parts)
 
 
-def _markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
     return "".join("| " + " | ".join(_markdown_text(text) for text in line) + " |\n" for line in lines)
 
@@ -160,20 +160,20 @@ def _latex(runs: Sequence[ScoredRun]) -> str:
         body = []
         for run in runs:
             cells = [run.cells.get(f"{m.key}@{k}") for m in shown]
-            means = ["--" if c is None else _tex(m.show(c.mean)) for m, c in zip(shown, cells, strict=True)]
+            means = ["--" if c is None else tex(m.show(c.mean)) for m, c in zip(shown, cells, strict=True)]
             small = [
-                "" if c is None else rf"{{\scriptsize [{_tex(m.show(c.low))}, {_tex(m.show(c.high))}]}}"
+                "" if c is None else rf"{{\scriptsize [{tex(m.show(c.low))}, {tex(m.show(c.high))}]}}"
                 for m, c in zip(shown, cells, strict=True)
             ]
             cover = ["" if c is None else rf"{{\scriptsize {c.coverage}}}" for c in cells]
-            body += [[_tex(run.name), *means], ["", *small], ["", *cover]]
+            body += [[tex(run.name), *means], ["", *small], ["", *cover]]
         note = f"variant {runs[0].summary['variant']}, pass@{k}; 95% intervals; scored/applies"
-        parts.append(_latex_table(note, ["Run", *(m.titled for m in shown)], body))
+        parts.append(latex_table(note, ["Run", *(m.titled for m in shown)], body))
     values = [
-        [_tex(p.model), *(_tex(m.show(v)) for m, v in zip(COLUMNS, p.values, strict=True))] for p in PUBLISHED
+        [tex(p.model), *(tex(m.show(v)) for m, v in zip(COLUMNS, p.values, strict=True))] for p in PUBLISHED
     ]
     parts.append(
-        _latex_table(
+        latex_table(
             "published by the authors of MieDB-100k, own test set; B-PSNR, B-SSIM by the released script",
             ["Model", *(m.label for m in COLUMNS)],
             values,
@@ -182,12 +182,12 @@ def _latex(runs: Sequence[ScoredRun]) -> str:
     return "\n".join(parts)
 
 
-def _latex_table(note: str, head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+def latex_table(note: str, head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     lines = [rf"% {note}", rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}", r"\toprule"]
-    lines += [" & ".join(_tex(text) for text in head) + r" \\", r"\midrule"]
+    lines += [" & ".join(tex(text) for text in head) + r" \\", r"\midrule"]
     lines += [" & ".join(row) + r" \\" for row in body]
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
 
-def _tex(text: str) -> str:
+def tex(text: str) -> str:
     return "".join(_TEX.get(character, character) for character in " ".join(text.split()))

@@ -96,6 +96,24 @@ def join(connection: Connection, token: str, name: str | None, password: str | N
     return int(user_id)
 
 
+def may_set_password(connection: Connection, user_id: int) -> bool:
+    """Whoever came by a link and has none. The local person needs none: the command lets them in."""
+    row = connection.execute(select(users.c.name, users.c.password).where(users.c.id == user_id)).one()
+    return row.name != LOCAL and row.password is None
+
+
+def set_password(connection: Connection, user_id: int, hash_: str) -> None:
+    """A first password. Another one takes a new link: a page left open lets nobody take an account over."""
+    if not may_set_password(connection, user_id):
+        raise Refused(409, "conflict", "there is a password already")
+    connection.execute(update(users).where(users.c.id == user_id).values(password=hash_))
+
+
+def hash_password(password: str) -> str:
+    """Slow by design: not to be called inside a write."""
+    return _HASHER.hash(password)
+
+
 def check_password(connection: Connection, name: str, password: str) -> int | None:
     """The person's id if the password is theirs; as slow for nobody as for somebody."""
     row = connection.execute(select(users).where(users.c.name == name)).one_or_none()

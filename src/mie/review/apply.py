@@ -25,8 +25,9 @@ from mie.images.png import decode_png
 from mie.recipes.seeds import stable_hash
 from mie.records import Pixels, Refusal, Sample
 from mie.review.database import Database
+from mie.review.masks import kept_png, majority, said
 from mie.review.proposals import proposals
-from mie.review.tables import answers, consensus, events, items, masks, meta, tasks
+from mie.review.tables import events, meta
 from mie.store.dataset import Dataset
 from mie.store.schema import canonical
 from mie.store.shards import read_rejected
@@ -38,10 +39,10 @@ Payloads: TypeAlias = Sequence[Mapping[str, Any]]  # answers to one item
 
 @dataclass(slots=True)
 class Decisions:
-    """By sample id: why it goes, or the mask (its proposal's name, or PNG) that it gets."""
+    """By sample id: why it goes, or the mask that it gets: its name, and its PNG if it is stored."""
 
     rejected: dict[str, str] = field(default_factory=dict)
-    repaired: dict[str, str | bytes] = field(default_factory=dict)
+    repaired: dict[str, tuple[str, bytes | None]] = field(default_factory=dict)
     divided: set[str] = field(default_factory=set)
 
 
@@ -96,21 +97,7 @@ def decisions(connection: Connection) -> Decisions:
     """What inspections and masks come to."""
     found = Decisions()
     for kind, decide in (("inspect", _inspected), ("mask", _masked)):
-        told: dict[tuple[int, str], list[Mapping[str, Any]]] = {}
-        for table in (answers, consensus):
-            rows = connection.execute(
-                select(items.c.id, items.c.sample_id, table.c.payload)
-                .join(tasks, tasks.c.id == items.c.task_id)
-                .join(table, table.c.item_id == items.c.id)
-                .where(tasks.c.kind == kind)
-                .order_by(table.c.event_id)
-            )
-            if table is answers:
-                for row in rows:
-                    told.setdefault((row.id, row.sample_id), []).append(row.payload)
-            else:
-                told |= {(row.id, row.sample_id): [row.payload] for row in rows}
-        for (item_id, sample_id), payloads in told.items():
+        for (item_id, sample_id), payloads in said(connection, kind).items():
             decide(connection, found, item_id, sample_id, payloads)
     return found
 
@@ -137,16 +124,13 @@ def _masked(
     sample_id: str,
     payloads: Sequence[Mapping[str, Any]],
 ) -> None:
-    (choice, upload), votes = Counter((p["choice"], p["mask"]) for p in payloads).most_common(1)[0]
-    if 2 * votes <= len(payloads):
+    chosen = majority(payloads)
+    if chosen is None:
         found.divided.add(sample_id)
-    elif choice == "none":
-        found.rejected.setdefault(sample_id, f"no mask is right, say {votes} of {len(payloads)}")
-    elif choice == "repaired":
-        query = select(masks.c.png).where(masks.c.sha256 == upload, masks.c.item_id == item_id)
-        found.repaired[sample_id] = bytes(connection.execute(query).scalar_one())
-    elif choice != "source":
-        found.repaired[sample_id] = str(choice)
+    elif chosen.choice == "none":
+        found.rejected.setdefault(sample_id, f"no mask is right, say {chosen.votes} of {len(payloads)}")
+    elif chosen.choice != "source":
+        found.repaired[sample_id] = chosen.choice, kept_png(connection, item_id, chosen)
 
 
 def _samples(dataset: Dataset, found: Decisions) -> Iterator[Sample | Refusal]:
@@ -157,23 +141,23 @@ def _samples(dataset: Dataset, found: Decisions) -> Iterator[Sample | Refusal]:
             numbers = {"id": sample.id}
             yield Refusal(sample.source, sample.case_id, "review", reason, sample.target, numbers)
         elif sample.id in found.repaired:
-            repaired = repaint(sample, found.repaired[sample.id])
+            repaired = repaint(sample, *found.repaired[sample.id])
             yield proof_gate(repaired) or repaired
         else:
             yield sample
 
 
-def repaint(sample: Sample, chosen: str | bytes) -> Sample:
-    """The perception sample with another mask: a proposal by its name, or a PNG. It is a new sample."""
-    if sample.mask is None or not sample.colour:
-        raise MieError("a sample without a region cannot be painted", found=sample.id)
-    if isinstance(chosen, bytes):
-        mask, name = decode_png(chosen), "repaired"
+def repaint(sample: Sample, name: str, png: bytes | None) -> Sample:
+    """The sample with another mask, painted anew where it is a perception sample. It is a new sample."""
+    if png is not None:
+        mask = decode_png(png)
+    elif sample.mask is not None:
+        mask = proposals(sample.mask, sample.input)[name]
     else:
-        mask, name = proposals(sample.mask, sample.input)[chosen], chosen
-    colours = sample.colour.split(",")
+        raise MieError("a sample without a region has no derived mask", found=sample.id)
+    target: Pixels = sample.input if sample.colour else sample.target_image
+    colours = sample.colour.split(",") if sample.colour else []
     opacity = float(sample.params.get("opacity", OPACITY))
-    target: Pixels = sample.input
     for k, colour in enumerate(colours, start=1):
         target = paint(target, np.asarray(mask == round(255 * k / len(colours))), colour, opacity)
     return replace(

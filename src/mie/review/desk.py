@@ -12,21 +12,21 @@ from sqlalchemy import Connection, Row, func, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from mie.errors import ImageError
-from mie.images.png import encode_png
+from mie.images.png import encode_png, png_size
 from mie.review.accounts import Session
 from mie.review.assignment import assignment_of, next_items
 from mie.review.database import Database, iso
 from mie.review.events import Act, record
 from mie.review.kinds import CRITERIA, KINDS, QUESTIONS, REASONS
 from mie.review.material import Material
-from mie.review.pictures import Pictures, png_size
+from mie.review.pictures import Pictures
 from mie.review.progress import Progress
 from mie.review.proposals import read_upload
 from mie.review.refusals import Refused
 from mie.review.sampling import display_seed
 from mie.review.sessions import Sessions
 from mie.review.tables import answers, items, masks, tasks
-from mie.review.views import Views, classes_of, labelled, stored
+from mie.review.views import Views, labelled, mask_classes, stored
 
 MOST_UPLOADS: Final = 200  # of one item: a disk is not filled through a page
 
@@ -168,7 +168,7 @@ class Desk:
         if self._kind_of[item.task_id].kind != "mask":
             raise Refused(422, "invalid", "only masks can be repaired")
         row = self.material.row(item.places[0], ["input", "colour", "params", "target"])
-        classes = {c["value"]: c["name"] for c in classes_of(row)}
+        classes = {c["value"]: c["name"] for c in mask_classes(row)}
         try:
             mask = read_upload(data, png_size(row["input"]["bytes"]), classes)
         except ImageError as error:

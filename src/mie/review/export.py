@@ -12,10 +12,13 @@ import io
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import select
 
+from mie.analysis.human import Rating
+from mie.errors import MieError
 from mie.review.agreement import mean_ranks
 from mie.review.database import Database, iso
 from mie.review.tables import answers, consensus, items, runs, tasks, users
@@ -53,7 +56,9 @@ def opinions(database: Database, task_id: int) -> Iterator[dict[str, Any]]:
 
 
 def _opinion(row: Mapping[str, Any], kind: str, names: Mapping[int, str]) -> dict[str, Any]:
-    shown = [names[run] for run in dict.fromkeys(run for run, _, _ in row["outputs"])]
+    # What a mask item shows beside its image are regions, not runs.
+    numbers = dict.fromkeys(run for run, _, _ in row["outputs"]) if kind != "mask" else {}
+    shown = [names[run] for run in numbers]
     answer = {key: value for key, value in row["payload"].items() if key not in ("kind", "labels")}
     if kind == "rank":
         answer["rankings"] = {
@@ -79,24 +84,67 @@ def json_lines(found: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         yield json.dumps(opinion, ensure_ascii=False) + "\n"
 
 
+def ratings_of(place: str) -> list[Rating]:
+    """Every opinion with a number that a review's database holds, of all kinds of work, as `mie agree` reads
+    them from the CSV files.
+    """
+    if "://" not in place and not Path(place).is_file():
+        raise MieError("no review here", where=place, expected="the file that `mie review` keeps")
+    database = Database(place)
+    try:
+        with database.read() as connection:
+            kinds = {row.kind: row.id for row in connection.execute(select(tasks))}
+        found = [rating for kind in sorted(kinds) for rating in _rated(opinions(database, kinds[kind]))]
+    finally:
+        database.close()
+    if not found:
+        raise MieError("nobody has said anything yet", where=Database.shown(place))
+    return found
+
+
+def ratings_in(path: Path) -> list[Rating]:
+    """The same from an export as JSON lines."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            return list(_rated(json.loads(line) for line in file))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        expected = "JSON lines that `mie review --export` wrote"
+        raise MieError(
+            "not an export of a review", where=path, expected=expected, found=repr(error)
+        ) from None
+
+
+def _rated(found: Iterable[Mapping[str, Any]]) -> Iterator[Rating]:
+    for kind, sample, rater, run, criterion, value in _numbers(found):
+        if kind != "mask":  # its choice is a word
+            rank, score = (float(value), None) if kind == "rank" else (None, float(value))
+            yield Rating(sample, rater, run, rank, score, criterion)
+
+
 def csv_lines(found: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Raters only: a consensus is nobody's independent opinion."""
-    header, times = False, Counter[tuple[str, str]]()
-    for opinion in found:
-        if opinion["rater"] == CONSENSUS:
-            continue
+    header = False
+    for kind, *row in _numbers(found):
         if not header:
-            yield _csv("sample_id", "rater", "run", "criterion", _column(opinion["kind"]))
+            yield _csv("sample_id", "rater", "run", "criterion", _column(kind))
             header = True
+        yield _csv(*row)
+    if not header:
+        yield _csv("sample_id", "rater", "run", "criterion", "score")
+
+
+def _numbers(found: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str, str, str, str, Any]]:
+    """(kind, sample, rater, run, criterion, rank or score). A consensus is nobody's independent opinion."""
+    times = Counter[tuple[str, str]]()
+    for opinion in found:
         rater = opinion["rater"]
+        if rater == CONSENSUS:
+            continue
         if opinion["kind"] == "rank":
             times[opinion["sample_id"], rater] += 1
             n = times[opinion["sample_id"], rater]
             rater += f"/{n}" if n > 1 else ""
         for run, criterion, value in rows_of(opinion):
-            yield _csv(opinion["sample_id"], rater, run, criterion, value)
-    if not header:
-        yield _csv("sample_id", "rater", "run", "criterion", "score")
+            yield opinion["kind"], opinion["sample_id"], rater, run, criterion, value
 
 
 def rows_of(opinion: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:

@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from typing import Any, Final
 
 from sqlalchemy import Connection, case, func, select
 
+from mie.analysis.shares import wilson
 from mie.review.agreement import agreement
 from mie.review.plan import strata_of
 from mie.review.tables import answers, items, users
 
 _RECENT: Final = 500
 _HOUR: Final = 3600.0
-
-
-def wilson(successes: int, n: int, z: float = 1.959963984540054) -> tuple[float, float]:
-    """The Wilson score interval of a share, 95% by default; sound at 0, at n, and for small n.
-
-    >>> [round(x, 4) for x in wilson(9, 10)]
-    [0.5958, 0.9821]
-    """
-    share, square = successes / n, z * z
-    centre = share + square / (2 * n)
-    spread = z * math.sqrt(share * (1 - share) / n + square / (4 * n * n))
-    return max(0.0, (centre - spread) / (1 + square / n)), min(1.0, (centre + spread) / (1 + square / n))
 
 
 def figures(connection: Connection, task_id: int, kind: str) -> dict[str, Any]:

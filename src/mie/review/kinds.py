@@ -62,7 +62,9 @@ class Inspection(_Answer):
 
 class MaskChoice(_Answer):
     kind: Literal["mask"]
-    choice: Literal["source", "eroded", "dilated", "thresholded", "repaired", "none"]
+    choice: Literal[
+        "source", "eroded", "dilated", "thresholded", "region-1", "region-2", "region-3", "repaired", "none"
+    ]
     mask: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
 
     @model_validator(mode="after")

@@ -20,7 +20,7 @@ Place: TypeAlias = tuple[str, int, int]  # shard, row group, row
 
 INDEXED: Final = (
     "id", "sha256", "perspective", "task", "target", "modality", "anatomy", "source", "split",
-    "group", "turn",
+    "group", "turn", "colour",
 )  # fmt: skip
 
 

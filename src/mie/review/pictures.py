@@ -13,11 +13,12 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Final
 
+import numpy as np
 from sqlalchemy import Row, select
 
-from mie.errors import ImageError, MieError
+from mie.errors import MieError
 from mie.images.limits import Limits, check_pixels
-from mie.images.png import decode_png, encode_png
+from mie.images.png import decode_png, encode_png, png_size
 from mie.images.resize import resize_image, resize_labels
 from mie.records import Pixels
 from mie.review.database import Database
@@ -119,8 +120,14 @@ class Pictures:
 
     def _proposals(self, item: Row[Any]) -> dict[str, bytes]:
         row = self._material.row(item.places[0], ["input", "mask"])
-        made = proposals(decode_png(row["mask"]["bytes"]), decode_png(row["input"]["bytes"]))
-        encoded = {name: encode_png(mask) for name, mask in made.items()}
+        mask = None if row["mask"] is None else decode_png(row["mask"]["bytes"])
+        made: dict[str, Pixels] = {}
+        if item.outputs and mask is not None:  # models' regions, beside the data set's own
+            made = {"source": np.where(mask > 127, np.uint8(255), np.uint8(0))}
+        elif mask is not None:
+            made = proposals(mask, decode_png(row["input"]["bytes"]))
+        encoded = {name: encode_png(each) for name, each in made.items()}
+        encoded |= {name: self._upload(item.id, sha256) for name, _, sha256 in item.outputs}
         for name, png in encoded.items():
             self.remember(item, f"proposal-{name}", png)
         return encoded
@@ -139,13 +146,6 @@ class Pictures:
         if png is None:
             raise Refused(404, "unknown", "there is no such picture")
         return bytes(png)
-
-
-def png_size(data: bytes) -> tuple[int, int]:
-    """(height, width) from a PNG's header."""
-    if len(data) < 24 or data[12:16] != b"IHDR":
-        raise ImageError("not a PNG file", found=data[:16])
-    return int.from_bytes(data[20:24], "big"), int.from_bytes(data[16:20], "big")
 
 
 def _shrunk(data: bytes, side: int, resize: Callable[[Pixels, tuple[int, int]], Pixels]) -> bytes:

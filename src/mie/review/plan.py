@@ -6,53 +6,57 @@ import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from sqlalchemy import Connection, func, insert, select
 
+from mie.analysis.sampling import draw
 from mie.errors import ConfigError, MieError
 from mie.recipes.seeds import generator, stable_hash
+from mie.review.candidates import Candidate, candidates
 from mie.review.database import Database
 from mie.review.kinds import KINDS
-from mie.review.material import Material, Place
-from mie.review.sampling import draw, raters_of
+from mie.review.material import Material
+from mie.review.regions import Regions, beside, keep
+from mie.review.sampling import raters_of
 from mie.review.settings import Settings
 from mie.review.tables import items, meta, runs, tasks
-from mie.store.schema import canonical
 from mie.vocabulary import nearest_name
 
-ANCHORS: Final = 2  # earlier runs beside a new one: enough to place it, and nobody ranks the others again
+ANCHORS: Final = 1  # earlier runs beside a new one: with two, people would compare these again
 MOST_OUTPUTS: Final = 26  # labels are letters
 _CHUNK: Final = 5000
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    sample_id: str
-    sha256: str
-    strata: str
-    places: tuple[Place, ...]
-    turns: tuple[str, ...]  # sample ids; itself where there is one turn
-
-
 def prepare(
-    database: Database, material: Material, kinds: Iterable[str], asked: Mapping[str, Any]
+    database: Database,
+    material: Material,
+    kinds: Iterable[str],
+    asked: Mapping[str, Any],
+    regions: Regions | None = None,
 ) -> dict[str, int]:
     """Make the items of each kind, or add those of a new run; kind -> number of items.
 
-    `asked` are the settings that were given; what is not given is as it was, or the default.
+    `asked` are the settings that were given; what is not given is as it was, or the default. `regions` are
+    what models proposed for the mask work; they are copied into the database.
     """
     counts = {}
+    kinds = list(kinds)
+    if regions is not None and "mask" not in kinds:
+        raise ConfigError("region proposals are for masks", expected="--kind mask", found=", ".join(kinds))
     with database.write() as connection:
         _own(connection, material)
         run_ids = _number_runs(connection, material)
         for kind in kinds:
-            task_id, settings = _task(connection, kind, asked)
+            of_kind = {"proposals": regions.digest} if regions is not None and kind == "mask" else {}
+            task_id, settings = _task(connection, kind, {**asked, **of_kind})
             if not _is_there(connection, task_id) or kind in ("rank", "questions"):
-                made = list(_make(connection, material, kind, task_id, settings, run_ids))
+                made = list(_make(connection, material, kind, task_id, settings, run_ids, regions))
                 for start in range(0, len(made), _CHUNK):
                     connection.execute(insert(items), made[start : start + _CHUNK])
+                if regions is not None and kind == "mask":
+                    keep(connection, material, task_id, regions)
             of_task = items.c.task_id == task_id
             counts[kind] = int(connection.scalar(select(func.count()).where(of_task)) or 0)
             if not counts[kind]:
@@ -141,21 +145,28 @@ def _make(
     task_id: int,
     settings: Settings,
     run_ids: Mapping[str, int],
+    regions: Regions | None,
 ) -> Iterable[dict[str, Any]]:
-    found = {c.sample_id: c for c in _candidates(material, kind, settings.stratify)}
+    found = {c.sample_id: c for c in candidates(material, kind, settings.stratify, regions)}
     chosen = draw(list(found), {i: c.strata for i, c in found.items()}, settings.sample, settings.seed)
     of_task = items.c.task_id == task_id
     start = int(
         connection.scalar(select(func.coalesce(func.max(items.c.position) + 1, 0)).where(of_task)) or 0
     )
-    shown = _shown(connection, kind, task_id, [found[i] for i in chosen], material, run_ids, settings.seed)
+    drawn = [found[i] for i in chosen]
+    if kind in ("inspect", "mask"):
+        shown = beside(material, drawn, regions if kind == "mask" else None)
+    else:
+        shown = _shown(connection, kind, task_id, drawn, material, run_ids, settings.seed)
     for at, (candidate, outputs) in enumerate(shown, start=start):
         wanted = raters_of(candidate.sample_id, settings.raters, settings.overlap, settings.seed)
         content = [candidate.sha256, *(sha for _, _, sha in outputs)]
         yield {
             "task_id": task_id,
             "sample_id": candidate.sample_id,
-            "variant": ",".join(str(r) for r in sorted({run for run, _, _ in outputs})),
+            "variant": ""
+            if kind == "mask"
+            else ",".join(str(r) for r in sorted({run for run, _, _ in outputs})),
             "version": hashlib.sha256("\n".join(content).encode()).hexdigest()[:32],
             "position": at,
             "wanted": wanted,
@@ -167,43 +178,16 @@ def _make(
         }
 
 
-def _candidates(material: Material, kind: str, stratify: Sequence[str]) -> Iterable[_Candidate]:
-    texts: dict[str, str] = {}  # one string per stratum, not one per sample
-    dialogues: dict[tuple[str, str], list[tuple[int, _Candidate]]] = defaultdict(list)
-    for entry in material.entries():
-        row = entry.fields
-        strata = canonical({name: row[name] for name in stratify})
-        strata = texts.setdefault(strata, strata)
-        one = _Candidate(row["id"], row["sha256"], strata, (entry.place,), (row["id"],))
-        if kind == "questions":
-            if row["group"] is not None and row["turn"] is not None:
-                dialogues[row["source"], row["group"]].append((row["turn"], one))
-        elif kind != "mask" or row["perspective"] == "perception":
-            yield one
-    for turns in dialogues.values():
-        if len(turns) > 1:
-            ordered = [one for _, one in sorted(turns, key=lambda t: t[0])]
-            yield replace(
-                ordered[0],
-                sha256="\n".join(one.sha256 for one in ordered),
-                places=tuple(one.places[0] for one in ordered),
-                turns=tuple(one.sample_id for one in ordered),
-            )
-
-
 def _shown(
     connection: Connection,
     kind: str,
     task_id: int,
-    chosen: Sequence[_Candidate],
+    chosen: Sequence[Candidate],
     material: Material,
     run_ids: Mapping[str, int],
     seed: int,
-) -> Iterable[tuple[_Candidate, list[tuple[int, str, str]]]]:
+) -> Iterable[tuple[Candidate, list[tuple[int, str, str]]]]:
     """Each item's sample and the outputs [(run, sample, sha256), ...] that stand beside it."""
-    if kind in ("inspect", "mask"):
-        yield from ((candidate, []) for candidate in chosen)
-        return
     there = {run_ids[name]: material.outputs(name) for name in material.runs}
     covered: dict[str, set[int]] = defaultdict(set)
     for sample_id, variant in connection.execute(

@@ -5,7 +5,7 @@ Masks are `(H, W) uint8`; class k of n has the value round(255 k / n), 0 is back
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import cv2
@@ -15,24 +15,26 @@ from mie.errors import ImageError
 from mie.images.limits import Limits, check_bytes
 from mie.images.raster import raster_format, read_raster_labels
 from mie.records import Pixels
+from mie.review.regions import NAMES
 
 MOST: Final = 3
 _UPLOAD: Final = Limits(max_pixels=64_000_000, max_bytes=8 * 2**20)
 
 
-def radius(mask: Pixels) -> int:
+def radius(size: Sequence[int]) -> int:
     """How far to shrink and grow: a hundredth of the shorter side, at least a pixel."""
-    return max(1, round(min(mask.shape[:2]) / 100))
+    return max(1, round(min(size[:2]) / 100))
 
 
-def labels(mask: Pixels) -> dict[str, str]:
-    """What each proposal is, in words; keys are those of `proposals`."""
-    by = radius(mask)
+def labels(size: Sequence[int]) -> dict[str, str]:
+    """What each proposal of an image is, in words; keys are those of `proposals` and of `Regions`."""
+    by = radius(size)
     return {
         "source": "the data set's mask",
         "eroded": f"shrunk by {by} px",
         "dilated": f"grown by {by} px",
         "thresholded": "Otsu threshold inside the mask's box",
+        **{name: f"proposed region {n}" for n, name in enumerate(NAMES, start=1)},
     }
 
 
@@ -62,7 +64,7 @@ def _eroded(mask: Pixels, _image: Pixels) -> Pixels:
     for value in _values(mask):
         region = (mask == value).astype(np.uint8)
         # Beyond the border lies more of the same: a region that is cut off there is not shrunk there.
-        out[cv2.erode(region, _disc(radius(mask)), borderType=cv2.BORDER_REPLICATE) > 0] = value
+        out[cv2.erode(region, _disc(radius(mask.shape)), borderType=cv2.BORDER_REPLICATE) > 0] = value
     return out
 
 
@@ -70,7 +72,7 @@ def _dilated(mask: Pixels, _image: Pixels) -> Pixels:
     """Each class grows into the background only."""
     out = mask.copy()
     for value in sorted(_values(mask)):
-        grown = cv2.dilate((mask == value).astype(np.uint8), _disc(radius(mask))) > 0
+        grown = cv2.dilate((mask == value).astype(np.uint8), _disc(radius(mask.shape))) > 0
         out[grown & (out == 0)] = value
     return out
 

@@ -7,7 +7,16 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Cookie, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from mie.review.accounts import Session, check_password, end_session, join, note
+from mie.review.accounts import (
+    Session,
+    check_password,
+    end_session,
+    hash_password,
+    join,
+    may_set_password,
+    note,
+    set_password,
+)
 from mie.review.desk import Desk
 from mie.review.door import COOKIE, Rater, TheDesk, address, let_in, refusals
 from mie.review.kinds import Words
@@ -30,6 +39,11 @@ class Login(BaseModel):
     model_config = ConfigDict(extra="forbid")
     name: Name
     password: str = Field(min_length=1, max_length=200)
+
+
+class NewPassword(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    password: Password
 
 
 @router.post("/join", responses=refusals(410, 429))
@@ -65,6 +79,15 @@ def login(body: Login, request: Request, response: Response, desk: TheDesk) -> d
     raise Refused(401, "login", "name or password is wrong")
 
 
+@router.post("/password", status_code=204, responses=refusals(409))
+def first_password(body: NewPassword, request: Request, desk: TheDesk, session: Rater) -> None:
+    """Set a password, to come back without a link."""
+    hashed = hash_password(body.password)
+    with desk.database.write() as connection:
+        set_password(connection, session.user_id, hashed)
+        note(connection, session.user_id, "set password", address(request))
+
+
 @router.post("/logout", status_code=204, responses=refusals())
 def logout(
     request: Request,
@@ -88,6 +111,8 @@ def me(desk: TheDesk, session: Rater) -> dict[str, Any]:
 
 def about_me(desk: Desk, session: Session) -> dict[str, Any]:
     dataset = desk.material.dataset
+    with desk.database.read() as connection:
+        may_set = may_set_password(connection, session.user_id)
     return {
         "user": {
             "id": session.user_id,
@@ -100,6 +125,7 @@ def about_me(desk: Desk, session: Session) -> dict[str, Any]:
         "tasks": [desk.about(kind, session) for kind in desk.tasks],
         "can": {
             "rate": True,
+            "set_password": may_set,
             "adjudicate": session.may("adjudicator"),
             "administer": session.may("admin"),
         },

@@ -19,8 +19,10 @@ from mie.review.app import create_app
 from mie.review.database import Database
 from mie.review.desk import Desk
 from mie.review.export import csv_lines, json_lines, opinions
+from mie.review.masks import write_masks
 from mie.review.material import Material
 from mie.review.plan import prepare
+from mie.review.regions import Regions
 
 
 def default_database(material: Material) -> Path:
@@ -34,12 +36,21 @@ def default_kinds(material: Material) -> list[str]:
 
 
 def open_desk(
-    places: Sequence[Path], *, kinds: Sequence[str] = (), db: str | None = None, **settings: Any
+    places: Sequence[Path],
+    *,
+    kinds: Sequence[str] = (),
+    db: str | None = None,
+    proposals: Path | None = None,
+    **settings: Any,
 ) -> Desk:
-    """Open a dataset and runs for review; the items are made if they are not there."""
+    """Open a dataset and runs for review; the items are made if they are not there.
+
+    `proposals` is the folder that `mie propose` wrote.
+    """
     material = Material.open(places)
+    regions = None if proposals is None else Regions(proposals)
     database = Database(db or default_database(material))
-    counts = prepare(database, material, kinds or default_kinds(material), settings)
+    counts = prepare(database, material, kinds or default_kinds(material), settings, regions)
     return Desk(database, material, counts)
 
 
@@ -131,12 +142,16 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def export_file(desk: Desk, path: Path) -> int:
-    """Write the opinions of the desk's one task to a .csv or .jsonl file; how many there are."""
+    """Write the opinions of the desk's one task to a .csv or .jsonl file, or of masks the chosen ones to a
+    folder; how many there are.
+    """
     ways = {".csv": csv_lines, ".jsonl": json_lines}
+    if list(desk.tasks) == ["mask"] and not path.suffix:
+        return write_masks(desk, path)
     if len(desk.tasks) != 1 or path.suffix not in ways:
         raise ConfigError(
             "an export is of one kind of work",
-            expected="one --kind, and a file that ends in .csv or .jsonl",
+            expected="one --kind, and a file that ends in .csv or .jsonl; of masks also a folder",
             found=f"{', '.join(desk.tasks)} into {path.name}",
         )
     (task,) = desk.tasks.values()

@@ -9,7 +9,7 @@ from mie.errors import ConfigError
 from mie.review.material import INDEXED
 from mie.vocabulary import nearest_name
 
-_STRATA: Final = tuple(name for name in INDEXED if name not in ("id", "sha256", "group", "turn"))
+_STRATA: Final = tuple(name for name in INDEXED if name not in ("id", "sha256", "group", "turn", "colour"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,7 @@ class Settings:
     sample: int | None = None
     stratify: tuple[str, ...] = ()
     seed: int = 0
+    proposals: str | None = None  # of masks: a digest of the regions that models proposed
 
     def __post_init__(self) -> None:
         for name in self.stratify:

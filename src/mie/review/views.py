@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from sqlalchemy import Row
 
-from mie.images.png import decode_png
+from mie.images.png import png_size
 from mie.review.kinds import QUESTIONS, relabelled
 from mie.review.material import Material
-from mie.review.pictures import Pictures, png_size
+from mie.review.pictures import Pictures
 from mie.review.plan import order_of
 from mie.review.proposals import labels
 
@@ -60,7 +60,8 @@ class Views:
         self._pictures.remember(item, "input", row["input"]["bytes"])  # it will be asked for at once
         height, width = png_size(row["input"]["bytes"])
         images = {"input": _url(item, "input"), "reference": _url(item, "reference")}
-        classes = classes_of(row)
+        classes = mask_classes(row) if kind == "mask" else classes_of(row)
+        marked = bool(classes) and (kind != "mask" or row["mask"] is not None)
         return {
             "id": item.id,
             "kind": kind,
@@ -69,15 +70,15 @@ class Views:
             **{name: row[name] for name in _TEXT if name not in ("colour", "params")},
             "grey": row["modality"] in GREY,
             "size": [width, height],
-            "images": {**images, "mask": _url(item, "mask") if classes else None},
+            "images": {**images, "mask": _url(item, "mask") if marked else None},
             "classes": classes,
-            "proposals": self._proposals(item, row) if kind == "mask" else [],
+            "proposals": self._proposals(item, (height, width)) if kind == "mask" else [],
             "turns": self._turns(item) if kind == "questions" else [],
             "questions": list(QUESTIONS) if kind == "questions" else [],
         }
 
-    def _proposals(self, item: Row[Any], row: Mapping[str, Any]) -> list[dict[str, Any]]:
-        words = labels(decode_png(row["mask"]["bytes"]))
+    def _proposals(self, item: Row[Any], size: tuple[int, int]) -> list[dict[str, Any]]:
+        words = labels(size)
         return [
             {"id": name, "label": words[name], "image": _url(item, f"proposal-{name}")}
             for name in self._pictures.proposal_names(item)
@@ -111,6 +112,11 @@ def classes_of(row: Mapping[str, Any]) -> list[dict[str, Any]]:
         {"name": name, "colour": colour, "value": round(255 * k / len(colours))}
         for k, (name, colour) in enumerate(zip(names, colours, strict=True), start=1)
     ]
+
+
+def mask_classes(row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What can be painted in the mask work: the sample's classes, or its target where none is coloured."""
+    return classes_of(row) or [{"name": row["target"], "colour": "red", "value": 255}]
 
 
 def labelled(item: Row[Any], seed: int) -> dict[str, int]:

@@ -235,6 +235,7 @@ def _making(info: Mapping[str, Any]) -> str:
         ("longer side of train and val images", ", ".join(f"{b} px" for b in config.get("bins", ()))),
         *((f"share of {name} where a data set has no split", share) for name, share in split.items()),
         *((f"gate `{name}`", limit) for name, limit in gates.items()),
+        *_rephrasing(info),
     ]
     if all(value in (None, "") for _, value in rows):
         return "The dataset was imported; `recipe` and `params` hold what its origin told about each sample."
@@ -257,6 +258,14 @@ def _making(info: Mapping[str, Any]) -> str:
             "(1 - opacity) × input + opacity × colour; outside it, output = input."
         )
     return text + "\n\n" + _table(("setting", "value"), known)
+
+
+def _rephrasing(info: Mapping[str, Any]) -> list[tuple[str, str]]:
+    done = info.get("rephrased")
+    if not done:
+        return []
+    shown = f"{done['samples']:,} by {', '.join(done['answered_by']) or 'nobody'}"
+    return [("instructions in other words than the template's", shown)]
 
 
 def _refused(info: Mapping[str, Any]) -> str:

@@ -10,15 +10,16 @@ from typing import Final
 from mie.errors import MieError
 
 _FILES: Final = ("dataset.json", "README.md", "rejected.parquet")
-# What a judge was asked about the samples. It was paid for and is found by its content: never removed.
-_KEPT: Final = ("judge",)
 _TEMPORARY: Final = r"\..*\.tmp"
 # Our folders and what we put into them.
 _FOLDERS: Final = {
     "data": re.compile(rf"(train|val|test)-\d{{5}}-of-\d{{5}}\.parquet|{_TEMPORARY}"),
     "parts": re.compile(rf"plan|(train|val|test)-\d{{5}}\.parquet|\d{{5}}\.[a-z]+\.parquet|{_TEMPORARY}"),
     "stats": re.compile(rf"[a-z]+\.png|{_TEMPORARY}"),
+    "judge": re.compile(r".+\.jsonl|\.lock"),
 }
+# What a judge was asked about the samples. It was paid for and is found by its content: never removed.
+_KEPT: Final = ("judge",)
 
 
 def refuse_foreign(folder: Path) -> None:
@@ -35,9 +36,7 @@ def refuse_foreign(folder: Path) -> None:
             strange += [f"{path.name}/{leaf}" for leaf in inside if not _FOLDERS[path.name].fullmatch(leaf)]
         # A README of somebody else's stands in many folders; ours stands beside our shards.
         elif not (
-            (path.name in (*_FILES, *_KEPT) and ours)
-            or path.name == ".lock"
-            or re.fullmatch(_TEMPORARY, path.name)
+            (path.name in _FILES and ours) or path.name == ".lock" or re.fullmatch(_TEMPORARY, path.name)
         ):
             strange.append(path.name)
     if strange:
@@ -55,5 +54,5 @@ def clear(folder: Path) -> None:
     # The marker goes first: a folder without it is never taken for a finished dataset.
     for name in _FILES:
         (folder / name).unlink(missing_ok=True)
-    for name in _FOLDERS:
+    for name in _FOLDERS.keys() - set(_KEPT):
         shutil.rmtree(folder / name, ignore_errors=True)

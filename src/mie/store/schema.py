@@ -120,6 +120,19 @@ def text_fields(sample: Sample) -> dict[str, Any]:
     return fields
 
 
+def reworded_row(row: Mapping[str, Any], pixels: Mapping[str, bytes | None], **texts: Any) -> dict[str, Any]:
+    """The row with other texts (`params` as a mapping) and the digest that goes with them.
+
+    `pixels` are the digests of the row's images, as `RowEncoder.row` gave them: nothing is decoded.
+    """
+    out = {**row, **texts}
+    out["params"] = canonical(out["params"]) if "params" in texts else row["params"]
+    fields = {name: out[name] for name in _COLUMNS if name not in IMAGE_COLUMNS and name != "sha256"}
+    fields["parents"] = list(row["parents"] or ())
+    out["sha256"] = content_digest(pixels, fields)
+    return out
+
+
 def sample_from_row(row: Mapping[str, Any]) -> Sample:
     """The sample a row holds, images decoded."""
     values = {name: row[name] for name in _COLUMNS if name != "sha256"}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -12,15 +13,18 @@ import torch.nn.functional as F  # noqa: N812
 from pydantic import Field
 from torch import Tensor, nn
 
-from mie.editors.compact.network import CompactNet, NetConfig
-from mie.editors.compact.text import EmbeddingCache, TextEncoder
+from mie.editors.compact.network import TEXT_WIDTH, CompactNet, NetConfig
+from mie.editors.compact.text import TOKENS, EmbeddingCache, TextEncoder
 from mie.editors.compact.weights import save_weights
 from mie.errors import ConfigError
+from mie.images.files import digest
 from mie.records import Pixels
-from mie.training.compact_data import CompactData, Views
+from mie.training.augment import STRENGTHS
+from mie.training.compact_data import SIDE, Choices, CompactData, Views
 from mie.training.compact_validation import Validation
 from mie.training.config import Strict, TrainConfig, parse_section
-from mie.training.losses import overlay_loss, restoration_loss
+from mie.training.hole_cases import hole_cases
+from mie.training.losses import Texture, change_loss, overlay_loss, restoration_loss
 from mie.training.pack import TRAIN, VALIDATION, Pack
 from mie.training.pack_files import read_pack
 from mie.training.seeds import step_seed
@@ -28,6 +32,7 @@ from mie.training.simulate import add_pairs, fresh_pairs, wide_jobs
 from mie.training.trainee import Trainee
 from mie.vocabulary import nearest_name
 
+_VALIDATED_HOLES = 40
 Width = Annotated[int, Field(gt=0, multiple_of=8)]  # shared out among heads of attention and groups
 
 
@@ -38,10 +43,16 @@ class DataConfig(Strict):
     shares: dict[str, Annotated[float, Field(gt=0)]] = Field(
         {"perception": 0.6, "transformation": 0.4}, min_length=1
     )
-    absent: float = Field(0.07, ge=0, lt=1, description="perception rows asked for what is not there")
+    absent: float = Field(0.07, ge=0, lt=1, description="rows asked for what is not there")
     fresh: int = Field(0, ge=0, description="new simulations for each target, made before training begins")
-    leave_out: list[str] = Field([], description="sources not trained on")
+    leave_out: list[str] = Field([], description="sources not trained on, with their twins NAME_more")
     validate_rows: int = Field(600, ge=1)
+    merge: bool = Field(False, description="rows of one target and modality are one group")
+    power: float = Field(0.5, ge=0, le=1, description="a group of n rows is drawn by n to this power")
+    emphasis: dict[str, Annotated[float, Field(gt=0)]] = Field({}, description="of transformation targets")
+    augment: Literal["usual", "strong"] = "usual"
+    smoothing: float = Field(0, ge=0, lt=0.5, description="of the masks of groups below 50 rows")
+    holes: float = Field(0, ge=0, le=1, description="share of modifications whose hole is made on the way")
 
 
 class ModelConfig(Strict):
@@ -52,6 +63,13 @@ class ModelConfig(Strict):
     widths: tuple[Width, Width, Width, Width] = (64, 96, 192, 320)
     down: tuple[int, int, int, int] = (1, 2, 2, 2)
     up: tuple[int, int, int] = (2, 1, 1)
+    detail: int = Field(0, ge=0, description="blocks of a branch at full resolution")
+    dropout: float = Field(0, ge=0, lt=1)
+    drop_path: float = Field(0, ge=0, lt=1)
+    change: bool | None = Field(
+        None, description="the gate for modification; where it is trained, by default"
+    )
+    texture: float = Field(0.1, ge=0, description="what the grain of modifications weighs")
 
 
 class Compact(Trainee):
@@ -64,27 +82,51 @@ class Compact(Trainee):
         self.slower = {"trunk.": self.shape.trunk_lr}
 
     def check(self) -> Mapping[str, Any]:
-        self._trunk()
+        trunk = self._trunk()
         self._packs = [read_pack(self.config.path(path)) for path in self.data.packs]
         self._leave_out()
         self._refuse_empty_shares()
-        return {"packs": [pack.facts["digest"] for pack in self._packs]}
+        if self._modifies() and not self._gated():
+            raise ConfigError("modification needs its gate", where="model.change", found=False)
+        packs = [pack.facts["digest"] for pack in self._packs]
+        return {"packs": packs} if trunk is None else {"packs": packs, "trunk": digest(trunk)}
 
     def prepare(self, device: torch.device) -> None:
         self.device = device
         packs = [self._with_fresh_pairs(pack) for pack in self._packs]
-        self.pool = CompactData(packs, TRAIN, device)
+        self.pool = CompactData(packs, TRAIN, device, self._choices())
+        self.texture = Texture(device)
         encoder = EmbeddingCache(encoder=TextEncoder(device=str(device)))
         tokens, mask = encoder.encode(self.pool.prompts.texts)
         self.tokens, self.token_mask = tokens.to(device), mask.to(device)
-        rows = [(pack, row) for pack in self._packs for row in pack.rows if row.fold == VALIDATION]
-        self.validation = Validation(rows, self.data.validate_rows, encoder, device, self.config.seed)
+        rows = [
+            (pack, row)
+            for pack in self._packs
+            for row in pack.rows
+            if row.fold == VALIDATION and row.perspective in self.data.shares
+        ]
+        seed = self.config.seed
+        holes = hole_cases(self._packs, _VALIDATED_HOLES, seed) if self._choices().holes else []
+        self.validation = Validation(rows, self.data.validate_rows, encoder, device, seed, holes)
 
     def model(self) -> nn.Module:
-        net = CompactNet(NetConfig(self.shape.widths, self.shape.down, self.shape.up))
+        net = CompactNet(self._net_config())
         if (path := self._trunk()) is not None:
             net.trunk.load_pretrained(torch.load(path, weights_only=True, map_location="cpu"))
         return net
+
+    @cached_property
+    def flops_per_image(self) -> float:  # type: ignore[override]
+        """Of the network, forward and backward (twice the forward), at a view's side; counted, not run."""
+        from torch.utils.flop_counter import FlopCounterMode
+
+        with torch.device("meta"):
+            net = CompactNet(self._net_config())
+            image, tokens = torch.empty(1, 3, SIDE, SIDE), torch.empty(1, TOKENS, TEXT_WIDTH)
+            mask = torch.ones(1, TOKENS, dtype=torch.bool)
+            with FlopCounterMode(display=False) as counter:
+                net(image, tokens, mask)
+        return 3.0 * counter.get_total_flops()
 
     def batch(self, step: int, rank: int, world: int) -> Any:
         seed = step_seed(self.config.seed, step, rank)
@@ -94,8 +136,9 @@ class Compact(Trainee):
 
     def loss(self, model: nn.Module, batch: Any, step: int) -> tuple[Tensor, dict[str, Tensor]]:
         views = self.pool.views(batch, batch["seed"])
-        heads = model(views.image, self.tokens[views.prompt].float(), self.token_mask[views.prompt])
-        return _sum(views, heads)
+        hole = (views.hole,) if self._gated() else ()
+        heads = model(views.image, self.tokens[views.prompt].float(), self.token_mask[views.prompt], *hole)
+        return _sum(views, heads, self.texture, self.shape.texture)
 
     def validate(self, model: nn.Module) -> dict[str, float | None]:
         return self.validation.figures(model)
@@ -104,8 +147,36 @@ class Compact(Trainee):
         return self.validation.grid(model)
 
     def save(self, model: nn.Module, path: Path, facts: Mapping[str, Any]) -> None:
-        config = NetConfig(self.shape.widths, self.shape.down, self.shape.up)
-        save_weights(path, model.state_dict(), config, facts)
+        save_weights(path, model.state_dict(), self._net_config(), facts)
+
+    def _net_config(self) -> NetConfig:
+        shape = self.shape
+        return NetConfig(
+            shape.widths,
+            shape.down,
+            shape.up,
+            change=self._gated(),
+            detail=shape.detail,
+            dropout=shape.dropout,
+            drop_path=shape.drop_path,
+        )
+
+    def _gated(self) -> bool:
+        return self._modifies() if self.shape.change is None else self.shape.change
+
+    def _modifies(self) -> bool:
+        return "modification" in self.data.shares
+
+    def _choices(self) -> Choices:
+        data = self.data
+        return Choices(
+            merge=data.merge,
+            power=data.power,
+            emphasis=data.emphasis,
+            strength=STRENGTHS[data.augment],
+            smoothing=data.smoothing,
+            holes=data.holes if self._modifies() else 0.0,
+        )
 
     def _with_fresh_pairs(self, pack: Pack) -> Pack:
         if not self.data.fresh:
@@ -115,9 +186,12 @@ class Compact(Trainee):
 
     def _refuse_empty_shares(self) -> None:
         """A share without rows would make every batch smaller, and nobody would know."""
-        kinds = {row.perspective for pack in self._packs for row in pack.rows if row.fold == TRAIN}
+        rows = [row for pack in self._packs for row in pack.rows if row.fold == TRAIN]
+        kinds = {row.perspective for row in rows}
+        if self.data.holes and any(row.task == "lesion" for row in rows):
+            kinds.add("modification")
         for kind in self.data.shares:
-            if kind not in kinds & {"perception", "transformation"}:
+            if kind not in kinds:
                 raise ConfigError(
                     f"no {kind} to train on",
                     where=f"data.shares.{kind}",
@@ -136,8 +210,10 @@ class Compact(Trainee):
                     where="data.leave_out",
                     fix=f"did you mean {near!r}?" if near else None,
                 )
+        # NAME_more holds other images of the data set NAME: both, or neither.
+        away = {stem(name) for name in self.data.leave_out}
         for pack in self._packs:
-            pack.rows = [row for row in pack.rows if row.source not in self.data.leave_out]
+            pack.rows = [row for row in pack.rows if stem(row.source) not in away]
 
     def _trunk(self) -> Path | None:
         if self.shape.trunk is None:
@@ -152,14 +228,27 @@ class Compact(Trainee):
         return path
 
 
-def _sum(views: Views, heads: Any) -> tuple[Tensor, dict[str, Tensor]]:
-    """The weighted sum, and its parts."""
-    p = len(views.overlay)
-    painted = overlay_loss(heads.overlay[:p], views.overlay, views.counted, views.asked)
+def stem(source: str) -> str:
+    """The data set that a source is of.
+
+    >>> stem("isic2018_skin_more"), stem("isic2018_skin")
+    ('isic2018_skin', 'isic2018_skin')
+    """
+    return source.removesuffix("_more")
+
+
+def _sum(
+    views: Views, heads: Any, texture: Texture | None = None, grain: float = 0.0
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The weighted sum, and its parts. `grain` is what `texture` weighs."""
+    p, m = len(views.overlay), len(views.area)
+    t = len(views.image) - p - m
+    painted = overlay_loss(heads.overlay[:p], views.overlay, views.counted, views.asked, views.smooth)
     residual = heads.residual
     flat = views.grey[:, None, None, None]
     residual = torch.where(flat, residual.mean(1, keepdim=True).expand_as(residual), residual)
-    mended = restoration_loss(views.image[p:] + residual[p:], views.goal)
+    made = views.image[p:] + residual[p:]
+    mended = restoration_loss(made[:t], views.goal[:t])
     # Each head stays still where the other works.
     still = heads.residual[:p].abs().mean() if p else painted.new_zeros(())
     closed = F.softplus(heads.overlay[p:]).mean() if p < len(views.image) else painted.new_zeros(())
@@ -169,5 +258,23 @@ def _sum(views: Views, heads: Any) -> tuple[Tensor, dict[str, Tensor]]:
         there = F.binary_cross_entropy_with_logits(heads.presence[:p], views.present)
     count = len(views.image)
     loss = (painted.sum() + mended.sum()) / count + 0.5 * still + 0.1 * closed + 0.1 * kind + 0.1 * there
-    parts = {"overlay": painted.mean(), "restoration": mended.mean(), "perspective": kind, "presence": there}
-    return loss, {name: value.detach() for name, value in parts.items()}
+    # Of a kind that the batch has none of there is no mean.
+    parts = {name: value for name, value in (("overlay", painted), ("restoration", mended)) if len(value)}
+    parts |= {"perspective": kind, "presence": there}
+    if m:
+        more, changed = _changed(views, heads, made[t:], views.goal[t:])
+        grains = views.area.new_zeros(m) if texture is None else texture(made[t:], views.goal[t:], views.area)
+        loss = loss + (more.sum() + grain * grains.sum()) / count
+        parts |= {**changed, "texture": grains}
+    return loss, {name: value.detach().mean() for name, value in parts.items()}
+
+
+def _changed(views: Views, heads: Any, made: Tensor, goal: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """`(M,)` of the modifications: the area found, what is drawn in it, and little else touched."""
+    m = len(made)
+    asked = (views.area.sum((1, 2, 3)) > 0)[:, None]
+    gate = overlay_loss(heads.change[-m:], views.area, torch.ones_like(views.area), asked)
+    drawn = change_loss(made, goal, views.area)
+    beside = ((made - views.image[-m:]).abs() * (1 - views.area)).mean((1, 2, 3))
+    found = F.binary_cross_entropy_with_logits(heads.presence[-m:], views.there, reduction="none")
+    return gate + drawn + 0.5 * beside + 0.1 * found * views.removal, {"gate": gate, "change": drawn}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -13,8 +14,26 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mie.records import Pixels
-from mie.training.augment import Draw, cropped, may_flip, may_turn, moved, recoloured
+from mie.training.augment import (
+    STRENGTHS,
+    Draw,
+    Strength,
+    cropped,
+    cut_out,
+    histograms_mixed,
+    may_flip,
+    may_turn,
+    moved,
+    recoloured,
+)
+from mie.training.fresh_holes import FreshHoles, healthy_pictures, hole_ask
 from mie.training.mixture import Groups, counts
+from mie.training.modification_data import (
+    Changed,
+    Modifications,
+    change_views,
+    names_a_place,
+)
 from mie.training.pack import Pack, Row, as_rgb
 from mie.training.pools import Pool, letterbox, letterbox_mask
 from mie.training.prompts import MOST_CLASSES, NOTHING, Prompts
@@ -22,11 +41,27 @@ from mie.vocabulary import PERSPECTIVES
 
 SIDE: Final = 256
 LARGE: Final = 512
+_TINY: Final = 50  # rows of a group below which its masks are smoothed
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """How rows are drawn and shown; the defaults are those of the first weights."""
+
+    merge: bool = False  # rows of one target in one modality are one group, whatever their data set
+    power: float = 0.5  # a group of n rows is drawn by n to this power
+    emphasis: Mapping[str, float] = field(default_factory=dict)  # of transformation targets
+    strength: Strength = STRENGTHS["usual"]
+    smoothing: float = 0.0  # of the masks of groups below 50 rows
+    holes: float = 0.0  # share of the modifications whose hole is made on the way
 
 
 @dataclass(slots=True)
 class Views:
-    """A batch as the network sees it. `(B, 3, S, S)` in [0, 1]; `perception` rows come first."""
+    """A batch as the network sees it. `(B, 3, S, S)` in [0, 1].
+
+    P rows of perception come first, then T of transformation, then M of modification.
+    """
 
     image: Tensor
     prompt: Tensor  # (B,) places in the table of prompts
@@ -35,8 +70,13 @@ class Views:
     counted: Tensor  # (P, 1, S, S)
     asked: Tensor  # (P, 3)
     present: Tensor  # (P,)
-    goal: Tensor  # (T, 3, S, S)
+    smooth: Tensor  # (P,) how much the masks are smoothed
+    goal: Tensor  # (T + M, 3, S, S)
     grey: Tensor  # (B,) bool
+    area: Tensor  # (M, 1, S, S) what changes
+    hole: Tensor  # (B, 1, S, S) the white hole
+    there: Tensor  # (M,) whether what is to be removed is there
+    removal: Tensor  # (M,) bool: only then is it known
 
 
 class _Stored(NamedTuple):
@@ -60,6 +100,8 @@ class _Painted(NamedTuple):
     grey: bool
     flips: bool
     turns: bool
+    modality: str
+    smooth: float
 
 
 class _Mended(NamedTuple):
@@ -75,8 +117,11 @@ class _Mended(NamedTuple):
 class CompactData:
     """Everything a training step needs, on `device`."""
 
-    def __init__(self, packs: Sequence[Pack], fold: str, device: torch.device) -> None:
+    def __init__(
+        self, packs: Sequence[Pack], fold: str, device: torch.device, choices: Choices | None = None
+    ) -> None:
         self.device = device
+        self.choices = choices or Choices()
         self.prompts = Prompts()
         self._painted: list[_Stored] = []
         self._mended: list[_Stored] = []
@@ -84,6 +129,7 @@ class CompactData:
         masks: tuple[list[Any], list[Any]] = ([], [])
         filled: tuple[list[Any], list[Any]] = ([], [])
         both: tuple[list[Any], list[Any]] = ([], [])
+        self.changes = Modifications(device, (SIDE, LARGE))
         for pack in packs:
             asks = [self.prompts.add(ask) for ask in pack.asks]
             for row in pack.rows:
@@ -92,7 +138,9 @@ class CompactData:
                 image = pack.images[row.input]
                 large = int(max(image.shape[:2]) > SIDE)
                 side = (SIDE, LARGE)[large]
-                if row.mask is not None:
+                if row.perspective == "modification":
+                    self.changes.add(pack, row, asks[row.ask])
+                elif row.mask is not None:
                     shown, (h, w) = letterbox(as_rgb(image), side)
                     self._painted.append(
                         _Stored(row, large, len(images[large]), asks[row.ask], image.ndim == 2)
@@ -108,16 +156,37 @@ class CompactData:
         self.masks = [Pool(some, device) if some else None for some in masks]
         self.filled = [torch.tensor(some, dtype=torch.float32, device=device) for some in filled]
         self.pairs = [Pool(some, device) if some else None for some in both]
+        self.changes.finish()
         rows = [stored.row for stored in self._painted]
-        names = [(row.source, row.task, "" if row.task == "holistic" else row.target) for row in rows]
-        self.painted = Groups.of(names, 0.5) if names else None
+        names = [self._group(row) for row in rows]
+        self.painted = Groups.of(names, self.choices.power) if names else None
+        often = Counter(names)
+        self._smooth = [self.choices.smoothing * (often[name] < _TINY) for name in names]
         keys = [stored.row.key or "" for stored in self._mended]
-        self.mended = Groups.of(keys, 0.25) if keys else None
+        self.mended = Groups.of(keys, 0.25, self.choices.emphasis) if keys else None
+        self.fresh = self._fresh_holes(packs, fold) if self.choices.holes else None
         # What may be asked for in vain: targets of other kinds of picture.
         self._elsewhere = {
             modality: sorted({other.ask for other in self._painted if other.row.modality != modality})
             for modality in {row.modality for row in rows}
         }
+
+    def _group(self, row: Row) -> tuple[str, ...]:
+        target = "" if row.task == "holistic" else row.target
+        if not self.choices.merge:
+            return row.source, row.task, target
+        # Of several classes the names, in any order, are what is asked for.
+        names = ", ".join(sorted(row.target.split(", "))) if row.task == "holistic" else row.target
+        return row.modality, row.task, names
+
+    def _fresh_holes(self, packs: Sequence[Pack], fold: str) -> FreshHoles | None:
+        places = [(stored.large, stored.place, stored.grey) for stored in self._painted]
+        shown, shapes = healthy_pictures(packs, fold, places, (SIDE, LARGE))
+        if not shapes:
+            return None
+        modalities = sorted({one.modality for one in shown})
+        self._hole_asks = {modality: self.prompts.add(hole_ask(modality)) for modality in modalities}
+        return FreshHoles(shown, shapes, self.device)
 
     def choose(
         self, rng: np.random.Generator, batch: int, shares: dict[str, float], absent: float
@@ -135,7 +204,10 @@ class CompactData:
                     ask = elsewhere[int(rng.integers(len(elsewhere)))]
                 prompt, colours = self._wording(rng, ask)
                 flips, turns = may_flip(row.target), may_turn(row.modality)
-                painted.append(_Painted(large, place, prompt, colours, vain, grey, flips, turns))
+                smooth = self._smooth[at]
+                painted.append(
+                    _Painted(large, place, prompt, colours, vain, grey, flips, turns, row.modality, smooth)
+                )
         if self.mended is not None:
             for at in self.mended.draw(rng, number.get("transformation", 0)):
                 row, large, place, ask, grey = self._mended[at]
@@ -144,7 +216,33 @@ class CompactData:
         return {
             "painted": sorted(painted, key=lambda item: item.large),
             "mended": sorted(mended, key=lambda item: item.large),
+            "changed": sorted(
+                self._changed(rng, number.get("modification", 0), absent),
+                key=lambda item: (item.large, item.fresh),
+            ),
         }
+
+    def _changed(self, rng: np.random.Generator, count: int, absent: float) -> list[Changed]:
+        new = 0 if self.fresh is None else round(self.choices.holes * count)
+        if self.changes.groups is None:
+            new = 0 if self.fresh is None else count
+        items = []
+        if self.changes.groups is not None:
+            for at in self.changes.groups.draw(rng, count - new):
+                row, large, place, ask, grey = self.changes.stored[at]
+                prompt, _ = self._wording(rng, ask)
+                removal = row.task == "removal"
+                vain = removal and bool(rng.random() < absent)
+                still = row.task == "addition" or names_a_place(self.prompts.texts[prompt])
+                turns = may_turn(row.modality) and not still
+                items.append(Changed(large, False, place, prompt, grey, not still, turns, removal, vain))
+        if self.fresh is not None:
+            for at in self.fresh.groups.draw(rng, new):
+                one = self.fresh.shown[at]
+                prompt, _ = self._wording(rng, self._hole_asks[one.modality])
+                turns = may_turn(one.modality)
+                items.append(Changed(one.large, True, int(at), prompt, one.grey, True, turns, False, False))
+        return items
 
     def _wording(self, rng: np.random.Generator, ask: int) -> tuple[int, NDArray[np.int64]]:
         ways = self.prompts.wordings[ask]
@@ -156,28 +254,39 @@ class CompactData:
         generator.manual_seed(seed)
         p: list[_Painted] = chosen["painted"]
         t: list[_Mended] = chosen["mended"]
-        image, mask, counted, grey = self._painted_views(p, generator)
+        m: list[Changed] = chosen["changed"]
+        image, mask, counted, grey = self._painted_views(p, generator, seed)
         pairs, flat = self._mended_views(t, generator)
+        changes = change_views(m, self.changes, self.fresh, self.images, generator, SIDE)
         colours = _stacked([item.colours for item in p], MOST_CLASSES + 1, self.device)
         there = self._tensor([not item.vain for item in p], torch.bool)
         asked = torch.stack([(colours == c).any(1) for c in range(NOTHING)], 1)
         lut = F.one_hot(colours, NOTHING + 1)[..., :NOTHING].to(torch.float32)  # (P, classes, 3)
         each = torch.arange(len(p), device=self.device)[:, None, None]
         wanted = lut[each, mask[:, 0].long()].permute(0, 3, 1, 2)
-        kinds = [PERSPECTIVES.index("perception")] * len(p) + [PERSPECTIVES.index("transformation")] * len(t)
+        kinds = ["perception"] * len(p) + ["transformation"] * len(t) + ["modification"] * len(m)
+        still = torch.zeros(len(p) + len(t), 1, SIDE, SIDE, device=self.device)
         return Views(
-            image=torch.cat([image, pairs[:, :3]]),
-            prompt=self._tensor([item.prompt for item in p] + [item.prompt for item in t], torch.long),
-            perspective=self._tensor(kinds, torch.long),
+            image=torch.cat([image, pairs[:, :3], changes.image]),
+            prompt=self._tensor([item.prompt for items in (p, t, m) for item in items], torch.long),
+            perspective=self._tensor([PERSPECTIVES.index(kind) for kind in kinds], torch.long),
             overlay=wanted * there[:, None, None, None],
             counted=counted,
             asked=asked & there[:, None],
             present=there.float(),
-            goal=pairs[:, 3:],
-            grey=torch.cat([grey, flat]),
+            smooth=self._tensor([item.smooth for item in p], torch.float32),
+            goal=torch.cat([pairs[:, 3:], changes.goal]),
+            grey=torch.cat([grey, flat, self._tensor([item.grey for item in m], torch.bool)]),
+            area=changes.area,
+            hole=torch.cat([still, changes.hole]),
+            there=self._tensor([not item.vain for item in m], torch.float32),
+            removal=self._tensor([item.removal for item in m], torch.bool),
         )
 
-    def _painted_views(self, items: list[_Painted], generator: torch.Generator) -> tuple[Tensor, ...]:
+    def _painted_views(
+        self, items: list[_Painted], generator: torch.Generator, seed: int
+    ) -> tuple[Tensor, ...]:
+        strength = self.choices.strength
         images, masks, counted = [], [], []
         for large in (0, 1):
             some = [item for item in items if item.large == large]
@@ -204,17 +313,20 @@ class CompactData:
                 window=window,
                 flips=self._tensor([item.flips for item in some], torch.bool),
                 turns=self._tensor([item.turns for item in some], torch.bool),
+                strength=strength,
             )
-            images.append(recoloured(draw, seen[0], self._tensor([item.grey for item in some], torch.bool)))
+            grey = self._tensor([item.grey for item in some], torch.bool)
+            images.append(recoloured(draw, seen[0], grey, strength))
             masks.append(seen[1])
             counted.append(seen[2])
+        shown, inside = _joined(images, 3, self.device), _joined(counted, 1, self.device)
+        if items and strength.mix:
+            partner = self._tensor(_partners(items, seed), torch.long)
+            shown = histograms_mixed(Draw(len(items), generator), shown, partner, strength.mix)
+        if items and strength.cutout:
+            shown, inside = cut_out(Draw(len(items), generator), shown, inside, strength.cutout)
         grey = self._tensor([item.grey for item in items], torch.bool)
-        return (
-            _joined(images, 3, self.device),
-            _joined(masks, 1, self.device),
-            _joined(counted, 1, self.device),
-            grey,
-        )
+        return shown, _joined(masks, 1, self.device), inside, grey
 
     def _mended_views(self, items: list[_Mended], generator: torch.Generator) -> tuple[Tensor, Tensor]:
         pairs = []
@@ -230,6 +342,16 @@ class CompactData:
 
     def _tensor(self, values: list[Any], dtype: torch.dtype) -> Tensor:
         return torch.tensor(values, dtype=dtype).to(self.device, non_blocking=True)
+
+
+def _partners(items: list[_Painted], seed: int) -> list[int]:
+    """For each another of the same modality, grey as it is; itself where it is the only one."""
+    rng = np.random.default_rng(seed)
+    alike: dict[tuple[str, bool], list[int]] = {}
+    for at, item in enumerate(items):
+        alike.setdefault((item.modality, item.grey), []).append(at)
+    places = [alike[item.modality, item.grey] for item in items]
+    return [some[int(rng.integers(len(some)))] for some in places]
 
 
 def _joined(parts: list[Tensor], channels: int, device: torch.device) -> Tensor:

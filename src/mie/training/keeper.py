@@ -6,6 +6,7 @@ import contextlib
 import math
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from mie.errors import MieError
@@ -94,7 +95,7 @@ class Keeper:
         load_model(model, read_ema(where), where)
         facts = {
             "step": step,
-            "config": self.config.document(),
+            "config": _without_folders(self.config.document()),
             "validation": self.best["figures"] if self.best else None,
             "data_digests": self.body["decisive"]["data_digests"],
             "versions": machine.versions(),
@@ -102,3 +103,12 @@ class Keeper:
         with atomic_path(self.folder.weights) as temporary:
             trainee.save(model, temporary, facts)
         self.status("complete", self.config.steps)
+
+
+def _without_folders(value: Any) -> Any:
+    """A config whose absolute paths are names only: a file that travels says nothing of this machine."""
+    if isinstance(value, dict):
+        return {key: _without_folders(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_folders(item) for item in value]
+    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value

@@ -32,7 +32,7 @@ from mie.training.registry import make_trainee
 from mie.training.schedule import learning_rate
 from mie.training.seeds import seed_step
 from mie.training.session import Session
-from mie.training.timing import Profile
+from mie.training.timing import Profile, matmul_peak
 
 PATIENCE: Final = 20  # steps in a row without a finite gradient
 
@@ -276,7 +276,8 @@ class _Training:
         return self.keeper.validation(done, self.trainee.score, figures, time.monotonic() - before)
 
     def _profile(self, done: int) -> None:
-        self.profiled = self.profile.report(self.config.batch, self.trainee.flops_per_image)
+        peak = matmul_peak(self.session.device)
+        self.profiled = self.profile.report(self.config.batch, self.trainee.flops_per_image, peak)
         if self.main:
             self.keeper.line("profile", done, self.profiled)
 

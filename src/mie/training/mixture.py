@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +22,15 @@ class Groups:
     share: NDArray[np.float64]
 
     @classmethod
-    def of(cls, keys: Sequence[Hashable], power: float) -> Groups:
+    def of(
+        cls, keys: Sequence[Hashable], power: float, emphasis: Mapping[Any, float] | None = None
+    ) -> Groups:
+        """`emphasis`: by the key of a group, how many times more often than that it is drawn."""
         members: dict[Hashable, list[int]] = {}
         for row, key in enumerate(keys):
             members.setdefault(key, []).append(row)
-        weight = np.array([len(m) ** power for m in members.values()])
+        more = emphasis or {}
+        weight = np.array([len(m) ** power * more.get(key, 1.0) for key, m in members.items()])
         return cls(tuple(np.array(m) for m in members.values()), weight / weight.sum())
 
     def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.int64]:

@@ -1,7 +1,8 @@
 """What is trained on: images and masks stored once, rows that point to them, and all that can be asked for.
 
-A row says which image goes in, what should come out (a goal image, or a mask to paint), and which `Ask` puts
-it into words. Nothing is letterboxed, augmented or painted yet.
+A row says which image goes in, what should come out (a goal image, or a mask to paint; for a modification the
+goal, and the mask of what changes), and which `Ask` puts it into words. Nothing is letterboxed, augmented or
+painted yet.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ class Row:
     license: str
     fold: str  # TRAIN or VALIDATION; no patient is in both
     input: int
-    goal: int | None  # transformation: the wanted image
-    mask: int | None  # perception: the classes to paint
+    goal: int | None  # transformation and modification: the wanted image
+    mask: int | None  # perception: the classes to paint; modification: 1 where the image changes
     classes: int  # how many classes the mask holds
     ask: int
     # What a fresh simulation of this pair needs (`mie.training.simulate`); None where there can be none.

@@ -38,9 +38,11 @@ def pack_datasets(
     validation: float = 0.1,
     seed: int = 0,
     wordings: int = 24,
+    split: str = TRAIN,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Pack:
-    """The train splits of `datasets` as one pack.
+    """The train splits of `datasets` as one pack, or another split, to evaluate on: then nothing is left out
+    and every row's fold is that split.
 
     Images keep their shape; a longer side above `longest` is scaled down to it. Every patient of the train
     split (an image, where the patient is unknown) falls into the validation fold with chance `validation`, by
@@ -49,39 +51,41 @@ def pack_datasets(
     image is in another's val or test split is left out; `facts["left_out"]` counts them.
     """
     opened = [Dataset(folder) for folder in datasets]
-    away = leaking(opened)
-    packer = _Packer(longest, wordings)
-    shards = [(dataset, path) for dataset in opened for path in dataset.shards(TRAIN)]
+    away = leaking(opened) if split == TRAIN else {}
+    packer = _Packer(longest, wordings, split)
+    shards = [(dataset, path) for dataset in opened for path in dataset.shards(split)]
     with ThreadPoolExecutor(cores()) as pool:
         for done, (dataset, path) in enumerate(shards):
             progress(done, len(shards))
             rows = [row for row in read_rows(path, [*_KEPT, *_READ]) if row["id"] not in away]
             for row, pixels in zip(rows, pool.map(packer.decode, rows), strict=True):
                 packer.add(row, pixels, dataset.info["recipe"])
-    packer.draw_folds(validation, seed)
+    if split == TRAIN:
+        packer.draw_folds(validation, seed)
     progress(len(shards), len(shards))
     packer.pack.facts |= {
         "datasets": [{"name": d.name, "digest": d.digest} for d in opened],
         "longest": longest,
         "validation": validation,
         "seed": seed,
+        "split": split,
         "wordings": wordings,
         "left_out": dict(Counter(away.values())),
     }
     if not packer.pack.rows:
         raise MieError(
-            "nothing to train on",
+            "nothing to train on" if split == TRAIN else "nothing to evaluate on",
             where=", ".join(str(d.folder) for d in opened),
-            expected="samples in the train split",
-            fix="build with a train split; rejected.parquet says what was refused",
+            expected=f"samples in the {split} split",
+            fix=f"build with a {split} split; rejected.parquet says what was refused",
         )
     return packer.pack
 
 
 class _Packer:
-    def __init__(self, longest: int, wordings: int) -> None:
+    def __init__(self, longest: int, wordings: int, fold: str) -> None:
         self.pack = Pack([], [], [], [], {})
-        self._longest, self._wordings = longest, wordings
+        self._longest, self._wordings, self._fold = longest, wordings, fold
         self._seen: dict[bytes, int] = {}  # pixels -> place; masks and images lie in lists of their own
         self._asks: dict[Ask, int] = {}
         self._subjects: list[str] = []  # of each row
@@ -89,11 +93,10 @@ class _Packer:
     def decode(self, row: Mapping[str, Any]) -> dict[str, Pixels]:
         """The row's images at the size they are packed in; a mask as class numbers."""
         pixels = {"input": self._image(decode_png(row["input"]["bytes"]))}
-        if row["mask"] is None:
+        if row["perspective"] != "perception":
             pixels["goal"] = self._image(decode_png(row["target_image"]["bytes"]))
-        else:
-            count = len((row["colour"] or "").split(","))
-            mask = class_numbers(decode_png(row["mask"]["bytes"]), count)
+        if row["perspective"] != "transformation" and row["mask"] is not None:
+            mask = class_numbers(decode_png(row["mask"]["bytes"]), _classes(row))
             pixels["mask"] = resize_labels(mask, pixels["input"].shape[:2])
         return pixels
 
@@ -107,13 +110,13 @@ class _Packer:
             Row(
                 **{name: row[name] for name in _KEPT},
                 key=params.get("key"),
-                fold=TRAIN,
+                fold=self._fold,
                 input=places["input"],
                 goal=places.get("goal"),
                 mask=places.get("mask"),
-                classes=len(row["colour"].split(",")) if "mask" in places else 0,
+                classes=_classes(row) if "mask" in places else 0,
                 ask=self._ask(ask),
-                simulate=_simulation(row["bin"], params, recipe),
+                simulate=_simulation(row["bin"], params, recipe) if _is_transformation(row) else None,
             )
         )
 
@@ -158,6 +161,15 @@ class _Packer:
             self._asks[ask] = len(self.pack.asks)
             self.pack.asks.append(ask)
         return self._asks[ask]
+
+
+def _classes(row: Mapping[str, Any]) -> int:
+    """How many classes the row's mask holds: one per colour; a modification's area is one."""
+    return len((row["colour"] or "").split(","))
+
+
+def _is_transformation(row: Mapping[str, Any]) -> bool:
+    return bool(row["perspective"] == "transformation")
 
 
 def class_numbers(mask: Pixels, count: int) -> Pixels:

@@ -1,7 +1,8 @@
 """A pack on disk: small enough to carry to another machine, and refused there if a byte is wrong.
 
 PACK/
-  images.parquet, masks.parquet   encoded pictures and how many channels each has
+  images.parquet, masks.parquet   encoded pictures and how many channels each has; one that differs from
+                                  another in a part only (`base`) holds that part
   rows.parquet                    one line per row
   asks.json                       what can be asked for, in all wordings
   pack.json                       facts, counts, versions, SHA-256 of each file; written last
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -30,12 +31,14 @@ from mie.images.png import encode_png
 from mie.records import Pixels
 from mie.store.schema import canonical
 from mie.training.pack import Ask, Pack, Row, Wording
+from mie.training.pack_parts import encode_part, shared_bases, with_part
 
-VERSION: Final = 1
+VERSION: Final = 2
+_READABLE: Final = (1, 2)  # version 1 has no `base`
 _FILES: Final = ("images.parquet", "masks.parquet", "rows.parquet", "asks.json")
 _LOSSLESS: Final = 101  # OpenCV: a WebP quality above 100
 _ROWS_PER_GROUP: Final = 64
-_PICTURES: Final = pa.schema([("bytes", pa.binary()), ("channels", pa.int8())])
+_PICTURES: Final = pa.schema([("bytes", pa.binary()), ("channels", pa.int8()), ("base", pa.int32())])
 _KINDS: Final = {"int": pa.int32(), "int | None": pa.int32()}
 _ROWS: Final = pa.schema([(f.name, _KINDS.get(str(f.type), pa.string())) for f in fields(Row)])
 
@@ -49,19 +52,30 @@ def write_pack(
 ) -> dict[str, Any]:
     """Write the pack to a new folder and return what `pack.json` says.
 
-    `lossy` is the WebP quality (1..100) of images that are only ever inputs of perception. Images of pairs,
-    and masks, are exact: by lossless WebP or our PNG, whichever is smaller.
+    `lossy` is the WebP quality (1..100) of images that are only ever painted on or modified. Images of pairs,
+    and masks, are exact: by lossless WebP or our PNG, whichever is smaller. The images of a modification
+    differ in a small area: one of them is stored whole and the others as that area, exact, so that outside it
+    they stay the same also where the whole one is lossy.
     """
     refuse_occupied(path)
-    paired = {place for row in pack.rows if row.goal is not None for place in (row.input, row.goal)}
+    paired = {
+        place
+        for row in pack.rows
+        if row.perspective == "transformation" and row.goal is not None
+        for place in (row.input, row.goal)
+    }
     qualities = [_LOSSLESS if lossy is None or at in paired else lossy for at in range(len(pack.images))]
+    bases = shared_bases(pack)
     total = len(pack.images) + len(pack.masks)
     with folder_lock(path):
         refuse_occupied(path)
-        pictures = (("images.parquet", pack.images, qualities), ("masks.parquet", pack.masks, None))
+        pictures: tuple[tuple[str, list[Pixels], list[int], dict[int, int]], ...] = (
+            ("images.parquet", pack.images, qualities, bases),
+            ("masks.parquet", pack.masks, [_LOSSLESS] * len(pack.masks), {}),
+        )
         done = 0
-        for name, arrays, wanted in pictures:
-            for count in _write_pictures(path / name, arrays, wanted or [_LOSSLESS] * len(arrays)):
+        for name, arrays, wanted, base in pictures:
+            for count in _write_pictures(path / name, arrays, wanted, base):
                 done += count
                 progress(done, total)
         rows = [{**asdict(row), "simulate": row.simulate and canonical(row.simulate)} for row in pack.rows]
@@ -129,7 +143,7 @@ def _read_info(path: Path) -> dict[str, Any]:
         ) from None
     except ValueError as error:
         raise MieError("pack.json is not valid JSON", where=path / "pack.json", found=error) from None
-    if info.get("version") != VERSION or set(info.get("files", ())) != set(_FILES):
+    if info.get("version") not in _READABLE or set(info.get("files", ())) != set(_FILES):
         raise MieError(
             "pack of another version",
             where=path / "pack.json",
@@ -140,7 +154,9 @@ def _read_info(path: Path) -> dict[str, Any]:
     return info
 
 
-def _write_pictures(path: Path, pictures: Sequence[Pixels], qualities: Sequence[int]) -> Iterator[int]:
+def _write_pictures(
+    path: Path, pictures: Sequence[Pixels], qualities: Sequence[int], bases: Mapping[int, int]
+) -> Iterator[int]:
     """Writes while it is asked how far it has come; the file appears at the end."""
     with (
         atomic_path(path) as temporary,
@@ -148,10 +164,13 @@ def _write_pictures(path: Path, pictures: Sequence[Pixels], qualities: Sequence[
         ThreadPoolExecutor(cores()) as pool,
     ):
         for start in range(0, len(pictures), _ROWS_PER_GROUP):
-            some = slice(start, start + _ROWS_PER_GROUP)
+            some = range(start, min(start + _ROWS_PER_GROUP, len(pictures)))
+            whole = [pictures[bases[at]] if at in bases else None for at in some]
+            shown = [pictures[at] for at in some]
             columns = [
-                pa.array(pool.map(_encode, pictures[some], qualities[some]), pa.binary()),
-                pa.array([1 if p.ndim == 2 else 3 for p in pictures[some]], pa.int8()),
+                pa.array(pool.map(_encode, shown, [qualities[at] for at in some], whole), pa.binary()),
+                pa.array([1 if picture.ndim == 2 else 3 for picture in shown], pa.int8()),
+                pa.array([bases.get(at) for at in some], pa.int32()),
             ]
             writer.write_table(pa.Table.from_arrays(columns, schema=_PICTURES))
             yield len(columns[0])
@@ -159,12 +178,19 @@ def _write_pictures(path: Path, pictures: Sequence[Pixels], qualities: Sequence[
 
 def _read_pictures(path: Path, workers: int | None) -> list[Pixels]:
     table = pq.read_table(path)
+    bases = table.column("base").to_pylist() if "base" in table.column_names else [None] * len(table)
+    stored = [table.column(name).to_pylist() for name in ("bytes", "channels")]
     with ThreadPoolExecutor(workers or cores()) as pool:
-        pictures = pool.map(_decode, table.column("bytes").to_pylist(), table.column("channels").to_pylist())
-        return list(pictures)
+        pictures = list(pool.map(_decode, *stored, bases))
+        for at, base in enumerate(bases):
+            if base is not None:
+                pictures[at] = with_part(pictures[base], pictures[at])
+        return pictures
 
 
-def _encode(picture: Pixels, quality: int) -> bytes:
+def _encode(picture: Pixels, quality: int, base: Pixels | None = None) -> bytes:
+    if base is not None:
+        return encode_part(picture, base)
     shown = picture if picture.ndim == 2 else cv2.cvtColor(picture, cv2.COLOR_RGB2BGR)
     done, data = cv2.imencode(".webp", shown, [cv2.IMWRITE_WEBP_QUALITY, quality])
     webp = data.tobytes() if done else b""
@@ -175,11 +201,13 @@ def _encode(picture: Pixels, quality: int) -> bytes:
     return webp if webp and len(webp) < len(png) else png
 
 
-def _decode(data: bytes, channels: int) -> Pixels:
+def _decode(data: bytes, channels: int, base: int | None = None) -> Pixels:
     how = cv2.IMREAD_GRAYSCALE if channels == 1 else cv2.IMREAD_COLOR
-    picture = cv2.imdecode(np.frombuffer(data, np.uint8), how)
+    picture = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED if base is not None else how)
     if picture is None:
         raise MieError("a picture of the pack cannot be decoded", found=f"{len(data)} bytes")
+    if base is not None:
+        return np.asarray(cv2.cvtColor(picture, cv2.COLOR_BGRA2RGBA), np.uint8)
     return picture if channels == 1 else cv2.cvtColor(picture, cv2.COLOR_BGR2RGB)
 
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mie.recipes.lesions import spoken_targets
+from mie.recipes.modification_phrasings import PHRASINGS as CHANGES
+from mie.recipes.modification_phrasings import ask as say_change
+from mie.recipes.modification_phrasings import words as change_words
 from mie.recipes.phrasings import PHRASINGS, SEVERAL
 from mie.recipes.transform_phrasings import PHRASINGS as TRANSFORMS
 from mie.recipes.transform_phrasings import all_words, ask, places
 from mie.records import Target
 from mie.training.pack import Ask
 from mie.training.wordings import (
+    modification_ask,
     overlay_prompt,
     perception_ask,
     stored_ask,
@@ -38,6 +43,8 @@ def ask_for_row(
             found = _overlay(row, params, entry, colours, limit)
         elif row["perspective"] == "transformation" and template in TRANSFORMS.get(params.get("key", ""), ()):
             found = _transformation(row, params, entry, limit)
+        elif row["perspective"] == "modification" and template in CHANGES.get(row["task"], ()):
+            found = _modification(row, params, entry, limit)
     return found or stored_ask(row["prompt"], template, colours)
 
 
@@ -77,6 +84,28 @@ def _transformation(
     if not places(template) <= filled.keys() or ask(template, filled) != row["prompt"]:
         return None
     return transformation_ask(key, row["modality"], row["anatomy"], words, limit=limit)
+
+
+def _modification(
+    row: Mapping[str, Any], params: Mapping[str, Any], entry: Mapping[str, Any], limit: int
+) -> Ask | None:
+    if not {"location", "size"} <= params.keys():
+        return None
+    known = {t["name"]: bool(t["plural"]) for t in entry.get("targets") or ()}
+    names = row["target"].split(", ")
+    # Where the data set does not say, one of both numbers is right; the stored prompt tells, or needs none.
+    for plural in (False, True):
+        targets = tuple(Target(name, "lesion", known.get(name, plural)) for name in names)
+        words = change_words(
+            spoken_targets(targets),
+            anatomy=row["anatomy"],
+            modality=row["modality"],
+            location=params["location"],
+            size=params["size"],
+        )
+        if say_change(row["prompt_template"], words) == row["prompt"]:
+            return modification_ask(row["task"], targets, row["modality"], words, limit=limit)
+    return None
 
 
 def _entry(recipe: Mapping[str, Any], source: str) -> Mapping[str, Any]:

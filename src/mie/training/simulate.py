@@ -228,7 +228,7 @@ def _clean_images(pack: Pack, key: str) -> list[tuple[int, int, Mapping[str, Any
             continue
         if row.simulate is not None and row.goal is not None and "white" not in row.simulate:
             image, facts = row.goal, row.simulate
-        elif row.mask is not None and row.modality in _CLEAN_IN_PERCEPTION:
+        elif row.perspective == "perception" and row.modality in _CLEAN_IN_PERCEPTION:
             image, facts = row.input, {}
         else:
             continue

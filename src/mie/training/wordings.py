@@ -13,7 +13,7 @@ from functools import cache
 from itertools import permutations
 from typing import Any, Final
 
-from mie.recipes import phrasings, transform_phrasings
+from mie.recipes import modification_phrasings, phrasings, transform_phrasings
 from mie.recipes.seeds import generator, stable_hash
 from mie.records import Target
 from mie.training.pack import Ask, Wording
@@ -24,12 +24,16 @@ _LEAST: Final = 2  # but at least so many of each list
 HELD_OUT_PROMPTS: Final = 6
 # Their words depend on whether there is one of the thing or more.
 _NUMBER: Final = {"is", "it"}
-_LISTS: Final = {**phrasings.PHRASINGS, **transform_phrasings.PHRASINGS}
+_LISTS: Final = {
+    **phrasings.PHRASINGS,
+    **transform_phrasings.PHRASINGS,
+    **modification_phrasings.PHRASINGS,
+}
 
 
 @cache
 def held_out_templates(kind: str) -> frozenset[str]:
-    """The templates never trained on: of a perception task ("lesion") or a transformation's key ("ct_metal").
+    """The templates never trained on: of a task ("lesion", "removal") or a transformation's key ("ct_metal").
 
     Depends on the phrasings alone, so that any test sample can be told apart by its `prompt_template`.
     """
@@ -93,6 +97,20 @@ def transformation_ask(
         return Wording(transform_phrasings.ask(template, filled), template)
 
     return _ask(f"transformation/{key}/{modality}/{anatomy}{said}", key, fitting, [()], say, limit)
+
+
+def modification_ask(
+    task: str, targets: Sequence[Target], modality: str, words: Mapping[str, str], *, limit: int = 24
+) -> Ask:
+    """Every way to ask for this modification; `words` are those of `modification_phrasings.words`."""
+    names = ", ".join(target.name for target in targets)
+    said = "/".join(words[name] for name in ("anatomy", "location", "a_lesion"))
+
+    def say(template: str, _: tuple[str, ...]) -> Wording:
+        return Wording(modification_phrasings.ask(template, words), template)
+
+    templates = modification_phrasings.PHRASINGS[task]
+    return _ask(f"modification/{task}/{names}/{modality}/{said}", task, templates, [()], say, limit)
 
 
 def stored_ask(prompt: str, template: str, colours: Sequence[str] = ()) -> Ask:

@@ -63,3 +63,30 @@ def test_a_modification_leaves_everything_outside_its_area():
     assert np.array_equal(composed.image[~composed.changed], image[~composed.changed])
     inside = composed.changed & area
     assert np.array_equal(composed.image[inside], restored(image, residual).image[inside])
+
+
+def test_a_gate_decides_where_and_the_rest_stays_exactly():
+    image, area = crop(0), ellipse(2)
+    gate = np.where(area, 0.9, 0.1).astype(np.float32)
+    residual = np.full((3, 160, 160), 0.2, np.float32)
+    composed = modified(image, residual, gate)
+    assert np.array_equal(composed.changed, area)
+    assert np.array_equal(composed.image[~area], image[~area])
+    assert np.array_equal(composed.image[area], restored(image, residual).image[area])
+    assert composed.certainty == pytest.approx(0.8, abs=1e-6)
+    closed = modified(image, residual, np.full_like(gate, 0.5))
+    assert np.array_equal(closed.image, image)
+    assert (closed.changed.any(), closed.certainty) == (False, 0.0)
+
+
+def test_a_hole_is_filled_to_its_rim_or_not_at_all():
+    image = np.minimum(crop(0), 200)
+    hole = np.zeros((160, 160), bool)
+    hole[20:60, 20:60] = hole[100:120, 100:120] = True
+    image[hole] = 255
+    gate = np.zeros((160, 160), np.float32)
+    gate[24:60, 22:60] = 1  # most of one part
+    gate[100:105, 100:120] = 1  # little of the other
+    composed = modified(image, np.full((3, 160, 160), -0.5, np.float32), gate, hole)
+    assert composed.changed[20:60, 20:60].all()
+    assert np.array_equal(composed.changed[100:120, 100:120], gate[100:120, 100:120] > 0)

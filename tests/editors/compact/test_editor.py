@@ -32,6 +32,7 @@ class Bright(torch.nn.Module):
 
     def __init__(self, perspective, presence=3.0, sure=5.0):
         super().__init__()
+        self.config = tiny.CONFIG
         self.logits = sure * (torch.arange(3) == tiny.PERSPECTIVES[perspective])
         self.chance = presence
         self.seen = []
@@ -39,7 +40,7 @@ class Bright(torch.nn.Module):
     def reader(self, tokens, mask):
         return SimpleNamespace(perspective=self.logits[None].float())
 
-    def forward(self, image, tokens, mask):
+    def forward(self, image, tokens, mask, hole=None):
         self.seen.append(tuple(image.shape))
         logit = 40 * (image.mean(1) - 0.5)
         overlay = torch.stack([logit - 3, logit, -logit.abs() - 9], 1)
@@ -175,6 +176,52 @@ def test_precisions_agree(tmp_path):
     assert np.abs(whole.astype(int) - crop(0)).mean() > 5
 
 
+@pytest.mark.parametrize("perspective", ["perception", "modification", "transformation"])
+def test_a_network_with_a_gate(tmp_path, perspective):
+    path = tiny.weights(tmp_path / "w.safetensors", perspective, config=tiny.CHANGE)
+    image = np.minimum(crop(1, 100, 150), 250)
+    image[30:60, 40:90] = 255
+    edited = open_editor(f"compact:{path},precision=fp32").edit(image, "Fill the hole", seed=0, history=())
+    assert edited.meta["perspective"] == perspective
+    assert edited.image.shape == image.shape
+    assert 0 <= edited.meta["confidence"] <= 1
+
+
+def test_the_network_is_told_of_the_hole_only_when_something_is_to_be_modified(tmp_path, monkeypatch):
+    image = np.minimum(crop(1, 96, 128), 250)
+    image[30:60, 40:90] = 255
+    told = {}
+    for perspective in tiny.PERSPECTIVES:
+        net = tiny.network(perspective, config=tiny.CHANGE)
+        forward = net.forward
+        net.forward = lambda *given, p=perspective, f=forward: told.update({p: given[3]}) or f(*given)
+        monkeypatch.setattr(inference, "load_network", lambda path, n=net: (n, {}))
+        (tmp_path / "w").write_bytes(b"")
+        editor = open_editor(f"compact:{tmp_path / 'w'},size=128,precision=fp32,device=cpu")
+        editor.edit(image, "Fill the hole", seed=0, history=())
+    assert told["modification"][0, 0, 30:60, 40:90].all()
+    assert told["modification"].sum() == 30 * 50
+    assert not told["perception"].any()
+    assert not told["transformation"].any()
+
+
+def test_mirrored_views_are_averaged_but_not_where_a_side_is_asked_for(tmp_path):
+    path = tiny.weights(tmp_path / "w.safetensors", "transformation")
+    plain, flip = (open_editor(f"compact:{path},precision=fp32,tta={t}") for t in ("none", "flip"))
+    image = crop(0, 64, 96)
+
+    def made(editor, picture, instruction):
+        return editor.edit(picture, instruction, seed=0, history=()).image
+
+    once, mean = made(plain, image, "Remove noise"), made(flip, image, "Remove noise")
+    mirrored = made(plain, image[:, ::-1].copy(), "Remove noise")[:, ::-1]
+    assert not np.array_equal(once, mean)
+    inside = ((once > 0) & (once < 255) & (mirrored > 0) & (mirrored < 255)).all(2)
+    expected = (once.astype(float) + mirrored) / 2
+    assert np.abs(mean - expected)[inside].max() <= 1
+    assert np.array_equal(made(plain, image, "The LEFT lung"), made(flip, image, "The LEFT lung"))
+
+
 def test_one_bad_request_does_not_spoil_the_batch(bright, monkeypatch):
     editor, _ = bright("perception")
     read = inference.Inference._read
@@ -195,6 +242,7 @@ def test_one_bad_request_does_not_spoil_the_batch(bright, monkeypatch):
         ("compact:nowhere.safetensors", "no such weights file"),
         ("compact:nowhere.safetensors,size=7", "no size to work at"),
         ("compact:nowhere.safetensors,precision=fp8", "no such precision"),
+        ("compact:nowhere.safetensors,tta=rotate", "no such test-time averaging"),
     ],
 )
 def test_what_makes_no_sense_is_refused_at_once(spec, word):

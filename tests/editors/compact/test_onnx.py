@@ -19,10 +19,10 @@ from tests.conftest import crop  # noqa: E402
 from tests.editors.compact import tiny  # noqa: E402
 
 
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory):
+@pytest.fixture(scope="module", params=[tiny.CONFIG, tiny.CHANGE], ids=["first", "change"])
+def exported(tmp_path_factory, request):
     folder = tmp_path_factory.mktemp("onnx")
-    path = tiny.weights(folder / "w.safetensors")
+    path = tiny.weights(folder / "w.safetensors", config=request.param)
     done = CliRunner().invoke(
         app, ["export-model", "-e", f"compact:{path}", "-o", str(folder / "m.onnx"), "--json"]
     )
@@ -32,7 +32,8 @@ def exported(tmp_path_factory):
 
 def test_the_differences_are_small_and_reported(exported):
     _, path, document = exported
-    assert set(document["differences"]) == {"overlay", "residual", "perspective", "presence"}
+    heads = {"overlay", "residual", "perspective", "presence"}
+    assert set(document["differences"]) - {"change"} == heads
     assert 0 < max(document["differences"].values()) < 1e-3
     assert document["bytes"] == path.stat().st_size
 
@@ -44,11 +45,15 @@ def test_a_real_image_of_another_shape(exported):
     net, meta = load_network(weights)
     image = torch.from_numpy(crop(0, 96, 160)).permute(2, 0, 1)[None].float() / 255
     tokens, mask = tiny.Words().encode(["Mark the vessels in red"])
+    given = {"image": image, "tokens": tokens.float(), "mask": mask}
+    if net.config.change:
+        given["hole"] = (torch.arange(160) < 70).float().expand(1, 1, 96, 160).clone()
     with torch.inference_mode():
-        wanted = net(image, tokens.float(), mask)
+        wanted = net(*given.values()).known()
     session = onnxruntime.InferenceSession(path)
-    given = {"image": image.numpy(), "tokens": tokens.float().numpy(), "mask": mask.numpy()}
-    for ours, theirs in zip(wanted, session.run(None, given), strict=True):
+    assert [one.name for one in session.get_outputs()] == list(wanted)
+    found = session.run(None, {name: value.numpy() for name, value in given.items()})
+    for ours, theirs in zip(wanted.values(), found, strict=True):
         assert np.abs(ours.numpy() - theirs).max() < 1e-3
     facts = session.get_modelmeta().custom_metadata_map
     assert json.loads(facts["config"])["widths"] == [8, 8, 8, 8]
@@ -57,7 +62,7 @@ def test_a_real_image_of_another_shape(exported):
 
 def test_a_network_that_differs_is_not_written(tmp_path, monkeypatch, exported):
     weights, path, _ = exported
-    other, _ = load_network(tiny.weights(tmp_path / "other", seed=1))
+    other, _ = load_network(tiny.weights(tmp_path / "other", seed=1, config=load_network(weights)[0].config))
     assert max(exporting.differences(other, path).values()) > 1e-3
     monkeypatch.setattr(exporting, "TOLERANCE", 0.0)
     monkeypatch.setattr(exporting, "_export", lambda net, meta, to: to.write_bytes(path.read_bytes()))

@@ -12,7 +12,7 @@ from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 
-from mie.editors.compact.network import CompactNet  # noqa: E402
+from mie.editors.compact.network import CompactNet, NetConfig  # noqa: E402
 from mie.editors.compact.weights import load_network, load_weights, save_weights  # noqa: E402
 from mie.errors import ConfigError, MieError  # noqa: E402
 from mie.images.files import digest  # noqa: E402
@@ -37,9 +37,10 @@ def test_no_weight_is_off_by_more_than_half_a_step(rows, factor):
     assert (scale.float() <= exact * (1 + 2**-10) + 6e-8).all()
 
 
-def test_a_network_comes_back(tmp_path):
+@pytest.mark.parametrize("config", [tiny.CONFIG, tiny.CHANGE], ids=["first", "change"])
+def test_a_network_comes_back(tmp_path, config):
     path = tmp_path / "w.safetensors"
-    net = tiny.network("perception")
+    net = tiny.network("perception", config=config)
     save_weights(path, net.state_dict(), net.config, {"steps": 3})
     loaded, meta = load_network(path)
     assert meta == {"steps": 3}
@@ -51,8 +52,8 @@ def test_a_network_comes_back(tmp_path):
         assert state[name].dtype == torch.float32
     tokens, mask = tiny.Words().encode(["mark the vessels"])
     for ours, theirs in zip(
-        loaded(torch.ones(1, 3, 64, 32) / 3, tokens.float(), mask),
-        net(torch.ones(1, 3, 64, 32) / 3, tokens.float(), mask),
+        loaded(torch.ones(1, 3, 64, 32) / 3, tokens.float(), mask).known().values(),
+        net(torch.ones(1, 3, 64, 32) / 3, tokens.float(), mask).known().values(),
         strict=True,
     ):
         assert torch.allclose(ours, theirs, atol=0.05)
@@ -113,6 +114,20 @@ def test_another_architecture_is_refused_by_name_and_shape(tmp_path):
         MieError, match=r"down.0.weight: 8×8×3×3 here, nothing in the file; extra.weight: nothing here"
     ):
         load_network(tmp_path / "w")
+
+
+def test_a_file_from_before_a_field_loads_and_one_from_after_does_not(tmp_path, monkeypatch):
+    net, path = tiny.network(), tmp_path / "w"
+    whole = NetConfig.as_json
+    monkeypatch.setattr(NetConfig, "as_json", lambda c: {k: v for k, v in whole(c).items() if k != "change"})
+    save_weights(path, net.state_dict(), net.config)
+    monkeypatch.setattr(NetConfig, "as_json", whole)
+    assert load_network(path)[0].config == net.config
+    monkeypatch.setattr(NetConfig, "as_json", lambda c: {**whole(c), "later": 1})
+    save_weights(path, net.state_dict(), net.config)
+    monkeypatch.setattr(NetConfig, "as_json", whole)
+    with pytest.raises(MieError, match=r"another architecture[\s\S]*later"):
+        load_weights(path)
 
 
 def test_not_a_number_is_not_saved(tmp_path):

@@ -1,6 +1,7 @@
 """A network small enough for tests, and text without a language model."""
 
 import zlib
+from dataclasses import replace
 
 import torch
 
@@ -9,6 +10,7 @@ from mie.editors.compact.text import TOKENS, WIDTH
 from mie.editors.compact.weights import save_weights
 
 CONFIG = NetConfig(widths=(8, 8, 8, 8), down=(1, 1, 1, 1), up=(1, 1, 1), text=16, heads=2, pixel=4)
+CHANGE = replace(CONFIG, change=True, detail=1)  # with all that came later
 PERSPECTIVES = {"perception": 0, "modification": 1, "transformation": 2}
 
 
@@ -26,10 +28,10 @@ class Words:
         return tokens, mask
 
 
-def network(perspective=None, seed=0):
+def network(perspective=None, seed=0, config=CONFIG):
     """Random, with all heads alive; `perspective` is what it takes every instruction for."""
     torch.manual_seed(seed)
-    net = CompactNet(CONFIG)
+    net = CompactNet(config)
     with torch.no_grad():
         for name, value in net.named_parameters():
             if value.ndim > 1 and not name.startswith("trunk"):
@@ -40,6 +42,6 @@ def network(perspective=None, seed=0):
     return net.eval()
 
 
-def weights(path, perspective=None, seed=0):
-    save_weights(path, network(perspective, seed).state_dict(), CONFIG, {"note": "random"})
+def weights(path, perspective=None, seed=0, config=CONFIG):
+    save_weights(path, network(perspective, seed, config).state_dict(), config, {"note": "random"})
     return path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from mie.protocols.omni_iie.networks import Weights
 from mie.protocols.omni_iie.qa import verdicts, veto, written_questions
 from mie.protocols.omni_iie.score import score_run
 from mie.store.runs import Run
-from tests.judges.server import JudgeServer
+from tests.judges.server import JudgeServer, texts_of
 from tests.protocols.omni_iie.made import SAID, SAMPLES, answer, make_run
 from tests.protocols.recorded import transcript
 from tests.protocols.runs import lines_of, transformation, write_run, write_samples
@@ -183,6 +184,30 @@ def test_over_http_and_asked_once_for_the_dataset(run, tmp_path):
         (run / "judge").rename(second / "judge")  # the dataset's replies stay
         assert whole(score_run(run, judge=options)) == expected
         assert len(server.requests) == 19 + 13
+
+
+def test_repeats_that_disagree_about_what_can_be_told(run):
+    """Each image is judged anew: yes, then unclear; the mean is over the verdicts that could be given."""
+    pytest.importorskip("openai", reason="the judges' client is an optional extra")
+    seen = set()
+
+    def wavering(body):
+        said = answer(body)
+        if "Right answer:" not in " ".join(texts_of(body)):
+            return said
+        name = json.dumps(body["messages"])
+        first = name not in seen
+        seen.add(name)
+        return said.replace("no,", "yes,") if first else re.sub("yes|no", "unclear", said)
+
+    with JudgeServer(wavering) as server:
+        options = JudgeOptions(f"openai:tiny,base_url={server.url}", repeats=2, concurrency=1)
+        document = score_run(run, judge=options)
+    assert document["judge"]["disagreement"] == {"n": 13, "mean": pytest.approx(0.5, abs=0.1), "largest": 0.5}
+    attempt = lines_of(run, protocol="omni-iie")["al"]["attempts"][0]
+    assert attempt["metrics"]["qa"] == 1.0
+    assert attempt["judge"]["qa"]["repeats"] == 1
+    assert attempt["judge"]["qa"]["verdicts"] == [[True], [None]]
 
 
 def test_the_command(run):

@@ -3,7 +3,7 @@
 Perception:      an overlay, and nothing else. A pixel is painted at opacity 0.6 in the most probable of
                  the three colours, where that has more than one half.
 Transformation:  image + residual. Grey stays grey: the three channels get the mean of the residual's.
-Modification:    as transformation, but only in the area that changes.
+Modification:    as transformation, but only in the area that changes: where the network's gate is open.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BLUR: Final = 2.0  # pixels, the Gaussian's sigma: a single pixel makes no area
 class Composed(NamedTuple):
     image: Pixels  # (H, W, 3)
     changed: Mask  # (H, W), where the image was edited
-    certainty: float = 1.0  # mean of |2p - 1| over the painted pixels, 0 without any
+    certainty: float = 1.0  # mean of |2p - 1| over the painted or modified pixels, 0 without any
 
 
 def overlay(image: Pixels, probabilities: Iterable[Values]) -> Composed:
@@ -65,13 +65,37 @@ def restored(image: Pixels, residual: Iterable[Values]) -> Composed:
     return Composed(result, (result != image).any(2))
 
 
-def modified(image: Pixels, residual: Iterable[Values]) -> Composed:
-    """`restored` where the residual's size, lightly blurred, is above 2/255; the original elsewhere."""
+def modified(
+    image: Pixels, residual: Iterable[Values], gate: Values | None = None, hole: Mask | None = None
+) -> Composed:
+    """`restored` where the gate `(H, W)`, a probability, is above one half; the original elsewhere.
+
+    A part of the white `hole` of which more than half is in the area is filled to its rim. Without a gate the
+    area is where the residual's size, lightly blurred, is above 2/255.
+    """
     maps = np.stack(list(residual))
-    area: Mask = cv2.GaussianBlur(np.abs(maps).max(0), (0, 0), _BLUR) > _CHANGE
+    if gate is None:
+        area: Mask = cv2.GaussianBlur(np.abs(maps).max(0), (0, 0), _BLUR) > _CHANGE
+        certainty = 1.0
+    else:
+        area = gate > 0.5
+        certainty = float(2 * gate.mean(dtype=np.float64, where=area) - 1) if area.any() else 0.0
+        if hole is not None:
+            area = area | _mostly_inside(hole, area)
     result = restored(image, maps).image
     result[~area] = image[~area]
-    return Composed(result, area)
+    return Composed(result, area, certainty)
+
+
+def _mostly_inside(hole: Mask, area: Mask) -> Mask:
+    """The connected parts of `hole` that lie in `area` by more than half."""
+    count, labels = cv2.connectedComponents(hole.astype(np.uint8), connectivity=4)
+    kept: Mask = np.zeros_like(hole)
+    for at in range(1, count):
+        part = labels == at
+        if area[part].mean() > 0.5:
+            kept |= part
+    return kept
 
 
 def _added(channel: Pixels, residual: Values) -> Pixels:

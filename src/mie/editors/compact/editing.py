@@ -10,18 +10,28 @@ from scipy.special import expit
 
 from mie.editors.base import Edited, Request
 from mie.editors.compact.compose import Composed, modified, overlay, restored
+from mie.editors.compact.hole import find_hole
 from mie.editors.compact.inference import Asked, Inference, Maps
 from mie.editors.compact.views import View, back, look, views
 from mie.records import Pixels, Values
 
 _UNDERSTOOD: Final = 0.6  # probability of a perspective, below which an instruction is not followed
 _PRESENT: Final = 0.5
+_SIDED: Final = frozenset(("left", "right"))  # words that a mirror would make wrong
 
 
-def edit_all(inference: Inference, requests: Sequence[Request], size: int = 0) -> list[Edited]:
-    """Every request edited; `size` forces the longer side to work at."""
+def edit_all(
+    inference: Inference, requests: Sequence[Request], size: int = 0, flip: bool = False
+) -> list[Edited]:
+    """Every request edited; `size` forces the longer side to work at.
+
+    With `flip` the network also sees each image mirrored, and the mean of both counts. Not where the
+    instruction names a side, and not for modification, whose texture a mean would blur.
+    """
     asked = [inference.read(request.instruction) for request in requests]
     seen = _seen(inference, requests, asked, size)
+    if flip:
+        _average_mirrored(inference, requests, asked, seen)
     return [_edited(*one) for one in zip([r.image for r in requests], asked, seen, strict=True)]
 
 
@@ -45,12 +55,40 @@ def _seen(
     return found
 
 
+def _average_mirrored(
+    inference: Inference,
+    requests: Sequence[Request],
+    asked: Sequence[Asked],
+    seen: list[list[tuple[View, Maps]]],
+) -> None:
+    groups: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+    for at, (request, found) in enumerate(zip(requests, seen, strict=True)):
+        words = "".join(c if c.isalpha() else " " for c in request.instruction.lower()).split()
+        if asked[at].perspective == "modification" or _SIDED & set(words):
+            continue
+        for number, (view, _) in enumerate(found):
+            groups.setdefault(view.pixels.shape, []).append((at, number))
+    for group in groups.values():
+        mirrored = [np.ascontiguousarray(seen[at][number][0].pixels[:, ::-1]) for at, number in group]
+        for (at, number), other in zip(
+            group, inference.run(mirrored, [asked[at] for at, _ in group]), strict=True
+        ):
+            view, maps = seen[at][number]
+            mean = Maps(
+                np.float32(0.5) * (maps.overlay + other.overlay[..., ::-1]),
+                np.float32(0.5) * (maps.residual + other.residual[..., ::-1]),
+                (maps.presence + other.presence) / 2,
+                maps.change,
+            )
+            seen[at][number] = (view, mean)
+
+
 def _edited(image: Pixels, asked: Asked, seen: Sequence[tuple[View, Maps]]) -> Edited:
     """The image by what the network saw, and how sure it is.
 
     Confidence, from 0 to 1, is the probability that the instruction was understood, for perception times the
-    probability that what it asks for is in the image, times how decided the painted pixels are (mean of
-    |2p - 1|; 0 where nothing was painted).
+    probability that what it asks for is in the image, times how decided the painted or modified pixels are
+    (mean of |2p - 1|; 0 where there are none).
     """
     meta: dict[str, Any] = {"perspective": asked.perspective, "understood": round(asked.probability, 4)}
     if not seen:
@@ -69,6 +107,7 @@ def _edited(image: Pixels, asked: Asked, seen: Sequence[tuple[View, Maps]]) -> E
         elif presence < _PRESENT:
             meta["note"] = "what is asked for may not be in this image"
     else:
+        confidence *= composed.certainty
         meta["changed"] = round(share, 6)
         if share == 0:
             meta["note"] = "nothing was found to change; the image is unchanged"
@@ -81,7 +120,10 @@ def _composed(image: Pixels, perspective: str, seen: Sequence[tuple[View, Maps]]
         return overlay(image, (_probability(seen, colour, (height, width)) for colour in range(3)))
     ((view, maps),) = seen
     residual = (back(channel, view.size, (height, width)) for channel in maps.residual)
-    return (restored if perspective == "transformation" else modified)(image, residual)
+    if perspective == "transformation":
+        return restored(image, residual)
+    gate = None if maps.change is None else expit(back(maps.change, view.size, (height, width)))
+    return modified(image, residual, gate, find_hole(image))
 
 
 def _probability(seen: Sequence[tuple[View, Maps]], colour: int, size: tuple[int, int]) -> Values:

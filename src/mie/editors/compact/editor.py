@@ -27,14 +27,21 @@ class Compact(Editor):
     """A small network that paints, restores and transfers by instruction.
 
     `compact` uses the weights that ship with the package, `compact:PATH` those of a file. `size` forces the
-    longer side that the network works at (0: chosen by `views`).
+    longer side that the network works at (0: chosen by `views`). `tta=flip` also shows it every image
+    mirrored and takes the mean.
     """
 
     batch_size = 8
     deterministic = True
 
     def __init__(
-        self, weights: str | None = None, *, size: int = 0, device: str = "auto", precision: str = "auto"
+        self,
+        weights: str | None = None,
+        *,
+        size: int = 0,
+        device: str = "auto",
+        precision: str = "auto",
+        tta: str = "none",
     ) -> None:
         missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
         if missing:
@@ -45,10 +52,13 @@ class Compact(Editor):
             raise ConfigError("no size to work at", expected=f"0, or {STRIDE} to {_LARGEST}", found=size)
         if precision not in ("auto", "fp32", "bf16"):
             raise ConfigError("no such precision", expected="auto, fp32 or bf16", found=precision)
+        if tta not in ("none", "flip"):
+            raise ConfigError("no such test-time averaging", expected="none or flip", found=tta)
         self.weights = shipped_weights(COMPACT, fix=_FIX) if weights is None else Path(weights).expanduser()
         if not self.weights.is_file():
             raise ConfigError("no such weights file", where=self.weights)
         self._size, self._device, self._precision = size, device, precision
+        self._flip = tta == "flip"
 
     def about(self) -> dict[str, Any]:
         return {"weights_sha256": digest(self.weights)}
@@ -71,4 +81,4 @@ class Compact(Editor):
     def _edited(self, requests: Sequence[Request]) -> list[Edited]:
         from mie.editors.compact.editing import edit_all
 
-        return edit_all(self._inference, requests, self._size)
+        return edit_all(self._inference, requests, self._size, self._flip)

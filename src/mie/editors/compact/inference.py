@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mie.editors.compact.hole import find_hole
 from mie.editors.compact.network import CompactNet
 from mie.editors.compact.text import EmbeddingCache, TextEncoder
 from mie.editors.compact.weights import load_network
@@ -36,6 +37,7 @@ class Maps(NamedTuple):
     overlay: Values  # (3, H, W) logits
     residual: Values  # (3, H, W)
     presence: float  # probability that what is asked for is in the image
+    change: Values | None = None  # (H, W) logits; None where the network has no such gate
 
 
 class Inference:
@@ -69,7 +71,10 @@ class Inference:
         return Asked(tokens, mask, PERSPECTIVES[best], chances[best])
 
     def run(self, images: Sequence[Pixels], asked: Sequence[Asked]) -> list[Maps]:
-        """Images `(H, W, 3)` of one size, whose sides are multiples of 32, each with its instruction."""
+        """Images `(H, W, 3)` of one size, whose sides are multiples of 32, each with its instruction.
+
+        For a modification the network is also told where the image has a white hole.
+        """
         # A CPU gains nothing from a batch, and one by one gives the same bits whatever the neighbours are.
         step = 1 if self.device.type == "cpu" else len(images)
         found: list[Maps] = []
@@ -83,11 +88,21 @@ class Inference:
         batch = torch.from_numpy(np.stack(images)).to(self.device).permute(0, 3, 1, 2).float() / 255
         tokens = torch.cat([one.tokens for one in asked]).float()
         mask = torch.cat([one.mask for one in asked])
+        holes = self._holes(images, asked) if self._network.config.change else None
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.half):
-            heads = self._network(batch, tokens, mask)
+            heads = self._network(batch, tokens, mask, holes)
         overlay, residual = (t.float().cpu().numpy() for t in (heads.overlay, heads.residual))
         presence = heads.presence.float().sigmoid().tolist()
-        return [Maps(*one) for one in zip(overlay, residual, presence, strict=True)]
+        change = [None] * len(images) if heads.change is None else heads.change[:, 0].float().cpu().numpy()
+        return [Maps(*one) for one in zip(overlay, residual, presence, change, strict=True)]
+
+    def _holes(self, images: Sequence[Pixels], asked: Sequence[Asked]) -> Tensor:
+        """`(B, 1, H, W)`, 1 in the white hole of an image that is to be modified."""
+        found = np.zeros((len(images), 1, *images[0].shape[:2]), np.float32)
+        for at, (image, one) in enumerate(zip(images, asked, strict=True)):
+            if one.perspective == "modification":
+                found[at, 0] = find_hole(image)
+        return torch.from_numpy(found).to(self.device)
 
 
 def _device(name: str) -> str:

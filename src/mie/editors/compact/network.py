@@ -5,6 +5,10 @@ pretrained trunk feeding every scale. The instruction enters three ways: a vecto
 block's features (FiLM), cross-attention at strides 8 and 16, and one query per overlay colour. Each query
 reads from the tokens what is to be painted in its colour; a pixel is painted where its embedding agrees with
 the query. So "the liver in red and the kidneys in blue" is understood in the text, not in the image.
+
+With `change`, a query more says where a modification changes the image, in the same embedding, so that what
+perception knows of lesions is known here too; and a white hole comes as a channel of its own. With `detail`,
+the correction has a branch at full resolution.
 """
 
 from __future__ import annotations
@@ -17,6 +21,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from mie.editors.compact.fill import smooth_fill
+from mie.editors.compact.layers import Attention, Block, Detail, attend
 from mie.networks.trunk import TAPS, Trunk
 from mie.vocabulary import COLOURS, PERSPECTIVES
 
@@ -26,7 +32,10 @@ STRIDE: Final = 32  # the sides of an image must be multiples of it
 
 @dataclass(frozen=True, slots=True)
 class NetConfig:
-    """Widths at strides 2, 4, 8 and 16, blocks on the way down and up, and the text's width."""
+    """Widths at strides 2, 4, 8 and 16, blocks on the way down and up, and the text's width.
+
+    Fields after `pixel` came later. Their defaults are the network without them, so that older files load.
+    """
 
     widths: tuple[int, int, int, int] = (64, 96, 192, 320)
     down: tuple[int, int, int, int] = (1, 2, 2, 2)
@@ -34,6 +43,10 @@ class NetConfig:
     text: int = 256
     heads: int = 8
     pixel: int = 24  # width of a pixel's embedding
+    change: bool = False  # a gate for modification, and the hole's channel
+    detail: int = 0  # blocks of the branch at full resolution
+    dropout: float = 0.0  # of features at strides 8 and 16, in training
+    drop_path: float = 0.0  # of whole blocks there, per image, in training
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -49,6 +62,11 @@ class Heads(NamedTuple):
     residual: Tensor  # (B, 3, H, W) what to add to the image in [0, 1]
     perspective: Tensor  # (B, 3) logits, from the text alone
     presence: Tensor  # (B,) logit: what is asked for is in this image
+    change: Tensor | None = None  # (B, 1, H, W) logits: is this pixel modified
+
+    def known(self) -> dict[str, Tensor]:
+        """The heads that this network has, by name."""
+        return {name: head for name, head in self._asdict().items() if head is not None}
 
 
 class CompactNet(nn.Module):
@@ -61,14 +79,17 @@ class CompactNet(nn.Module):
         taps = list(TAPS.values())
         self.from_trunk = nn.ModuleList(nn.Conv2d(c, width, 1) for c, width in zip(taps[:4], w, strict=True))
         self.from_top = nn.Conv2d(taps[4], w[3], 1)
-        self.stem = nn.Conv2d(12, w[0], 3, padding=1)
+        self.stem = nn.Conv2d(16 if config.change else 12, w[0], 3, padding=1)
         self.down = nn.ModuleList(nn.Conv2d(w[k], w[k + 1], 3, 2, 1) for k in range(3))
+        drops = [(config.dropout, config.drop_path) if k >= 2 else (0.0, 0.0) for k in range(4)]
         self.encode = nn.ModuleList(
-            nn.ModuleList(Block(w[k], w[k], text) for _ in range(config.down[k])) for k in range(4)
+            nn.ModuleList(Block(w[k], w[k], text, *drops[k]) for _ in range(config.down[k])) for k in range(4)
         )
         self.look = nn.ModuleList(Attention(w[k], text, config.heads, itself=k == 3) for k in (2, 3))
         self.decode = nn.ModuleList(
-            nn.ModuleList(Block(w[k + 1] + w[k] if n == 0 else w[k], w[k], text) for n in range(config.up[k]))
+            nn.ModuleList(
+                Block(w[k + 1] + w[k] if n == 0 else w[k], w[k], text, *drops[k]) for n in range(config.up[k])
+            )
             for k in range(3)
         )
         self.look_back = Attention(w[2], text, config.heads)
@@ -82,15 +103,28 @@ class CompactNet(nn.Module):
         self.embed = nn.Conv2d(config.pixel, config.pixel, 1)
         self.query = nn.Linear(text, config.pixel + 1)
         self.residual = nn.Conv2d(config.pixel, 3, 3, padding=1)
+        self.change = nn.Linear(text, config.pixel + 1) if config.change else None
+        self.detail = Detail(w[0], text, config.detail) if config.detail else None
         self.presence = nn.Sequential(nn.Linear(w[3] + text, text), nn.SiLU(), nn.Linear(text, 1))
         nn.init.zeros_(self.residual.weight)
         assert self.residual.bias is not None  # noqa: S101
         nn.init.zeros_(self.residual.bias)
 
-    def forward(self, image: Tensor, tokens: Tensor, token_mask: Tensor) -> Heads:
+    def forward(self, image: Tensor, tokens: Tensor, token_mask: Tensor, hole: Tensor | None = None) -> Heads:
+        """`image (B, 3, H, W)` in [0, 1], `hole (B, 1, H, W)` 1 inside; only with `change` is it looked at.
+
+        The hole is filled smoothly before anything looks at the image; the residual leads from the image as
+        it was given.
+        """
         read = self.reader(tokens, token_mask)
+        given = image
+        blocks = [F.pixel_unshuffle(image - 0.5, 2)]
+        if self.change is not None:
+            hole = torch.zeros_like(image[:, :1]) if hole is None else hole
+            image = smooth_fill(image, hole)
+            blocks = [F.pixel_unshuffle(image - 0.5, 2), F.pixel_unshuffle(hole, 2)]
         seen = self.trunk(image)
-        x = self.stem(F.pixel_unshuffle(image - 0.5, 2))
+        x = self.stem(torch.cat(blocks, 1))
         skips: list[Tensor] = []
         for k in range(4):
             if k:
@@ -110,11 +144,18 @@ class CompactNet(nn.Module):
             x = _through(self.decode[k], x, read.vector)
             if k == 2:
                 x = self.look_back(x, read.tokens, token_mask)
+        added = None if self.detail is None else self.detail(x, blocks[0], read.vector)
         x = F.pixel_shuffle(self.unfold(x), 2)
         x = x + self.fine(torch.cat([x, image - 0.5], 1))
-        query = self.query(read.colours)  # (B, 3, pixel + 1)
-        overlay = torch.einsum("bchw,bkc->bkhw", self.embed(x), query[..., :-1])
-        return Heads(overlay + query[..., -1, None, None], self.residual(x), read.perspective, presence)
+        embedded = self.embed(x)
+        overlay = _agree(embedded, self.query(read.colours))
+        residual = self.residual(x)
+        if added is not None:
+            residual = residual + added
+        if self.change is None:
+            return Heads(overlay, residual, read.perspective, presence)
+        change = _agree(embedded, self.change(read.vector)[:, None])
+        return Heads(overlay, residual + (image - given), read.perspective, presence, change)
 
 
 class Reading(NamedTuple):
@@ -159,69 +200,17 @@ class _Ask(nn.Module):
         self.think = nn.Sequential(nn.Linear(width, 2 * width), nn.SiLU(), nn.Linear(2 * width, width))
 
     def forward(self, x: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
-        x = x + self.out(_attend(self.q(self.norm(x)), self.kv(tokens), self.heads, mask))
+        x = x + self.out(attend(self.q(self.norm(x)), self.kv(tokens), self.heads, mask))
         return x + self.think(self.norm2(x))
 
 
-class Block(nn.Module):
-    """Two convolutions; the text scales and shifts what lies between them."""
-
-    def __init__(self, width: int, out: int, text: int) -> None:
-        super().__init__()
-        self.norm, self.norm2 = nn.GroupNorm(_groups(width), width), nn.GroupNorm(_groups(out), out)
-        self.conv, self.conv2 = nn.Conv2d(width, out, 3, padding=1), nn.Conv2d(out, out, 3, padding=1)
-        self.film = nn.Linear(text, 2 * out)
-        self.skip = nn.Conv2d(width, out, 1) if width != out else nn.Identity()
-        nn.init.zeros_(self.film.weight)
-        nn.init.zeros_(self.film.bias)
-        nn.init.normal_(self.conv2.weight, std=1e-2 / out**0.5)
-
-    def forward(self, x: Tensor, text: Tensor) -> Tensor:
-        scale, shift = self.film(text)[:, :, None, None].chunk(2, 1)
-        y = self.conv(F.silu(self.norm(x)))
-        y = self.conv2(F.silu(self.norm2(y) * (1 + scale) + shift))
-        return self.skip(x) + y
-
-
-class Attention(nn.Module):
-    """Pixels look at the instruction's tokens and, where the map is small, at each other."""
-
-    def __init__(self, width: int, text: int, heads: int, *, itself: bool = False) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm = nn.GroupNorm(_groups(width), width)
-        self.q, self.kv = nn.Linear(width, width), nn.Linear(text, 2 * width)
-        self.out = nn.Linear(width, width)
-        self.norm2 = nn.LayerNorm(width) if itself else None
-        self.qkv = nn.Linear(width, 3 * width) if itself else None
-        self.out2 = nn.Linear(width, width) if itself else None
-
-    def forward(self, x: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
-        b, c, h, w = x.shape
-        y = x.flatten(2).transpose(1, 2)
-        q = self.q(self.norm(x).flatten(2).transpose(1, 2))
-        y = y + self.out(_attend(q, self.kv(tokens), self.heads, mask))
-        if self.norm2 is not None and self.qkv is not None and self.out2 is not None:
-            q, kv = self.qkv(self.norm2(y)).split((c, 2 * c), 2)
-            y = y + self.out2(_attend(q, kv, self.heads))
-        return y.transpose(1, 2).reshape(b, c, h, w)
+def _agree(embedded: Tensor, query: Tensor) -> Tensor:
+    """How much each pixel `(B, C, H, W)` agrees with each of K queries `(B, K, C + 1)`, the last a bias."""
+    agreed = torch.einsum("bchw,bkc->bkhw", embedded, query[..., :-1])
+    return agreed + query[..., -1, None, None]
 
 
 def _through(blocks: nn.Module, x: Tensor, text: Tensor) -> Tensor:
     for block in blocks.children():
         x = block(x, text)
     return x
-
-
-def _attend(q: Tensor, kv: Tensor, heads: int, mask: Tensor | None = None) -> Tensor:
-    """Attention of `(B, N, C)` to keys and values `(B, T, 2C)`; `mask (B, T)` is true where a token is."""
-    b, n, c = q.shape
-    k, v = kv.chunk(2, 2)
-    split = [t.view(b, -1, heads, c // heads).transpose(1, 2) for t in (q, k, v)]
-    keep = None if mask is None else mask[:, None, None, :].expand(b, 1, n, -1)
-    y = F.scaled_dot_product_attention(split[0], split[1], split[2], attn_mask=keep)
-    return y.transpose(1, 2).reshape(b, n, c)
-
-
-def _groups(width: int) -> int:
-    return 8 if width % 8 == 0 else 1

@@ -1,8 +1,10 @@
 """The network as an ONNX file, for machines without torch, and the proof that it gives the same.
 
 Inputs:   `image (1, 3, H, W)` float32 in [0, 1], sides multiples of 32; `tokens (1, 48, 384)` float32 and
-          `mask (1, 48)` bool from the text encoder.
-Outputs:  `overlay (1, 3, H, W)`, `perspective (1, 3)`, `presence (1,)`: logits; `residual (1, 3, H, W)`.
+          `mask (1, 48)` bool from the text encoder. With a gate for modification also `hole (1, 1, H, W)`
+          float32, 1 inside (`mie.editors.compact.hole`).
+Outputs:  `overlay (1, 3, H, W)`, `perspective (1, 3)`, `presence (1,)`: logits; `residual (1, 3, H, W)`. With
+          that gate also `change (1, 1, H, W)`, logits.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from mie.images.files import atomic_path
 
 TOLERANCE: Final = 1e-3
 CHECKED: Final = (256, 512)  # sides at which both are run
-_INPUTS: Final = ("image", "tokens", "mask")
+_INPUTS: Final = ("image", "tokens", "mask", "hole")
 _NEEDS: Final = ("onnx", "onnxruntime", "onnxscript")
 
 
@@ -61,13 +63,13 @@ def differences(network: CompactNet, path: Path) -> dict[str, float]:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    largest = dict.fromkeys(Heads._fields, 0.0)
+    largest = dict.fromkeys(_outputs(network), 0.0)
     for side in CHECKED:
-        given = _example(side, side)
+        given = _example(network, side, side)
         with torch.inference_mode():
-            wanted = network(*given)
-        found = session.run(None, {k: v.numpy() for k, v in zip(_INPUTS, given, strict=True)})
-        for name, ours, theirs in zip(largest, wanted, found, strict=True):
+            wanted = network(*given).known()
+        found = session.run(None, {k: v.numpy() for k, v in zip(_INPUTS, given, strict=False)})
+        for (name, ours), theirs in zip(wanted.items(), found, strict=True):
             largest[name] = max(largest[name], float(np.abs(ours.numpy() - theirs).max()))
     return largest
 
@@ -75,15 +77,16 @@ def differences(network: CompactNet, path: Path) -> dict[str, float]:
 def _export(network: CompactNet, meta: dict[str, Any], path: Path) -> None:
     import onnx
 
+    given = _example(network, 128, 96)
     height, width = (STRIDE * torch.export.Dim(name, min=1, max=64) for name in ("rows", "columns"))
     with _quiet():
         program = torch.onnx.export(
             network,
-            _example(128, 96),
+            given,
             dynamo=True,
-            input_names=list(_INPUTS),
-            output_names=list(Heads._fields),
-            dynamic_shapes=({2: height, 3: width}, {}, {}),
+            input_names=list(_INPUTS[: len(given)]),
+            output_names=_outputs(network),
+            dynamic_shapes=tuple({2: height, 3: width} if value.ndim == 4 else {} for value in given),
             verbose=False,
         )
     assert program is not None  # noqa: S101 (with dynamo it never is)
@@ -106,8 +109,17 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def _example(height: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
+def _outputs(network: CompactNet) -> list[str]:
+    return [name for name in Heads._fields if name != "change" or network.config.change]
+
+
+def _example(network: CompactNet, height: int, width: int) -> tuple[Tensor, ...]:
     draw = torch.Generator().manual_seed(0)
     mask = torch.arange(TOKENS)[None] < TOKENS // 2
     tokens = torch.randn((1, TOKENS, WIDTH), generator=draw) * mask[..., None]
-    return torch.rand((1, 3, height, width), generator=draw), tokens, mask
+    image = torch.rand((1, 3, height, width), generator=draw)
+    if not network.config.change:
+        return image, tokens, mask
+    hole = torch.zeros((1, 1, height, width))
+    hole[..., height // 3 : height // 2, width // 4 : width // 2] = 1
+    return image, tokens, mask, hole

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -91,7 +92,12 @@ class Proposer:
         ]
 
 
-def write_proposals(dataset_folder: Path | str, output: Path | str, proposer: Proposer | None) -> Path:
+def write_proposals(
+    dataset_folder: Path | str,
+    output: Path | str,
+    proposer: Proposer | None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Path:
     """Regions to choose from for every sample: `<id>_<n>.png` (255 inside), and `proposals.jsonl` about them.
 
     The source's own mask is `<id>_source.png` where there is one; without a proposer it is the only one. A
@@ -104,7 +110,9 @@ def write_proposals(dataset_folder: Path | str, output: Path | str, proposer: Pr
     known = known[: known.rfind("\n") + 1]  # a line torn by a kill is made again
     seen = {json.loads(line)["id"] for line in known.splitlines()}
     atomic_write(path, known)
-    for sample in dataset.samples():
+    for done, sample in enumerate(dataset.samples()):
+        if progress is not None:
+            progress(done, len(dataset))
         if sample.id in seen:
             continue
         found = [] if proposer is None else proposer.propose(in_colour(sample.input), sample.target)

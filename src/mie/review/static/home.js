@@ -12,6 +12,7 @@ const WHAT = {
 };
 
 export function homePage(main, app) {
+  const secret = passwordForm(app);
   const show = () =>
     main.replaceChildren(
       h(
@@ -24,6 +25,7 @@ export function homePage(main, app) {
           `${app.me.dataset.name}, ${plural(app.me.dataset.samples, "sample")}. Every answer is saved at once; you may stop at any time and go on later.`,
         ),
         h("div", { class: "cards" }, app.me.tasks.map(card)),
+        app.me.can.set_password ? secret : null,
         button("Log out", null, () => logOut(app), { class: "quiet" }),
       ),
     );
@@ -38,6 +40,42 @@ export function homePage(main, app) {
     () => {},
   );
   return () => (gone = true);
+}
+
+/** For whoever came by a link and has no password yet. */
+function passwordForm(app) {
+  const field = h("input", {
+    id: "password",
+    type: "password",
+    required: true,
+    minlength: 10,
+    maxlength: 200,
+    autocomplete: "new-password",
+  });
+  const set = async (event) => {
+    event.preventDefault();
+    try {
+      await post("/api/password", { password: field.value });
+    } catch (error) {
+      app.warn(error.message || "The server does not answer.");
+      return;
+    }
+    app.me.can.set_password = false;
+    form.remove();
+    app.say("Your password is set. Log in with your name and password next time.");
+  };
+  const form = h(
+    "form",
+    { class: "door", onsubmit: set },
+    // A password manager stores the two together.
+    h("input", { value: app.user.name, autocomplete: "username", hidden: true, readonly: true }),
+    h("h2", {}, "Come back without a link"),
+    h("p", {}, `Your link worked once. Set a password to log in again later, as ${app.user.name}.`),
+    h("label", { for: "password" }, "Password (10 characters or more)"),
+    field,
+    h("button", {}, "Set password"),
+  );
+  return form;
 }
 
 async function logOut(app) {

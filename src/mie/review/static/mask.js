@@ -20,7 +20,7 @@ export function panes(item) {
 export function summary(answer) {
   return (
     { none: "no mask is right", repaired: "repaired mask", source: "the data set's mask" }[answer.choice] ??
-    `${answer.choice} mask`
+    (answer.choice.startsWith("region-") ? `proposed ${answer.choice.replace("-", " ")}` : `${answer.choice} mask`)
   );
 }
 

@@ -1,0 +1,156 @@
+"""What people said of the runs, question by question: preference, agreement, shares of yes, mean scores.
+
+Ratings are those that `mie agree` reads (a review's database or its exports). Ranks and scores under one
+name are two questions.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from mie.analysis.agreement import compare_with_people
+from mie.analysis.bootstrap import bootstrap_mean
+from mie.analysis.human import Human, Rating, gather
+from mie.analysis.scored_runs import ScoredRun as Numbers
+from mie.analysis.scored_runs import read_scored_runs
+from mie.analysis.shares import wilson
+from mie.errors import ConfigError, MieError
+from mie.report.scored import PROTOCOL, ScoredRun
+
+_FIRST: Final = ("accuracy", "preservation", "quality")  # as the page of a review asks them
+_AGAIN: Final = re.compile(r"(.+)/\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """All scores of one model on one question: the share of yes or the mean, and its 95% interval."""
+
+    model: str
+    value: float
+    low: float
+    high: float
+    answers: int
+    samples: int
+    raters: int
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One criterion, by rank or by score. `found` is the document of `mie agree`."""
+
+    name: str
+    rated: str  # "rank" or "score"
+    samples: int
+    raters: int
+    shared: int  # samples that two raters or more answered: what agreement rests on
+    compares: bool  # somebody placed two models of one sample
+    yes_no: bool
+    found: Mapping[str, Any]
+    tallies: tuple[Tally, ...]  # where there are scores
+
+    @property
+    def alpha(self) -> tuple[str, float]:
+        """The level of measurement and Krippendorff's alpha."""
+        level = "nominal" if self.yes_no else "ordinal"
+        return level, float(self.found["raters"]["krippendorff_alpha"][level])
+
+
+@dataclass(frozen=True, slots=True)
+class People:
+    questions: tuple[Question, ...]
+    names: Mapping[str, str]  # model as people's ratings name it -> its run's name on this page
+    numbers: Mapping[str, int]  # name on this page -> the run's number, which decides its colour
+    without_metrics: str  # why metrics are not compared with people; empty where they are
+
+    def name_of(self, model: str) -> str:
+        """As this page names it; people's own name where it is not among the runs."""
+        return self.names.get(model, model)
+
+    @property
+    def compared(self) -> list[Question]:
+        return [question for question in self.questions if question.compares]
+
+    @property
+    def scored(self) -> list[Question]:
+        return [question for question in self.questions if question.tallies]
+
+
+def read_people(ratings: Sequence[Rating], runs: Sequence[ScoredRun], variant: str) -> People:
+    """Every question of the ratings. Refused when models were compared and none of them is among the runs."""
+    try:
+        scored = read_scored_runs([run.folder for run in runs], variant=variant, protocol=PROTOCOL)
+        reason = ""
+    except ConfigError as error:  # shown side by side by force: there is no one metric for all of them
+        scored, reason = [], error.reason
+    names = {alias: run.name for run, found in zip(runs, scored, strict=False) for alias in found.aliases}
+    numbers = {run.name: at for at, run in enumerate(runs)}
+    groups: dict[tuple[int, str, bool], list[Rating]] = {}
+    for rating in ratings:
+        order = _FIRST.index(rating.criterion) if rating.criterion in _FIRST else len(_FIRST)
+        groups.setdefault((order, rating.criterion, rating.rank is None), []).append(rating)
+    questions = tuple(_question(groups[key], scored) for key in sorted(groups))
+    _same_samples(questions, ratings, runs)
+    return People(questions, names, numbers, reason)
+
+
+def people_in(raters: Sequence[str]) -> int:
+    """How many people: `R01/2` is the second ranking of R01, asked for when a run was added.
+
+    >>> people_in(["R01", "R01/2", "R02"])
+    2
+    """
+    names = set(raters)
+    return sum((again := _AGAIN.fullmatch(name)) is None or again[1] not in names for name in names)
+
+
+def _question(ratings: list[Rating], scored: Sequence[Numbers]) -> Question:
+    human = gather(ratings)
+    compares = any(len(order) > 1 for by_rater in human.orders.values() for order in by_rater.values())
+    given = [r.score for r in ratings if r.score is not None]
+    yes_no = bool(given) and set(given) <= {0.0, 1.0}
+    return Question(
+        human.criterion or "overall",
+        "score" if ratings[0].rank is None else "rank",
+        len(human.orders),
+        people_in(human.raters),
+        sum(people_in(list(by_rater)) > 1 for by_rater in human.orders.values()),
+        compares,
+        yes_no,
+        compare_with_people(human, scored if compares else []),
+        tuple(_tally(human, model, yes_no=yes_no) for model in human.models) if given else (),
+    )
+
+
+def _tally(human: Human, model: str, *, yes_no: bool) -> Tally:
+    rows = [
+        (sample, rater, score)
+        for sample, by_model in human.scores.items()
+        for rater, score in by_model.get(model, {}).items()
+    ]
+    scores = [score for _, _, score in rows]
+    if not scores:
+        return Tally(model, math.nan, math.nan, math.nan, 0, 0, 0)
+    samples = [sample for sample, _, _ in rows]
+    interval = wilson(round(sum(scores)), len(scores)) if yes_no else bootstrap_mean(scores, samples)
+    raters = people_in([rater for _, rater, _ in rows])
+    return Tally(model, float(np.mean(scores)), *interval, len(scores), len(set(samples)), raters)
+
+
+def _same_samples(
+    questions: Sequence[Question], ratings: Sequence[Rating], runs: Sequence[ScoredRun]
+) -> None:
+    """A review of another dataset has no sample in common with the runs."""
+    there = {sample for run in runs for sample in run.ids}
+    if questions and not any(rating.sample_id in there for rating in ratings):
+        raise MieError(
+            "the review is of other samples than the runs",
+            expected=f"ids such as {min(there, default='none')}",
+            found=ratings[0].sample_id,
+            fix="give the review of the dataset that the runs were made on",
+        )

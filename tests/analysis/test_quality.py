@@ -1,0 +1,173 @@
+"""From answers to a share: by hand, by simulation, and refused where the answers are not this sheet's."""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mie.analysis.quality import Key, Opinion, Stratum, quality, read_answers
+from mie.analysis.shares import wilson
+from mie.errors import MieError
+
+
+def key_of(*strata: tuple[int, int]) -> Key:
+    """(samples in the dataset, asked) for each stratum."""
+    rows = [(f"s{at}-{n}", at) for at, (_, asked) in enumerate(strata) for n in range(asked)]
+    return Key(
+        sheet="00c0ffee00c0ffee",
+        dataset={"name": "d", "digest": "ab" * 32, "samples": sum(samples for samples, _ in strata)},
+        stratify=("modality",),
+        allocation="proportional",
+        seed=0,
+        strata=tuple(Stratum({"modality": f"m{at}"}, *sizes) for at, sizes in enumerate(strata)),
+        rows=tuple(rows),
+    )
+
+
+def said(key: Key, *good: int) -> dict[int, Opinion]:
+    """The first so many of each stratum are good, the others bad."""
+    left = list(good)
+    out = {}
+    for row, (_, at) in enumerate(key.rows, start=1):
+        out[row] = Opinion(left[at] > 0, "")
+        left[at] -= 1
+    return out
+
+
+@given(st.integers(1, 400), st.data())
+def test_in_proportion_it_is_the_plain_share_and_wilson(n, data):
+    good = data.draw(st.integers(0, n))
+    key = key_of((10 * n, n))
+    found = quality(key, said(key, good))
+    assert found["share"] == pytest.approx(good / n)
+    assert found["effective_answers"] == pytest.approx(n)
+    assert found["ci95"] == pytest.approx(wilson(good, n))
+    # Wilson's interval is where the score test just accepts.
+    z = NormalDist().inv_cdf(0.975)
+    for bound in found["ci95"]:
+        if 1e-6 < bound < 1 - 1e-6:
+            assert abs(good / n - bound) == pytest.approx(z * np.sqrt(bound * (1 - bound) / n), abs=1e-9)
+
+
+def test_strata_count_as_much_as_they_have_samples():
+    key = key_of((900, 50), (100, 50))
+    found = quality(key, said(key, 50, 25))
+    assert (found["good"], found["answered"], found["asked"]) == (75, 100, 100)
+    assert found["share"] == pytest.approx(0.9 * 1.0 + 0.1 * 0.5)
+    assert found["effective_answers"] == pytest.approx(1 / (0.9**2 / 50 + 0.1**2 / 50))
+    assert [one["share"] for one in found["strata"]] == [1.0, 0.5]
+    assert found["strata"][1]["ci95"] == pytest.approx(wilson(25, 50))
+    # In proportion nothing is lost by strata.
+    even = key_of((900, 90), (100, 10))
+    assert quality(even, said(even, 90, 5))["effective_answers"] == pytest.approx(100)
+
+
+def test_the_interval_holds_the_truth_as_often_as_it_says():
+    draw = np.random.default_rng(3)
+    truth, sizes, asked = (0.99, 0.8), (8000, 2000), (60, 60)
+    wanted = np.average(truth, weights=sizes)
+    key = key_of(*zip(sizes, asked, strict=True))
+    hits = 0
+    for _ in range(1000):
+        good = draw.binomial(asked, truth).tolist()
+        low, high = quality(key, said(key, *good))["ci95"]
+        hits += low <= wanted <= high
+    assert 930 <= hits <= 1000
+
+
+def test_the_bar_is_met_only_by_a_whole_interval_over_it():
+    key = key_of((10_000, 200))
+    verdicts = {good: quality(key, said(key, good))["bar"]["verdict"] for good in (200, 198, 190, 170)}
+    assert verdicts == {200: "met", 198: "met", 190: "undecided", 170: "missed"}
+    assert wilson(197, 200)[0] > 0.95 > wilson(196, 200)[0]
+    assert quality(key, said(key, 200))["bar"]["of"] == 6000
+
+
+def test_silence_is_not_a_number_and_coverage_stands_beside():
+    key = key_of((100, 10), (50, 5))
+    nothing = quality(key, {})
+    assert (nothing["share"], nothing["ci95"], nothing["answered"]) == (None, [None, None], 0)
+    assert nothing["bar"]["verdict"] == "undecided"
+    half = quality(key, {row: Opinion(True, "") for row in range(1, 11)})
+    assert (half["share"], half["answered"], half["asked"]) == (1.0, 10, 15)
+    assert half["strata_without_answers"] == [{"modality": "m1"}]
+    assert half["strata"][1]["share"] is None
+    assert half["bar"] == {
+        "share": 0.95,
+        "of": 6000,
+        "verdict": "undecided",
+        "why": "1 strata have no answer",
+    }
+
+
+KEY = key_of((100, 4))
+HEAD = "sheet,row,answer,reason"
+
+
+def read(tmp_path, text, encoding="utf-8"):
+    path = tmp_path / "answers.csv"
+    path.write_bytes(text.encode(encoding))
+    return read_answers(path, KEY)
+
+
+@pytest.mark.parametrize(
+    ("delimiter", "encoding", "end"),
+    [(",", "utf-8", "\n"), (";", "utf-8-sig", "\r\n"), ("\t", "utf-8", "\r\n")],
+)
+def test_spreadsheets_of_all_countries_are_read(tmp_path, delimiter, encoding, end):
+    lines = [
+        HEAD,
+        f"{KEY.sheet},2, Good ,",
+        f'{KEY.sheet},1,BAD,"überall, daneben"',
+        f"{KEY.sheet},3,,",
+        ",,,",
+        f"{KEY.sheet},4,,only a thought",
+    ]
+    text = end.join(lines).replace(",", delimiter).replace(f"überall{delimiter} daneben", "überall, daneben")
+    assert read(tmp_path, text, encoding) == {2: Opinion(True, ""), 1: Opinion(False, "überall, daneben")}
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("deadbeefdeadbeef,1,good,", "another sheet"),
+        (",1,good,", "another sheet"),
+        (f"{KEY.sheet},5,good,", "no such row"),
+        (f"{KEY.sheet},0,good,", "no such row"),
+        (f"{KEY.sheet},1.5,good,", "no such row"),
+        (f"{KEY.sheet},one,good,", "no such row"),
+        (f"{KEY.sheet},,good,", "no such row"),
+        (f"{KEY.sheet},1,okay,", "not an answer"),
+        (f"{KEY.sheet},1,good,\n{KEY.sheet},1,good,", "answered twice"),
+        (f"{KEY.sheet},1,,\n{KEY.sheet},1,good,", "answered twice"),
+    ],
+)
+def test_what_is_not_this_sheets_is_refused(tmp_path, line, message):
+    with pytest.raises(MieError, match=message) as error:
+        read(tmp_path, f"{HEAD}\n{line}\n")
+    assert ", line " in str(error.value)
+
+
+def test_other_files_are_refused(tmp_path):
+    for text in ("", "id,score\n1,2\n", "\x00\x01"):
+        with pytest.raises(MieError, match="not a sheet's answers"):
+            read(tmp_path, text)
+    (tmp_path / "a.xlsx").write_bytes(b"PK\x03\x04\xff\xfe")
+    for name in ("a.xlsx", "missing.csv"):
+        with pytest.raises(MieError, match="cannot read the answers"):
+            read_answers(tmp_path / name, KEY)
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_read_or_refused(tmp_path_factory, text):
+    path = tmp_path_factory.getbasetemp() / "any.csv"
+    path.write_bytes(f"{HEAD}\n{text}".encode(errors="replace"))
+    try:
+        found = read_answers(path, KEY)
+    except MieError:
+        return
+    assert all(1 <= row <= 4 for row in found)

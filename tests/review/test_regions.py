@@ -1,0 +1,153 @@
+"""From models' proposals to a person's choice to a dataset with that mask."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from mie.building.verify import verify
+from mie.cli import app as cli
+from mie.errors import ConfigError, ImageError, MieError
+from mie.images.overlay import deblend, dice
+from mie.images.png import decode_png, encode_png
+from mie.review.apply import apply_reviews
+from mie.review.regions import Regions
+from mie.review.serve import export_file, open_desk
+from mie.store.dataset import Dataset
+from tests.protocols.medebench.tiny import tiny_models
+from tests.protocols.runs import holistic, modification, structure, write_samples
+from tests.review.conftest import Review
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Dataset:
+    """A painted sample, one with two classes, and one without a mask."""
+    prompt = "Paint the disc green and the cup blue."
+    samples = [structure("aa", 1), replace(holistic("bb", 2), prompt=prompt), modification("cc", 3)]
+    return write_samples(samples, tmp_path / "dataset")
+
+
+def square(corner: int) -> np.ndarray:
+    mask = np.zeros((40, 48), np.uint8)
+    mask[corner : corner + 12, corner : corner + 12] = 255
+    return mask
+
+
+@pytest.fixture
+def proposed(tmp_path: Path) -> Path:
+    """As `mie propose` writes them: two regions each, one of them twice, one empty."""
+    folder = tmp_path / "regions"
+    folder.mkdir()
+    lines = []
+    for name in ("aa", "bb", "cc"):
+        for number, mask in enumerate((square(4), square(4), square(20))):
+            (folder / f"{name}_{number}.png").write_bytes(encode_png(mask))
+        regions = ["0", "1", "2"] if name == "cc" else ["0", "1", "2", "source"]
+        lines.append(json.dumps({"id": name, "name": "x", "regions": regions, "proposals": []}))
+    (folder / "proposals.jsonl").write_text("\n".join(lines) + '\n{"id": "torn')
+    return folder
+
+
+def by_id(items: list[dict]) -> dict[str, dict]:
+    return {item["sample_id"]: item for item in items}
+
+
+def test_the_chosen_region_becomes_the_mask(dataset, proposed, place, tmp_path):
+    desk = open_desk([dataset.folder], kinds=["mask"], db=place, proposals=proposed)
+    rater = Review(desk).person("Ada")
+    items = by_id(rater.take("mask", 5))
+    shown = {name: [p["id"] for p in item["proposals"]] for name, item in items.items()}
+    assert shown["aa"] == ["source", "region-1", "region-2"]  # the double is left out
+    assert shown["bb"] == ["source", "eroded", "dilated"]  # a region has no classes
+    assert shown["cc"] == ["region-1", "region-2"]
+    picture = rater.http.get(items["cc"]["proposals"][1]["image"])
+    assert np.array_equal(decode_png(picture.content), square(20))
+    assert items["cc"]["images"]["mask"] is None
+    assert [c["value"] for c in items["cc"]["classes"]] == [255]
+    rater.answer(items["aa"], 422, choice="region-3")
+    rater.answer(items["aa"], choice="region-2")
+    rater.answer(items["bb"], choice="source")
+    painted = np.roll(square(20), 3, axis=1)
+    path, headers = f"/api/items/{items['cc']['id']}/mask", {"Content-Type": "image/png"}
+    sent = rater.http.put(path, content=encode_png(painted), headers=headers)
+    rater.answer(items["cc"], choice="repaired", mask=sent.json()["mask"])
+
+    out = tmp_path / "masks"
+    assert export_file(desk, out) == 3
+    lines = [json.loads(line) for line in (out / "masks.jsonl").read_text().splitlines()]
+    said = {line["sample_id"]: line for line in lines}
+    assert {name: line["choice"] for name, line in said.items()} == {
+        "aa": "region-2", "bb": "source", "cc": "repaired"
+    }  # fmt: skip
+    assert np.array_equal(decode_png((out / "aa.png").read_bytes()), square(20))
+    assert np.array_equal(decode_png((out / "cc.png").read_bytes()), painted)
+    old = {s.id: s for s in dataset.samples()}
+    assert np.array_equal(decode_png((out / "bb.png").read_bytes()), old["bb"].mask)
+    with pytest.raises(MieError, match="not new"):
+        export_file(desk, out)
+    desk.database.close()
+
+    applied = apply_reviews(place, dataset.folder, tmp_path / "new")
+    assert applied.counts == {"rejected": 0, "repaired": 2, "divided": 0}
+    assert verify(tmp_path / "new", workers=1).ok
+    new = {s.parents[0] if s.parents else s.id: s for s in Dataset(tmp_path / "new").samples()}
+    assert np.array_equal(new["aa"].mask, square(20))
+    assert dice(deblend(new["aa"].input, new["aa"].target_image, new["aa"].colour), square(20) > 0) == 1
+    assert np.array_equal(new["cc"].mask, painted)
+    assert np.array_equal(new["cc"].target_image, old["cc"].target_image)  # nothing was painted there
+    assert new["cc"].params["review"] == {"mask": "repaired"}
+
+
+def test_the_folder_is_not_needed_again_and_not_exchanged(dataset, proposed, place):
+    desk = open_desk([dataset.folder], kinds=["mask"], db=place, proposals=proposed)
+    desk.database.close()
+    for path in proposed.glob("*.png"):
+        path.unlink()
+    desk = open_desk([dataset.folder], kinds=["mask"], db=place)
+    (item,) = (i for i in Review(desk).person("Ada").take("mask", 5) if i["sample_id"] == "cc")
+    assert len(item["proposals"]) == 2
+    desk.database.close()
+    (proposed / "proposals.jsonl").write_text("")
+    with pytest.raises(ConfigError, match="begun with other settings"):
+        open_desk([dataset.folder], kinds=["mask"], db=place, proposals=proposed)
+    with pytest.raises(ConfigError, match="for masks"):
+        open_desk([dataset.folder], kinds=["inspect"], db=place, proposals=proposed)
+
+
+def test_what_is_no_folder_of_regions_is_refused(proposed, tmp_path):
+    with pytest.raises(MieError, match="mie propose"):
+        Regions(tmp_path)
+    with pytest.raises(ImageError, match="another size"):
+        Regions(proposed).of("aa", (40, 47))
+    (proposed / "proposals.jsonl").write_text('{"id": "aa"}\n')
+    with pytest.raises(MieError, match="not a line about regions"):
+        Regions(proposed)
+
+
+def test_from_models_to_the_page(dataset, tmp_path):
+    pytest.importorskip("torch", reason="models are an optional extra")
+    pytest.importorskip("transformers", reason="models are an optional extra")
+    models = tiny_models(tmp_path / "models")
+    folder = tmp_path / "regions"
+    arguments = ["propose", str(dataset.folder), "-o", str(folder), "--device", "cpu", "--json"]
+    arguments += ["--detector", str(models / "detector"), "--segmenter", str(models / "segmenter")]
+    done = CliRunner().invoke(cli, arguments)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["samples"] == 3
+    place = str(tmp_path / "r.sqlite")
+    desk = open_desk([dataset.folder], kinds=["mask"], db=place, proposals=folder)
+    rater = Review(desk).person("Ada")
+    for item in rater.take("mask", 5):
+        files = [decode_png(p.read_bytes()) for p in sorted(folder.glob(f"{item['sample_id']}_?.png"))]
+        fresh = [not any((f == g).all() for g in files[:n]) for n, f in enumerate(files)]
+        kept = [f for f, is_fresh in zip(files, fresh, strict=True) if is_fresh and f.any()]
+        found = [one for one in item["proposals"] if one["id"].startswith("region-")]
+        assert len(found) == (0 if item["sample_id"] == "bb" else len(kept))
+        for one, mask in zip(found, kept, strict=False):
+            assert np.array_equal(decode_png(rater.http.get(one["image"]).content), mask)
+    desk.database.close()

@@ -1,0 +1,195 @@
+"""Modifications as they are shown: only the area differs, holes are white, words about places stay true."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="training needs the extra `models`")
+pytest.importorskip("accelerate", reason="training needs the extra `models`")
+
+import torch
+
+from mie.training import compact_data
+from mie.training.compact_data import Choices, CompactData, Views
+from mie.training.fresh_holes import TEMPLATES, grown, hole_ask, lesion_shape
+from mie.training.hole_cases import hole_cases
+from mie.training.modification_data import mean_filled, names_a_place
+from mie.training.pack import TRAIN
+from mie.vocabulary import PERSPECTIVES
+from tests.conftest import crop, ellipse
+from tests.training.compact_tiny import SMALL, changed_pack
+
+SHARES = {"perception": 0.4, "transformation": 0.2, "modification": 0.4}
+
+
+@pytest.fixture(autouse=True)
+def small_views(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compact_data, "SIDE", SMALL)
+    monkeypatch.setattr(compact_data, "LARGE", 2 * SMALL)
+
+
+def made(holes: float = 0.0) -> CompactData:
+    return CompactData([changed_pack()], TRAIN, torch.device("cpu"), Choices(holes=holes))
+
+
+def drawn(data: CompactData, batch: int = 40, absent: float = 0.0, **shares: float) -> Any:
+    return data.choose(np.random.default_rng(0), batch, shares or SHARES, absent)
+
+
+def texts(data: CompactData, views: Views) -> list[str]:
+    return [data.prompts.texts[p] for p in views.prompt]
+
+
+def test_a_batch_of_all_three() -> None:
+    data = made()
+    views = data.views(drawn(data), 0)
+    kinds = [PERSPECTIVES[k] for k in views.perspective]
+    assert kinds == ["perception"] * 16 + ["transformation"] * 8 + ["modification"] * 16
+    assert views.image.shape == (40, 3, SMALL, SMALL)
+    assert views.goal.shape == (24, 3, SMALL, SMALL)
+    assert views.area.shape == (16, 1, SMALL, SMALL)
+    assert views.hole.shape == (40, 1, SMALL, SMALL)
+    assert not views.hole[:24].any()
+    assert len(views.there) == len(views.removal) == 16
+
+
+def test_only_the_area_differs_and_holes_are_white() -> None:
+    data = made()
+    views = data.views(drawn(data, 60, modification=1), 3)
+    differs = ((views.image - views.goal).abs() > 1e-3).any(1, keepdim=True)
+    assert not (differs & (views.area == 0)).any()
+    shown = views.area.sum((1, 2, 3)) > 0
+    assert shown.float().mean() > 0.9, "a view shows what changes"
+    share = (differs & (views.area > 0)).sum((1, 2, 3))[shown] / views.area.sum((1, 2, 3))[shown]
+    assert share.median() > 0.9
+    white = (views.image == 1).all(1, keepdim=True)
+    assert not ((views.hole > 0) & ~white).any()
+    for at, text in enumerate(texts(data, views)):
+        assert (views.hole[at].sum() > 0) == ("white" in text)
+        if "white" in text:
+            both = (views.hole[at] * views.area[at]).sum()
+            assert both >= 0.8 * views.area[at].sum() - 8  # a halved view's rim is not all white
+
+
+def test_grey_pairs_stay_grey() -> None:
+    data = made()
+    views = data.views(drawn(data, 60, modification=1), 3)
+    assert 0.1 < views.grey.float().mean() < 0.9
+    flat = torch.cat([views.image[views.grey], views.goal[views.grey]])
+    assert torch.equal(flat[:, 0], flat[:, 2])
+
+
+def test_what_is_not_there_cannot_be_removed() -> None:
+    data = made()
+    views = data.views(drawn(data, 80, absent=0.5, modification=1), 1)
+    vain = views.there == 0
+    assert vain.any()
+    assert views.removal[vain].all(), "only a removal can be in vain"
+    assert (views.there[views.removal] == 1).any()
+    assert not views.area[vain].any()
+    assert torch.equal(views.image[vain], views.goal[vain])
+
+
+def test_words_about_a_place_are_not_made_wrong() -> None:
+    data = made()
+    for item in drawn(data, 80, modification=1)["changed"]:
+        if "left" in data.prompts.texts[item.prompt]:
+            assert not item.flips
+            assert not item.turns
+    assert any(item.flips and item.turns for item in drawn(data, 80, modification=1)["changed"])
+    assert names_a_place("Add a lesion at 3 o'clock.")
+    assert names_a_place("in the LEFT lobe")
+    assert not names_a_place("Fill the white area, leftover tissue stays")
+
+
+@pytest.mark.parametrize("holes", [0.5, 1.0])
+def test_holes_made_on_the_way(holes: float) -> None:
+    data = made(holes)
+    chosen = drawn(data, 40, modification=1)
+    assert sum(item.fresh for item in chosen["changed"]) == round(40 * holes)
+    views = data.views(chosen, 5)
+    new = torch.tensor([item.fresh for item in chosen["changed"]])
+    area, image, goal = views.area[new], views.image[new], views.goal[new]
+    assert (area.sum((1, 2, 3)) > 0).float().mean() > 0.9
+    assert area.mean() < 0.4
+    assert (image[area.expand_as(image) > 0] == 1).all()
+    torch.testing.assert_close(image * (1 - area), goal * (1 - area), rtol=0, atol=1e-6)
+    assert (views.hole[new] >= area).all()
+    known = {t.format(picture="X-ray") for t in TEMPLATES} | {w.prompt for w in hole_ask("fundus").wordings}
+    said = [text for text, fresh in zip(texts(data, views), new, strict=True) if fresh]
+    assert any(text in known for text in said)
+    again = data.views(chosen, 5)
+    assert torch.equal(again.image, views.image)
+
+
+def test_holes_keep_off_what_is_marked_as_a_lesion() -> None:
+    """Where most of a picture is lesion, what is left of a hole lies beside it, and inside the picture."""
+    data = made(1.0)
+    assert data.fresh is not None
+    image = torch.rand(30, 3, SMALL, SMALL, generator=torch.Generator().manual_seed(0))
+    marked = torch.zeros(30, 1, SMALL, SMALL, dtype=torch.bool)
+    marked[..., : SMALL // 2] = True
+    draw = compact_data.Draw(30, torch.Generator().manual_seed(1))
+    area = data.fresh._placed(draw, image, marked, 1.0)
+    assert area.any()
+    assert not (area & marked).any()
+    for one in data.fresh.shown:
+        beside = one.lesions[0, 0]
+        assert beside == 1 or data.images[one.large].values.shape[-1] == SMALL
+
+
+def test_a_pack_without_modifications_trains_on_holes_alone() -> None:
+    pack = changed_pack()
+    pack.rows = [row for row in pack.rows if row.perspective != "modification"]
+    data = CompactData([pack], TRAIN, torch.device("cpu"), Choices(holes=0.3))
+    assert all(item.fresh for item in drawn(data, 10, modification=1)["changed"])
+
+
+def test_a_shape_is_the_largest_part_at_its_own_proportions() -> None:
+    mask = np.zeros((100, 200), np.uint8)
+    mask[10:30, 20:80] = 2
+    mask[60:63, 60:63] = 1
+    shape = lesion_shape(mask)
+    assert shape is not None
+    assert shape.size == 60 / 200
+    rows, columns = (np.flatnonzero(shape.outline.any(axis)) for axis in (1, 0))
+    assert (len(columns), len(rows)) == (48, 16)
+    assert lesion_shape(np.zeros((40, 40), np.uint8)) is None
+    assert lesion_shape((np.eye(40) > 2).astype(np.uint8)) is None
+
+
+def test_a_hole_runs_on_into_white_that_touches_it() -> None:
+    image = torch.zeros(1, 3, 32, 32)
+    image[..., 10:14] = 1  # a white stripe from top to bottom
+    area = torch.zeros(1, 1, 32, 32)
+    area[..., 8:12, 4:10] = 1
+    hole = grown(area.bool(), image)
+    assert hole[0, 0, 8:12, 4:14].all()
+    assert hole[0, 0, 0:8, 10:14].all()
+    assert not hole[0, 0, :, :4].any()
+    assert not hole[0, 0, 21:].any(), "no further than eight pixels"
+
+
+def test_the_mean_of_the_rest() -> None:
+    image, hole = crop(0), ellipse(0)
+    filled = mean_filled(image, hole)
+    assert np.array_equal(filled[~hole], image[~hole])
+    assert np.abs(filled[hole] - image[~hole].mean(0)).max() <= 0.5
+
+
+def test_holes_to_validate_with_lie_in_pictures_of_held_out_patients() -> None:
+    pack = changed_pack()
+    cases = hole_cases([pack], 6, 0)
+    assert len(cases) == 6
+    for case in cases:
+        assert case.area is not None
+        assert case.image.shape == case.target.shape == (SMALL, SMALL, 3)
+        assert (case.image[case.area] == 255).all()
+        assert np.array_equal(case.image[~case.area], case.target[~case.area])
+    again = hole_cases([pack], 6, 0)
+    assert all(np.array_equal(a.image, b.image) for a, b in zip(cases, again, strict=True))
+    pack.rows = [row for row in pack.rows if row.task != "lesion"]
+    assert hole_cases([pack], 6, 0) == []

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from mie.building import faithful_words as lists
 
-_GRAMMAR: Final = ("is", "it")  # places that are filled for grammar's sake
+_GRAMMAR: Final = ("is", "it", "its")  # places that are filled for grammar's sake
 _LISTS: Final = ("painted", "names", "key")  # places that hold all classes of a sample
 _ARTICLE: Final = re.compile(r"^(?:the|an?)\s+", re.IGNORECASE)
 

@@ -16,7 +16,7 @@ _FOLDERS: Final = {
     "data": re.compile(rf"(train|val|test)-\d{{5}}-of-\d{{5}}\.parquet|{_TEMPORARY}"),
     "parts": re.compile(rf"plan|(train|val|test)-\d{{5}}\.parquet|\d{{5}}\.[a-z]+\.parquet|{_TEMPORARY}"),
     "stats": re.compile(rf"[a-z]+\.png|{_TEMPORARY}"),
-    "judge": re.compile(r".+\.jsonl|\.lock"),
+    "judge": re.compile(r".+\.jsonl|\.lock|part-\d{5}"),
 }
 # What a judge was asked about the samples. It was paid for and is found by its content: never removed.
 _KEPT: Final = ("judge",)

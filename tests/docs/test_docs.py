@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import os
 import re
@@ -49,7 +50,9 @@ from mie.store.schema import SCHEMA
 ROOT = Path(__file__).parents[2]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 PAGES = [ROOT / "README.md", *DOCS]
+CARD = ROOT / "src/mie/weights/README.md"
 MARKDOWN = [*PAGES, *(ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"))]
+MARKDOWN += [CARD, *sorted((ROOT / "examples").glob("*/README.md"))]
 VERBS = sorted(get_command(app).commands)  # type: ignore[attr-defined]
 
 _FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -219,6 +222,46 @@ def test_every_key_and_bound_of_modification_is_explained() -> None:
     assert [task for task in PHRASINGS if f"`{task}`" not in text] == []
     (recipe,) = (yaml.safe_load(block.text) for block in blocks(page) if block.info == "yaml")
     config.parse_recipe(recipe, where=name_of(page), base=ROOT)
+
+
+def test_everything_to_train_and_its_keys_are_explained() -> None:
+    pytest.importorskip("torch", reason="trainees need the extra models")
+    from mie.training.registry import _OURS as TRAINEES
+    from mie.training.registry import trainee_class
+
+    pages = "".join(
+        (ROOT / "docs" / page).read_text(encoding="utf-8") for page in ("train.md", "flux-fill.md")
+    )
+    for name in TRAINEES:
+        assert f"trainee: {name}" in pages
+        module = importlib.import_module(trainee_class(name).__module__)
+        keys = {*module.DataConfig.model_fields, *module.ModelConfig.model_fields}
+        assert [key for key in sorted(keys) if not re.search(rf"`{key}[`:]", pages)] == [], name
+
+
+def test_the_model_card_has_the_figures_of_the_files() -> None:
+    pytest.importorskip("torch", reason="reading weights needs the extra models")
+    from mie.networks import weights
+    from mie.networks.shipped import FOLDER, SHIPPED
+
+    _, experts, detectors = CARD.read_text(encoding="utf-8").split("\n# The ")[1:]
+    for name in SHIPPED:
+        kind, _, family = Path(name).stem.partition("-")
+        label = {"mri": "MRI", "ct": "CT", "xray": "X-ray"}.get(family, family)
+        if kind == "inpainter":
+            meta = weights.load(FOLDER / name, format="inpainter 1").meta
+            v = meta["validation"]
+            figures = [f"{meta['step']:,}", f"{v['holes']:.0f}", f"{v['psnr']:.1f} dB"]
+            figures += [f"{v[k]:.2f}" for k in ("variance_ratio", "spectrum_distance", "gradient_distance")]
+            assert " | ".join((f"| {label}", *figures, f"{meta['grain']:.3f} |")) in experts
+        elif kind == "detector":
+            meta = weights.load(FOLDER / name, format="detector 1").meta
+            q, trained = meta["quality"], meta["trained_on"]
+            figures = [str(trained["images"]), str(len(meta["sources"]))]
+            figures += [f"{q['images'] + q['healthy']} ({q['patients']})", str(q["lesions"])]
+            shares = ("sensitivity", "false_positives_per_image", "precision", "dice")
+            figures += [f"{q[key]:.2f}" for key in shares]
+            assert " | ".join((f"| {label}", *figures)) + " |" in detectors
 
 
 def test_every_transformation_and_every_window_is_explained() -> None:

@@ -21,6 +21,7 @@ FROZEN = {
     "imgedit_replace@1": "1aa0c9d0a9068b57",
     "imgedit_style@1": "07100eef6d4690b8",
     "imgedit_uge@1": "4ec0674d1c8c7e89",
+    "lesion_removed@1": "91c7b180bb1d88cd",
     "medebench_describe@1": "5aba7169a5c96877",
     "medebench_edit@1": "1c9df58d7bee074d",
     "miedb_rubric@1": "70c4323c2bca7539",

@@ -1,6 +1,7 @@
 """The experts' training: holes on healthy tissue only, grain that is learnt, files that the backend opens."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -37,6 +38,7 @@ def made_pack(images=6, lesions=True):
 def small(monkeypatch):
     monkeypatch.setattr(inpainter_data, "SIDE", 64)
     monkeypatch.setattr(inpainter, "FillConfig", lambda: FillConfig((16, 16, 16, 16), (1, 2)))
+    monkeypatch.setattr(inpainter, "Critic", partial(inpainter.Critic, 8))
 
 
 def config(tmp_path, **changes):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ pytest.importorskip("torch", reason="training needs the extra `models`")
 pytest.importorskip("accelerate", reason="training needs the extra `models`")
 
 from mie.errors import ConfigError, MieError
+from mie.training.checkpoint import amend_checkpoint, newest
 from mie.training.journal import read_log
 from mie.training.loop import train
 from tests.training.tiny import tiny_config
@@ -111,3 +113,25 @@ def test_a_foreign_folder_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(MieError, match=r"thesis\.tex"):
         train(tiny_config(), tmp_path, device="cpu")
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_kill_in_the_validation_loses_no_step(whole: Path, tmp_path: Path) -> None:
+    """The checkpoint is on disk before a validation begins, and the validation is made good afterwards."""
+    out = tmp_path / "out"
+    shutil.copytree(whole, out)
+    for name in ("weights.safetensors", "best.json"):
+        (out / name).unlink()
+    last = newest(out / "checkpoints")
+    assert last is not None
+    state = json.loads((last / "state.json").read_text())
+    assert state["validated"] is True
+    amend_checkpoint(last, {"validated": False, "best": None})
+    info = json.loads((out / "train.json").read_text())
+    (out / "train.json").write_text(json.dumps({**info, "status": "running"}))
+    command = [sys.executable, str(Path(__file__).with_name("kill.py")), str(out), "0", "0"]
+    subprocess.run(command, env=ENVIRONMENT, check=True)
+    again = json.loads((last / "state.json").read_text())
+    assert again["validated"] is True
+    assert again["best"]["step"] == state["step"]  # the only one that it knows of
+    assert history(out) == history(whole)
+    assert (out / "weights.safetensors").exists()

@@ -27,7 +27,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from mie.errors import MieError
-from mie.images.files import sync_folder
+from mie.images.files import atomic_write, sync_folder
 
 FILES: Final = ("model", "ema", "optimizer")
 _NAME: Final = re.compile(r"step-(\d{6,})")
@@ -65,6 +65,13 @@ def write_checkpoint(root: Path, step: int, files: Mapping[str, Tensors], state:
             fix=f"free some space and run the same command again: it goes on from {_named(last)}",
         ) from error
     return folder
+
+
+def amend_checkpoint(folder: Path, changes: Mapping[str, Any]) -> None:
+    """Change what a checkpoint remembers; its tensors stay as they are."""
+    path = folder / "state.json"
+    body = {**json.loads(path.read_text(encoding="utf-8")), **changes}
+    atomic_write(path, json.dumps(body, indent=2, allow_nan=False) + "\n")
 
 
 def read_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, Tensors]]:

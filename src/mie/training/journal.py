@@ -1,8 +1,9 @@
 """`log.jsonl`: one line per event, appended and synced, never rewritten.
 
 A killed run may have logged steps that its last checkpoint does not know. They stay in the file; the line
-`{"event": "resume", "step": s}` says that lines after step `s` above it are superseded. `read_log` leaves
-them out: the log of a killed run reads as one history.
+`{"event": "resume", "step": s}` says that lines after step `s` above it are superseded. One that was killed
+in a validation repeats it: the later line counts. `read_log` leaves the others out: the log of a killed run
+reads as one history.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ def read_log(path: Path) -> list[dict[str, Any]]:
             raise MieError("a line of the log is not JSON", where=f"{path}:{number}", found=error) from None
         if line["event"] == "resume":
             kept = [earlier for earlier in kept if earlier["step"] <= line["step"]]
-        else:
-            kept.append(line)
+            continue
+        if line["event"] == "validation":
+            kept = [one for one in kept if (one["event"], one["step"]) != ("validation", line["step"])]
+        kept.append(line)
     return kept

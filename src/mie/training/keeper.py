@@ -15,7 +15,14 @@ from mie.images.png import encode_png
 from mie.records import Pixels
 from mie.training import machine
 from mie.training.board import Board
-from mie.training.checkpoint import Tensors, load_model, prune, read_ema, write_checkpoint
+from mie.training.checkpoint import (
+    Tensors,
+    amend_checkpoint,
+    load_model,
+    prune,
+    read_ema,
+    write_checkpoint,
+)
 from mie.training.config import TrainConfig
 from mie.training.folder import Folder
 from mie.training.journal import Journal
@@ -64,8 +71,8 @@ class Keeper:
         atomic_write(path, encode_png(pixels))
         self._board.image(pixels, done)
 
-    def validation(self, done: int, score: str, figures: Mapping[str, float | None], seconds: float) -> bool:
-        """Log the figures; true when they are the best so far. What is not a finite number is unscored."""
+    def validation(self, done: int, score: str, figures: Mapping[str, float | None], seconds: float) -> None:
+        """Log the figures, and remember the best. What is not a finite number is unscored."""
         known = {k: v if v is not None and math.isfinite(v) else None for k, v in figures.items()}
         self.line("validation", done, {"figures": known, "validation_seconds": round(seconds, 2)})
         if score not in known:
@@ -73,17 +80,17 @@ class Keeper:
                 "validation lacks the figure that chooses the best", expected=score, found=", ".join(known)
             )
         value = known[score]
-        if value is None or (self.best is not None and value <= self.best["value"]):
-            return False
-        self.best = {"step": done, "score": score, "value": value, "figures": known}
-        return True
+        if value is not None and (self.best is None or value > self.best["value"]):
+            self.best = {"step": done, "score": score, "value": value, "figures": known}
+            self.folder.write_best(self.best)
+        where = self.folder.checkpoints / f"step-{done:06d}"
+        amend_checkpoint(where, {"best": self.best, "validated": True})
+        self.status("running", done)
 
     def checkpoint(self, done: int, files: Mapping[str, Tensors], state: Mapping[str, Any]) -> None:
         """The checkpoint first; all else follows from it."""
         remembered = {**state, "seconds": round(self.spent(), 3), "best": self.best}
         write_checkpoint(self.folder.checkpoints, done, files, remembered)
-        if self.best is not None:
-            self.folder.write_best(self.best)
         prune(self.folder.checkpoints, self.config.checkpoint.keep, self.best["step"] if self.best else None)
         self.status("running", done)
 

@@ -114,6 +114,7 @@ class _Training:
         self.show = progress if main else lambda _: None
         self.started = time.monotonic()
         self.first = 0
+        self.validated = True  # false where the last sitting was killed in a validation
 
     def run(self, device: str | None, stop_after: float | None, profile: int) -> Trained:
         self._say("checking the data")
@@ -135,6 +136,8 @@ class _Training:
             if self.main:
                 self.keeper.open(stack, self.first)
             try:
+                if self.main and not self.validated:
+                    self._validate(self.first)
                 if self._steps() and self.main:
                     self.keeper.ship(self.trainee)
             except BaseException:
@@ -170,6 +173,7 @@ class _Training:
             state, files = read_checkpoint(last)
             self.session.restore(files, state, last)
             self.first, self.keeper.best, self.keeper.seconds = state["step"], state["best"], state["seconds"]
+            self.validated = state.get("validated", True)
 
     def _steps(self) -> bool:
         """Step until the end, or until the time is up; true at the end."""
@@ -203,18 +207,19 @@ class _Training:
         log = done % config.log_every == 0
         stop = self._time_is_up(log)
         validate = last or done % config.validation.every == 0
-        save = last or stop or done % config.checkpoint.every == 0
-        if log or validate or save:
+        # Before a validation too: it takes its time, and what is killed in it goes on from there.
+        save = validate or stop or done % config.checkpoint.every == 0
+        if log or save:
             # Also before a checkpoint: a run that goes on from it logs the same means.
             counts = self._log(done)
-        if validate and self.main:
-            # The weights of a new best must be on disk: they are what is shipped.
-            save |= self._validate(done)
         if save and self.main:
             self._say("saving", done)
             random = {"seed": config.seed, "next_step": done, "processes": self.session.world}
-            self.keeper.checkpoint(done, self.session.snapshot(), {**counts, "random": random})
-        if validate or save:
+            remembered = {**counts, "random": random, "validated": not validate}
+            self.keeper.checkpoint(done, self.session.snapshot(), remembered)
+        if validate and self.main:
+            self._validate(done)
+        if save:
             self.accelerator.wait_for_everyone()
             self.clock, self.logged = time.monotonic(), done
         if stop and not last and self.main:
@@ -263,8 +268,8 @@ class _Training:
             )
         return {"skipped": int(skipped), "skipped_in_a_row": int(in_a_row)}
 
-    def _validate(self, done: int) -> bool:
-        """Figures and a grid of the averaged weights; true when they are the best so far."""
+    def _validate(self, done: int) -> None:
+        """Figures and a grid of the averaged weights, whose checkpoint is on disk."""
         self._say("validating", done)
         before = time.monotonic()
         seed_step(self.config.seed, done)
@@ -273,7 +278,7 @@ class _Training:
             pixels = self.trainee.grid(self.session.average)
         if pixels is not None:
             self.keeper.grid(done, pixels)
-        return self.keeper.validation(done, self.trainee.score, figures, time.monotonic() - before)
+        self.keeper.validation(done, self.trainee.score, figures, time.monotonic() - before)
 
     def _profile(self, done: int) -> None:
         peak = matmul_peak(self.session.device)

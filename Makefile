@@ -21,8 +21,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 demo: $(VENV)/.installed
 	$(BIN)/mie demo -o $(OUT)/demo
 
-test: $(VENV)/.installed
-	$(BIN)/python -m pytest -n 2 --cov --cov-report=term:skip-covered --cov-fail-under=85
+test: $(VENV)/.installed  # two processes on two cores: one thread each
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --cov --cov-report=term:skip-covered --cov-fail-under=85
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check src tests bench examples

@@ -436,6 +436,7 @@ def test_no_answer_is_lost_when_the_server_dies(material, tmp_path, seats):
         with page.expect_response("**/next"):  # there is work to go on with
             decide("f", "flag")
         seat.saved()
+        seat.shown(next(reversed(decided)))  # its pictures have come too
     decide("f", "flag")
     page.get_by_text("1 answer not yet saved").wait_for()
     page.close()  # and this time the page is gone too

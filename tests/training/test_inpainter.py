@@ -43,7 +43,7 @@ def small(monkeypatch):
 
 def config(tmp_path, **changes):
     body = {
-        "name": "t", "trainee": "inpainter", "steps": 40, "batch": 8, "precision": "fp32", "ema": 0.8,
+        "name": "t", "trainee": "inpainter", "steps": 40, "batch": 4, "precision": "fp32", "ema": 0.8,
         "optimizer": {"lr": 3e-3, "warmup": 2}, "checkpoint": {"every": 40}, "validate": {"every": 40},
         "log_every": 10, "data": {"packs": [str(tmp_path / "pack")], "family": "ultrasound", "holes": 6},
     }  # fmt: skip
@@ -83,7 +83,7 @@ def test_training_learns_grain_and_the_backend_opens_the_file(tmp_path, small):
     lines = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
     energy = [line["energy"] for line in lines if line["event"] == "train"]
     figures = [line["figures"] for line in lines if line["event"] == "validation"]
-    assert energy[-1] < 0.6 * energy[0]
+    assert energy[-1] < 0.75 * energy[0]
     assert figures[-1]["variance_ratio"] > 0.3  # a mean has next to none: 0.02 here
     assert figures[-1]["psnr"] > 15
     expert = open_compact(str(done.folder / "weights.safetensors"), {}, "ultrasound")

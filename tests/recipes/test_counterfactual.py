@@ -23,7 +23,7 @@ def a_slice(number=0, radius=9, level=5, at=(50, 60), *, grey=False):
 
 def filler(spec="telea", *, candidates=3, bounds=ANYTHING, blend="poisson", seen_by=NOBODY):
     inpainter = make_inpainter(spec, family="fundus") if isinstance(spec, str) else spec
-    return Counterfactual(inpainter, blend, candidates, bounds, seen_by)
+    return Counterfactual([inpainter], blend, candidates, bounds, seen_by)
 
 
 class Flat:

@@ -72,7 +72,12 @@ class Candidate:
 
     def params(self) -> dict[str, Any]:
         failed = [gate for gate, _ in self.failures]
-        return {"inpainter": self.inpainter, "seed": self.seed, **self.numbers, **({"failed": failed} if failed else {})}
+        return {
+            "inpainter": self.inpainter,
+            "seed": self.seed,
+            **self.numbers,
+            **({"failed": failed} if failed else {}),
+        }
 
 
 # Asked last, of the candidates that pass all else, best first: None where it is good, else (gate, reason).

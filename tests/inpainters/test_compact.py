@@ -95,7 +95,8 @@ def test_grain_is_weaker_in_a_wide_hole_of_a_photograph_only(tmp_path, monkeypat
     now = [spread(*case) for case in cases]
     monkeypatch.setattr(compact, "_GRAINY", 10**6)
     ratios = [a / spread(*case) for a, case in zip(now, cases, strict=True)]
-    assert ratios == pytest.approx([(96 / 301) ** 0.5, 1, 1], abs=0.05)
+    assert ratios[0] == pytest.approx((96 / 301) ** 0.5, rel=0.15)  # and its outliers are cut
+    assert ratios[1:] == [1, 1]
 
 
 def test_a_grey_family_stays_grey(expert):

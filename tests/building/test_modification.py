@@ -186,10 +186,11 @@ def detector(monkeypatch):
 
 
 def test_the_card_tells_what_the_detector_saw_and_how_good_it_is(source, detector, tmp_path):
-    info = build(config(source, detector="compact"), tmp_path / "d", workers=1).info
+    both = ["telea", "exemplar"]
+    info = build(config(source, detector="compact", inpainter=both), tmp_path / "d", workers=1).info
     facts = info["modification"]["fundus"]
     pairs = info["counts"]["samples"] // 4
-    assert facts["pairs"] == pairs
+    assert facts["pairs"] == pairs == sum(facts["inpainters"].values())
     assert facts["lesion_found"]["yes"] == facts["lesion_found"]["of"] >= pairs
     assert 0 < facts["lesion_found_held_out"]["of"] < facts["lesion_found"]["of"]
     assert facts["lesion_left"]["yes"] == 0
@@ -199,7 +200,9 @@ def test_the_card_tells_what_the_detector_saw_and_how_good_it_is(source, detecto
     assert (
         "| fundus | dark | 0.90 | 0.25 | 10 patients, 12 images with lesions, 3 without, 14 lesions |" in card
     )
-    assert f"| fundus | {pairs} |" in card
+    filled_by = ", ".join(f"{name} {n}" for name, n in sorted(facts["inpainters"].items()))
+    assert f"| fundus | {pairs} | {filled_by} |" in card
+    assert "| `inpainter` | telea, exemplar |" in card
     assert "Not checked" not in card
 
 
@@ -220,6 +223,8 @@ def test_a_detector_that_is_required_and_poor_leaves_nothing(source, detector, t
         ({"bounds": {"mean_shfit": 1}}, "mean_shift"),
         ({"limits": {"max_fraction": 2}}, "less than 1"),
         ({"blend": "smear"}, "feather"),
+        ({"inpainter": ["telea", "exemplr"]}, "exemplar"),
+        ({"inpainter": []}, "inpainter"),
     ],
 )
 def test_a_wrong_recipe_is_explained(source, wrong, says):

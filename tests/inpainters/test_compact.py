@@ -7,6 +7,7 @@ torch = pytest.importorskip("torch", reason="the compact experts need the extra 
 
 from mie.errors import ConfigError, ImageError, MieError  # noqa: E402
 from mie.images.families import FAMILIES  # noqa: E402
+from mie.inpainters import compact  # noqa: E402
 from mie.inpainters.compact import FORMAT, CompactInpainter, open_compact  # noqa: E402
 from mie.inpainters.network import FillConfig, FillNet, continued, slow  # noqa: E402
 from mie.networks import shipped, weights  # noqa: E402
@@ -54,6 +55,48 @@ def test_what_is_under_the_hole_does_not_matter_and_the_seed_does(expert):
     other[hole] = 255
     assert (inpainter.fill(other, hole, seed=1) == first).all()
     assert (inpainter.fill(image, hole, seed=2) != first).any()
+
+
+@pytest.mark.parametrize(
+    ("size", "axes"), [((160, 200), (70, 60)), ((256, 200), (120, 90)), ((512, 300), (200, 140))]
+)
+def test_a_window_beyond_the_image_does_not_mirror_what_is_under_the_hole(expert, size, axes):
+    image, hole = picture(*size), ellipse(size, (size[0] // 2, size[1] // 2), axes)
+    inpainter = CompactInpainter(expert, "dermoscopy")
+    fills = [inpainter.fill(np.where(hole[..., None], np.uint8(v), image), hole, seed=1) for v in (0, 255)]
+    assert (fills[0] == fills[1]).all()
+
+
+def test_the_black_around_a_view_is_not_continued_into_the_hole(expert):
+    image = picture(200, 200)
+    image[:, 130:] = 3
+    other = image.copy()
+    other[:, 130:] = 20
+    hole = ellipse((200, 200), (100, 90), (30, 38))
+    inpainter = CompactInpainter(expert, "endoscopy")
+    assert (inpainter.fill(image, hole, seed=1)[hole] == inpainter.fill(other, hole, seed=1)[hole]).all()
+    inpainter = CompactInpainter(expert, "dermoscopy")
+    assert (inpainter.fill(image, hole, seed=1)[hole] != inpainter.fill(other, hole, seed=1)[hole]).any()
+
+
+def test_grain_is_weaker_in_a_wide_hole_of_a_photograph_only(tmp_path, monkeypatch):
+    torch.manual_seed(0)
+    path = tmp_path / "w.safetensors"  # a mean that noise does not change: seeds differ by their grain alone
+    weights.save(path, FillNet(TINY).state_dict(), format=FORMAT, config=TINY.as_json())
+    image = np.full((400, 400, 3), 120, np.uint8)
+    image[::2] = 126
+
+    def spread(family, radius):
+        hole = ellipse((400, 400), (200, 200), (radius, radius))
+        fills = [CompactInpainter(path, family).fill(image, hole, seed=seed)[hole] for seed in range(2)]
+        return np.std(fills[0].astype(float) - fills[1])
+
+    cases = [("dermoscopy", 150), ("dermoscopy", 40), ("ultrasound", 150)]
+    now = [spread(*case) for case in cases]
+    monkeypatch.setattr(compact, "_GRAINY", 10**6)
+    ratios = [a / spread(*case) for a, case in zip(now, cases, strict=True)]
+    assert ratios[0] == pytest.approx((96 / 301) ** 0.5, rel=0.15)  # and its outliers are cut
+    assert ratios[1:] == [1, 1]
 
 
 def test_a_grey_family_stays_grey(expert):

@@ -21,9 +21,9 @@ def a_slice(number=0, radius=9, level=5, at=(50, 60), *, grey=False):
     return Slice(image, lesion, body_of(image, "fundus"), mask)
 
 
-def filler(spec="telea", *, candidates=3, bounds=ANYTHING, blend="poisson", seen_by=NOBODY):
-    inpainter = make_inpainter(spec, family="fundus") if isinstance(spec, str) else spec
-    return Counterfactual(inpainter, blend, candidates, bounds, seen_by)
+def filler(*specs, candidates=3, bounds=ANYTHING, blend="poisson", seen_by=NOBODY):
+    made = [make_inpainter(s, family="fundus") if isinstance(s, str) else s for s in specs or ("telea",)]
+    return Counterfactual(made, blend, candidates, bounds, seen_by)
 
 
 class Flat:
@@ -76,6 +76,26 @@ def test_the_same_seed_gives_the_same_bytes_and_another_another():
 def test_an_inpainter_without_chance_is_asked_twice_only():
     _, made = filler("telea", candidates=8).fill([a_slice()], 0)
     assert len(made) == 1
+
+
+def test_several_inpainters_take_turns_each_with_seeds_of_its_own():
+    _, made = filler("telea", "exemplar", candidates=6).fill([a_slice()], 0)
+    # The second telea is the first again, so it does not count; each exemplar is another.
+    assert [c[0].inpainter for c in made] == ["telea", "exemplar", "exemplar", "exemplar"]
+    assert [c[0].number for c in made] == [0, 1, 3, 5]
+    assert len({c[0].seed for c in made}) == len({c[0].image.tobytes() for c in made}) == 4
+    assert [c[0].params()["inpainter"] for c in made] == [c[0].inpainter for c in made]
+
+
+def test_of_several_inpainters_the_one_that_passes_is_kept():
+    at = a_slice()
+    good, bad = Flat(int(at.image[~at.lesion.hole].mean())), Flat(0)
+    good.name, bad.name = "good", "bad"
+    seen_by = watch(DarkFinder(), min_sensitivity=0.5)
+    for order in ((good, bad), (bad, good)):
+        kept, made = filler(*order, candidates=2, blend="none", seen_by=seen_by).fill([at], 0)
+        assert made[kept][0].inpainter == "good"
+        assert [c[0].passed for c in made] == [inpainter is good for inpainter in order]
 
 
 def test_the_candidate_nearest_to_its_surroundings_is_kept():

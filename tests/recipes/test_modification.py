@@ -84,6 +84,13 @@ def test_params_tell_the_whole_story():
     assert params["location"] in next(s for s in made(lesion_case())[0] if s.task == "addition").prompt
 
 
+def test_of_several_inpainters_the_one_that_was_kept_is_named():
+    (removal, *_), _ = made(lesion_case(), inpainter=("telea", "exemplar"), candidates=2)
+    params = removal.params
+    assert [c["inpainter"] for c in params["candidates"]] == ["telea", "exemplar"]
+    assert params["inpainter"] == params["candidates"][params["kept"]]["inpainter"]
+
+
 def test_only_the_kinds_that_were_asked_for():
     samples, _ = made(lesion_case(), kinds=("simulation", "removal"))
     assert [s.task for s in samples] == ["simulation", "removal"]

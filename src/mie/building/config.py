@@ -102,7 +102,7 @@ class ModificationConfig(_Recipe):
         TASKS["modification"],  # type: ignore[arg-type]
         min_length=1,
     )
-    inpainter: str = "compact"
+    inpainter: str | Annotated[tuple[str, ...], Field(min_length=1)] = ("compact", "exemplar")
     candidates: int = Field(4, ge=1, le=64)
     blend: Literal["none", "feather", "poisson", "laplacian"] | None = None
     margin: float | None = Field(None, ge=0, le=1, description="share of a lesion's diameter")
@@ -117,8 +117,9 @@ class ModificationConfig(_Recipe):
 
     @model_validator(mode="after")
     def _known(self) -> ModificationConfig:
+        inpainters = (self.inpainter,) if isinstance(self.inpainter, str) else self.inpainter
         for noun, spec, known in (
-            ("inpainter", self.inpainter, inpainter_names()),
+            *(("inpainter", spec, inpainter_names()) for spec in inpainters),
             ("detector", self.detector, detector_names()),
         ):
             name = None if spec is None else parse_spec(spec, noun=noun).name

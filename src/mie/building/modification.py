@@ -25,12 +25,13 @@ def check_modification(config: RecipeConfig, sources: Iterable[Listed]) -> None:
     recipe = config.recipe
     if not isinstance(recipe, ModificationConfig):
         return
-    from mie.recipes.experts import expert
+    from mie.recipes.experts import expert, inpainter_specs
 
     listed = list(sources)
     find = nearest_family if recipe.allow_nearest else family_of
     for family in sorted({found for entry, _, _ in listed if (found := find(entry.modality)) is not None}):
-        expert(recipe.inpainter, family)
+        for spec in inpainter_specs(recipe.inpainter):
+            expert(spec, family)
     if recipe.judge is not None:
         from mie.judges.clients import open_client
         from mie.judges.privacy import check_may_leave

@@ -24,6 +24,7 @@ _OF_SAMPLES = ("duplicate", "leak", "background")
 @dataclass
 class _Modality:
     pairs: int = 0
+    inpainters: Counter[str] = field(default_factory=Counter)  # pairs by whose fill was kept
     refused: Counter[str] = field(default_factory=Counter)
     unchecked: Counter[str] = field(
         default_factory=Counter
@@ -53,6 +54,7 @@ class _Modality:
         held_out = [hit for hit, held in self.seen if held]
         return {
             "pairs": self.pairs,
+            "inpainters": dict(sorted(self.inpainters.items())),
             "refused": dict(sorted(self.refused.items())),
             "detectors": dict(sorted(self.detectors.items())),
             "not_checked": dict(sorted(self.unchecked.items())),
@@ -77,7 +79,9 @@ def modification_facts(
             pairs.add(row["group"])
             of = found.setdefault(row["modality"], _Modality())
             of.pairs += 1
-            of.add(json.loads(row["params"]), kept=True)
+            params = json.loads(row["params"])
+            of.inpainters[params["inpainter"]] += 1
+            of.add(params, kept=True)
     for refusal in refusals:
         if refusal.gate in _OF_SAMPLES or refusal.source not in modalities:
             continue

@@ -99,16 +99,17 @@ def _with_an_inpainter(config: RecipeConfig) -> RecipeConfig:
     from mie.building.config import ModificationConfig
     from mie.errors import ConfigError
     from mie.images.families import family_of
-    from mie.recipes.experts import expert
+    from mie.recipes.experts import expert, inpainter_specs
 
     recipe = config.recipe
     if not isinstance(recipe, ModificationConfig):
         return config
     try:
         for source in config.sources:
-            expert(recipe.inpainter, family_of(source.entry.modality) or "")
+            for spec in inpainter_specs(recipe.inpainter):
+                expert(spec, family_of(source.entry.modality) or "")
     except ConfigError as error:
-        typer.echo(f"  without   {recipe.inpainter}: {error.what}; exemplar instead", err=True)
+        typer.echo(f"  without   {spec}: {error.what}; exemplar instead", err=True)
         return config.model_copy(update={"recipe": recipe.model_copy(update={"inpainter": "exemplar"})})
     return config
 

@@ -60,6 +60,7 @@ class Candidate:
     """One fill of one slice, and what speaks against it: (gate, reason)."""
 
     number: int
+    inpainter: str
     seed: int
     image: Pixels
     numbers: dict[str, Any]
@@ -71,7 +72,12 @@ class Candidate:
 
     def params(self) -> dict[str, Any]:
         failed = [gate for gate, _ in self.failures]
-        return {"seed": self.seed, **self.numbers, **({"failed": failed} if failed else {})}
+        return {
+            "inpainter": self.inpainter,
+            "seed": self.seed,
+            **self.numbers,
+            **({"failed": failed} if failed else {}),
+        }
 
 
 # Asked last, of the candidates that pass all else, best first: None where it is good, else (gate, reason).
@@ -80,9 +86,9 @@ Opinion = Callable[[Slice, Candidate], "tuple[str, str] | None"]
 
 @dataclass(frozen=True, slots=True)
 class Counterfactual:
-    """Fills holes with one family's expert and measures what came out."""
+    """Fills holes with one family's inpainters, in turn, and measures what came out."""
 
-    inpainter: Inpainter
+    inpainters: Sequence[Inpainter]
     blending: str
     candidates: int
     bounds: Bounds
@@ -91,19 +97,27 @@ class Counterfactual:
     def fill(
         self, slices: Sequence[Slice], build_seed: int, opinion: Opinion | None = None
     ) -> tuple[int, list[list[Candidate]]]:
-        """(the number of the candidate that is kept, every candidate of every slice).
+        """(which candidate is kept, every candidate of every slice).
 
         The kept one passes in the most slices; among equals it is nearest to its surroundings. Seeds come
         from what is filled, so the same picture in two data sets gets the same counterpart.
         """
         content = [(checksum(s.white), checksum(s.lesion.hole)) for s in slices]
         made: list[list[Candidate]] = []
+        first: dict[int, list[Pixels]] = {}  # by whose turn it is
+        settled: set[int] = set()  # inpainters without chance: a further fill would be the same
         for number in range(self.candidates):
-            seed = stable_hash("fill", build_seed, content, number) >> 33
-            images = self._filled(slices, seed)
-            if made and all((a == b.image).all() for a, b in zip(images, made[0], strict=True)):
-                break  # an inpainter without chance: all others would be the same
-            made.append([self._measured(s, i, number, seed) for s, i in zip(slices, images, strict=True)])
+            turn = number % len(self.inpainters)
+            if turn in settled:
+                continue
+            inpainter, seed = self.inpainters[turn], stable_hash("fill", build_seed, content, number) >> 33
+            images = self._filled(inpainter, slices, seed)
+            before = first.setdefault(turn, images)
+            if before is not images and all((a == b).all() for a, b in zip(images, before, strict=True)):
+                settled.add(turn)
+                continue
+            filled = zip(slices, images, strict=True)
+            made.append([self._measured(s, i, number, inpainter.name, seed) for s, i in filled])
         order = sorted(range(len(made)), key=lambda k: self._rank(made[k]))
         if opinion is None:
             return order[0], made
@@ -115,20 +129,20 @@ class Counterfactual:
                 return number, made
         return order[0], made
 
-    def _filled(self, slices: Sequence[Slice], seed: int) -> list[Pixels]:
+    def _filled(self, inpainter: Inpainter, slices: Sequence[Slice], seed: int) -> list[Pixels]:
         if len(slices) == 1:
             white, hole = slices[0].white, slices[0].lesion.hole
-            filled = self.inpainter.fill(white, hole, seed=seed)
+            filled = inpainter.fill(white, hole, seed=seed)
             return [blend(self.blending, white, filled, hole)]
         return fill_volume(
-            self.inpainter,
+            inpainter,
             [s.white for s in slices],
             [s.lesion.hole for s in slices],
             seed=seed,
             blend=self.blending,
         )
 
-    def _measured(self, at: Slice, image: Pixels, number: int, seed: int) -> Candidate:
+    def _measured(self, at: Slice, image: Pixels, number: int, inpainter: str, seed: int) -> Candidate:
         hole = at.lesion.hole
         numbers: dict[str, Any] = {"texture": None, "seam": None, "detector": None}
         inside, around = texture(image, hole), texture(image, ring_around(hole, at.body, at.unhealthy))
@@ -137,7 +151,7 @@ class Counterfactual:
         with suppress(MetricError):  # a hole without an inside: its number stays unknown
             numbers["seam"] = round(seam_energy(image, hole), 4)
         numbers["detector"] = self.watch.left(image, hole, at.lesion.mask)
-        candidate = Candidate(number, seed, image, numbers)
+        candidate = Candidate(number, inpainter, seed, image, numbers)
         candidate.failures += self._failures(numbers)
         return candidate
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 
@@ -19,6 +19,11 @@ from mie.spec import parse_spec
 def expert(spec: str, family: str) -> Inpainter:
     """The family's inpainter; `ConfigError` with what to do where its weights are missing."""
     return make_inpainter(spec, family=family)
+
+
+def inpainter_specs(given: str | Sequence[str]) -> tuple[str, ...]:
+    """A recipe names one inpainter, or several that take turns."""
+    return (given,) if isinstance(given, str) else tuple(given)
 
 
 @lru_cache(maxsize=16)

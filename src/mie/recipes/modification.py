@@ -26,7 +26,7 @@ from mie.inpainters.blend import BLEND
 from mie.recipes.body import VIEWS, body_of
 from mie.recipes.counterfactual import Bounds, Candidate, Counterfactual, Opinion, Slice
 from mie.recipes.detection import HIT, Watch
-from mie.recipes.experts import expert, one_thread, watcher
+from mie.recipes.experts import expert, inpainter_specs, one_thread, watcher
 from mie.recipes.lesion_judge import PHOTO_LIKE, Asker, opinion_of
 from mie.recipes.lesions import LesionLimits, lesions_of, why_not
 from mie.recipes.location import Place, place_of, plane_of
@@ -45,7 +45,7 @@ KINDS: Final = TASKS["modification"]
 class Modification:
     """Case -> modification samples. Filled after scaling, so that the texture is that of the stored size."""
 
-    inpainter: str = "compact"
+    inpainter: str | tuple[str, ...] = ("compact", "exemplar")  # several take turns
     detector: str | None = "compact"
     detector_required: bool = False  # refuse what no trusted detector has seen
     min_sensitivity: float = 0.5  # on held-out patients, below which a detector is not trusted
@@ -116,7 +116,7 @@ class Modification:
     def _pairs(self, run: Sequence[_Prepared], build_seed: int) -> Iterator[Sample | Refusal]:
         first = run[0]
         maker = Counterfactual(
-            expert(self.inpainter, first.family),
+            [expert(spec, first.family) for spec in inpainter_specs(self.inpainter)],
             self.blend or BLEND[first.family],
             self.candidates,
             self.bounds,
@@ -136,7 +136,7 @@ class Modification:
             chosen, tried = made[kept][at], [candidate[at].params() for candidate in made]
             numbers = {"kept": kept, "candidates": tried}
             if chosen.passed:
-                made_by = {"inpainter": maker.inpainter.name, "blend": maker.blending, "slices": len(run)}
+                made_by = {"inpainter": chosen.inpainter, "blend": maker.blending, "slices": len(run)}
                 facts = {**made_by, **p.facts, **numbers}
                 yield from self._triplets(p, chosen, facts, build_seed)
             else:

@@ -250,7 +250,9 @@ def _making(info: Mapping[str, Any]) -> str:
             "there, several times; the fill that is nearest to its surroundings is kept. Outside the mask "
             "input and target image are equal to the pixel."
         )
-        rows += [(f"`{name}`", recipe.get(name)) for name in ("inpainter", "candidates", "detector", "judge")]
+        several = recipe.get("inpainter")
+        rows += [("`inpainter`", ", ".join(several) if isinstance(several, list) else several)]
+        rows += [(f"`{name}`", recipe.get(name)) for name in ("candidates", "detector", "judge")]
     known = [(name, str(value)) for name, value in rows if value not in (None, "")]
     if recipe.get("kind") == "perception":
         text += (

@@ -14,7 +14,7 @@ def counterfactual_pairs(facts: Mapping[str, Any]) -> str:
         "A pair is one image with a lesion and its counterpart without. Refused are pairs that could not be "
         "made, or did not pass a gate; lesion-free images (gate `empty`) do not count.",
         table(
-            ("modality", "pairs", "refused", "accepted", "refused by gate", "mean seam energy"),
+            ("modality", "pairs", "filled by", "refused", "accepted", "refused by gate", "mean seam energy"),
             _accepted(facts),
         ),
         "What an independent lesion detector found: in the images with the lesion (of all, and of patients "
@@ -43,7 +43,8 @@ def _accepted(facts: Mapping[str, Any]) -> list[tuple[str, ...]]:
         tried = of["pairs"] + refused
         share = f"{of['pairs'] / tried:.0%}" if tried else "none tried"
         by_gate = ", ".join(f"`{gate}` {n:,}" for gate, n in gates.items())
-        rows.append((name, f"{of['pairs']:,}", f"{refused:,}", share, by_gate, _number(of["seam"])))
+        by = ", ".join(f"{cell(name)} {n:,}" for name, n in of["inpainters"].items())
+        rows.append((name, f"{of['pairs']:,}", by, f"{refused:,}", share, by_gate, _number(of["seam"])))
     return rows
 
 

@@ -30,11 +30,14 @@ _TRAINED: Final = 256
 _WIDE: Final = 160
 _AROUND_WIDE: Final = 1.5
 _LARGEST: Final = 768  # grain is drawn at the image's own scale, in a larger window at this one
-# Drawn grain is much the same everywhere, and strongest along edges of the mean: across a wide hole in a
-# photograph the eye sees a pattern, and combs. There it is weakened, by the root of how much wider than this
-# the hole is, and nowhere more than three times its median.
+# Drawn grain is much the same everywhere, and strongest along edges of the mean: across a hole wider than
+# this in a photograph the eye sees a pattern, and combs. There it is made as strong as around it, within
+# these factors, and nowhere more than three times its median.
 _GRAINY: Final = 96
+_FACTORS: Final = (0.4, 1.0)
 _OUTLIER: Final = 3.0
+_RING: Final = (13, 36)  # pixels from a hole; nearer, a blur would see what is under it
+_SLOW: Final = 3.0  # standard deviation in pixels: what is slower is not grain
 _VIEWS: Final = ("endoscopy", "fundus")  # pictures in a dark frame
 _FRAME: Final = 24  # grey level: frames are not quite black
 _NEEDS: Final = ("torch", "safetensors")
@@ -83,8 +86,7 @@ class CompactInpainter:
             if wide:
                 mean, _ = self._parts(*window, _TRAINED)
             if extent > _GRAINY and not self._grey:
-                most = _OUTLIER * np.median(np.abs(detail[window[1] > 0]))
-                detail = np.sqrt(_GRAINY / extent) * detail.clip(-most, most)
+                detail = _as_around(detail, *window[:2])
             made = mean + detail
             cut.put(filled, (made.clip(0, 1) * 255).round().astype(np.uint8), mask)
         return filled
@@ -115,6 +117,16 @@ class CompactInpainter:
                 cv2.resize(part, (side, side), interpolation=cv2.INTER_CUBIC) for part in (mean, detail)
             )
         return mean, detail
+
+
+def _as_around(detail: _Array, seen: _Array, hole: _Array) -> _Array:
+    """The grain `(S, S, 3)` without outliers, as strong as that of what is seen around the hole."""
+    inner, outer = (cv2.dilate(hole, np.ones((2 * far + 1,) * 2, np.uint8)) for far in _RING)
+    fine = seen / np.float32(255)
+    around = np.abs(fine - cv2.GaussianBlur(fine, (0, 0), _SLOW))[outer > inner]
+    own = float(np.median(np.abs(detail[hole > 0])))
+    factor = np.clip(np.median(around) / max(own, 1e-6), *_FACTORS) if around.size else 1.0
+    return np.asarray(factor * detail.clip(-_OUTLIER * own, _OUTLIER * own))
 
 
 def _frame(image: Pixels, mask: Mask) -> Mask:

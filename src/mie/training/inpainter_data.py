@@ -109,7 +109,8 @@ def window(image: Pixels, hole: Mask, rng: np.random.Generator) -> tuple[Pixels,
     x = int(np.clip(x, min(0, width - side), max(0, width - side)))
     edges = (max(0, -y), max(0, y + side - height), max(0, -x), max(0, x + side - width))
     padded = cv2.copyMakeBorder(image, *edges, cv2.BORDER_REFLECT_101)
-    marked = cv2.copyMakeBorder(hole.astype(np.uint8), *edges, cv2.BORDER_CONSTANT, value=0)
+    # The hole is mirrored like the image: otherwise what is under it would be seen beside it.
+    marked = cv2.copyMakeBorder(hole.astype(np.uint8), *edges, cv2.BORDER_REFLECT_101)
     at = (slice(y + edges[0], y + edges[0] + side), slice(x + edges[2], x + edges[2] + side))
     cut, mark = padded[at], marked[at]
     if side != SIDE:

@@ -151,6 +151,14 @@ def test_a_poor_or_unmeasured_detector_is_a_number_and_no_gate(sensitivity):
     assert made[kept][0].numbers["detector"]["share"] > 0.5
 
 
+def test_who_asks_for_no_sensitivity_trusts_a_model_of_their_own():
+    assert watch(DarkFinder(None), min_sensitivity=0).trusted
+    kept, made = filler(
+        Flat(0), candidates=1, blend="none", seen_by=watch(DarkFinder(None), min_sensitivity=0)
+    ).fill([a_slice()], 0)
+    assert [gate for gate, _ in made[kept][0].failures] == ["detector"]
+
+
 def test_a_tiny_hole_has_no_texture_and_says_so():
     at = a_slice(radius=1)
     kept, made = filler("telea", candidates=1, bounds=Bounds()).fill([at], 0)

@@ -45,12 +45,13 @@ class Watch:
 
 
 def watch(detector: Detector | None, *, min_sensitivity: float, reason: str = "") -> Watch:
-    """`reason`: why there is no detector."""
+    """`reason`: why there is no detector. A user's own model is trusted unmeasured where 0 is asked for."""
     if detector is None:
         return Watch(None, False, reason or "no detector was asked for")
     quality = detector.quality()
     if quality is None:
-        return Watch(detector, False, "its quality was not measured")
+        trusted = min_sensitivity == 0
+        return Watch(detector, trusted, "" if trusted else "its quality was not measured")
     sensitivity = float(quality.get("sensitivity") or 0.0)
     if sensitivity < min_sensitivity:
         reason = (

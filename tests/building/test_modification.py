@@ -20,6 +20,7 @@ import yaml
 
 from mie.building.build import build
 from mie.building.config import parse_recipe
+from mie.building.plan import make_plan
 from mie.building.verify import verify
 from mie.errors import ConfigError, MieError
 from mie.recipes import experts
@@ -325,3 +326,34 @@ def test_a_killed_build_asks_its_judge_nothing_twice(source, tmp_path):
     questions = {json.dumps(body, sort_keys=True) for body in server.requests}
     assert Dataset(tmp_path / "d").info["counts"]["samples"] > 0
     assert asked <= len(questions) + 1  # the one that was under way
+
+
+def test_the_weights_that_filled_are_named_and_a_build_does_not_go_on_with_others(source, tmp_path):
+    torch = pytest.importorskip("torch", reason="the compact expert needs the extra `models`")
+    from mie.images.files import digest
+    from mie.inpainters.compact import FORMAT
+    from mie.inpainters.network import FillConfig, FillNet
+    from mie.networks import weights
+
+    path = tmp_path / "expert.safetensors"
+    shape = FillConfig((8, 8, 8, 8), (1,))
+
+    def write(seed):
+        torch.manual_seed(seed)
+        weights.save(path, FillNet(shape).state_dict(), format=FORMAT, config=shape.as_json())
+        experts.expert.cache_clear()
+
+    write(1)
+    recipe = config(source, inpainter=[f"compact:{path}", "exemplar"])
+    build(recipe, tmp_path / "whole", workers=1, limit=4)
+    stated = json.loads((tmp_path / "whole" / "dataset.json").read_text())["weights"]
+    assert stated == {"fundus": {"compact": digest(path)}}
+    unfinished = tmp_path / "unfinished"
+    (unfinished / "parts").mkdir(parents=True)
+    plan = make_plan(recipe.limited(4))
+    stamp = plan.with_weights(stated).fingerprint
+    assert stamp != plan.fingerprint
+    (unfinished / "parts" / "plan").write_text(stamp)
+    write(2)
+    with pytest.raises(MieError, match="unfinished build of something else"):
+        build(recipe, unfinished, workers=1, limit=4)

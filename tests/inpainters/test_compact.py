@@ -164,6 +164,15 @@ def test_the_weights_of_something_else_are_refused(expert, tmp_path):
         open_compact(str(path), {}, "ct")
 
 
+def test_an_expert_for_other_images_is_refused(expert, tmp_path):
+    found = weights.load(expert, format=FORMAT)
+    path = tmp_path / "w.safetensors"
+    weights.save(path, found.state, format=FORMAT, config=found.config, meta={"family": "ct"})
+    assert open_compact(str(path), {}, "ct").name == "compact"
+    with pytest.raises(ConfigError, match=r"for other images[\s\S]*mri[\s\S]*ct"):
+        open_compact(str(path), {}, "mri")
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_shipped_experts_fill_better_than_grey(family):
     """A hole in a smooth ramp: an expert goes on with what is around it."""

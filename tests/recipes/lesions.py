@@ -61,6 +61,7 @@ class DarkFinder:
     """A detector that finds what is nearly black. `quality` is what it claims of itself."""
 
     name = "dark"
+    weights = "0" * 64
 
     def __init__(self, sensitivity: float | None = 0.9) -> None:
         self.sensitivity = sensitivity

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mie.building.config import RecipeConfig
 from mie.building.finish import finish
-from mie.building.modification import check_modification
+from mie.building.modification import check_judge, learnt_weights
 from mie.building.part import PartResult, PartTask, make_part, part_path
 from mie.building.plan import Plan, make_plan
 from mie.engines import run_tasks
@@ -83,7 +83,8 @@ def build(
                 found=f"{len(plan.refusals)} files that match none",
                 fix="`mie sources check NAME ROOT` shows what matches and what does not",
             )
-        check_modification(config, plan.listed())
+        check_judge(config, plan.listed())
+        plan = plan.with_weights(learnt_weights(config, [entry for entry, _ in plan.sources]))
         parts = _claim(plan, folder)
         _make_parts(plan, parts, engine, workers, progress)
         wordings: Wordings | None = None

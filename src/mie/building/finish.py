@@ -66,6 +66,7 @@ def finish(plan: Plan, folder: Path, wordings: Wordings | None = None) -> dict[s
         modalities = {entry.name: entry.modality for entry, _ in plan.sources}
         shards = sorted((folder / "data").iterdir())
         info["modification"] = modification_facts(shards, refusals, modalities)
+        info["weights"] = {family: dict(used) for family, used in plan.weights.items()}
     atomic_write(folder / "README.md", data_card(info))
     write_info(folder, info)
     shutil.rmtree(parts)

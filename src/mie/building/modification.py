@@ -20,23 +20,34 @@ if TYPE_CHECKING:
 Listed = tuple[Entry, Path, Iterable[Unit]]
 
 
-def check_modification(config: RecipeConfig, sources: Iterable[Listed]) -> None:
-    """Before any image is read: weights that are missing, a judge that may not see the images."""
+def learnt_weights(config: RecipeConfig, entries: Iterable[Entry]) -> dict[str, dict[str, str]]:
+    """Family -> inpainter or "detector" -> SHA-256 of its weights; `ConfigError` where they are missing.
+
+    Another file of weights is another dataset: a build does not go on with it, and `dataset.json` names it.
+    """
     recipe = config.recipe
     if not isinstance(recipe, ModificationConfig):
-        return
-    from mie.recipes.experts import expert, inpainter_specs
+        return {}
+    from mie.recipes.experts import expert, inpainter_specs, watcher
 
-    listed = list(sources)
     find = nearest_family if recipe.allow_nearest else family_of
-    for family in sorted({found for entry, _, _ in listed if (found := find(entry.modality)) is not None}):
-        for spec in inpainter_specs(recipe.inpainter):
-            expert(spec, family)
-    if recipe.judge is not None:
+    found: dict[str, dict[str, str]] = {}
+    for family in sorted({name for entry in entries if (name := find(entry.modality)) is not None}):
+        used = [expert(spec, family) for spec in inpainter_specs(recipe.inpainter)]
+        digests = {one.name: one.weights for one in used if one.weights is not None}
+        detector = watcher(recipe.detector, family, recipe.min_sensitivity).detector
+        found[family] = digests if detector is None else {**digests, "detector": detector.weights}
+    return found
+
+
+def check_judge(config: RecipeConfig, sources: Iterable[Listed]) -> None:
+    """Before any image is read: a judge that may not see the images is refused."""
+    recipe = config.recipe
+    if isinstance(recipe, ModificationConfig) and recipe.judge is not None:
         from mie.judges.clients import open_client
         from mie.judges.privacy import check_may_leave
 
-        check_may_leave(open_client(recipe.judge), _statement(config, listed), acknowledged=False)
+        check_may_leave(open_client(recipe.judge), _statement(config, sources), acknowledged=False)
 
 
 @contextmanager

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mie.building.config import RecipeConfig
@@ -37,11 +37,19 @@ class Plan:
     sources: tuple[tuple[Entry, Path], ...]
     parts: tuple[Part, ...]
     refusals: tuple[Refusal, ...]  # files that fit no pattern
-    fingerprint: str  # recipe, units, and the size and age of their files
+    fingerprint: str  # recipe, units, the size and age of their files, and weights
+    weights: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by family
 
     @property
     def units(self) -> int:
         return sum(len(part.units) for part in self.parts)
+
+    def with_weights(self, weights: Mapping[str, Mapping[str, str]]) -> Plan:
+        """The plan of a build that uses these weights (`learnt_weights`), where it uses any."""
+        if not weights:
+            return self
+        known = hashlib.sha256((self.fingerprint + canonical(weights)).encode())
+        return replace(self, weights=weights, fingerprint=known.hexdigest())
 
     def listed(self) -> Iterator[tuple[Entry, Path, list[Unit]]]:
         """Every data set, where it lies, and its units."""

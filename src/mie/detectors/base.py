@@ -21,6 +21,7 @@ class Detector(Protocol):
     """Anything that finds lesions. Any size of image; the same image, the same finding."""
 
     name: str
+    weights: str  # SHA-256 of what it has learnt
 
     def find(self, image: Pixels) -> Finding:
         """The lesions in an image `(H, W, 3) uint8` RGB."""

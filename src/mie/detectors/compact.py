@@ -12,6 +12,7 @@ from mie.detectors.base import Finding
 from mie.detectors.looking import mask_of, probabilities, score_of
 from mie.detectors.network import NetConfig, UNet
 from mie.errors import ConfigError, MieError
+from mie.images.files import digest
 from mie.networks import weights
 from mie.networks.shipped import shipped_weights
 from mie.records import Pixels
@@ -26,6 +27,7 @@ class CompactDetector:
 
     def __init__(self, path: Path, *, device: str = "cpu") -> None:
         self._net, self.meta = load_detector(path)
+        self.weights = digest(path)
         self._device = torch.device(device)
         self._net.to(self._device)
         self._side = self._net.config.side

@@ -49,6 +49,7 @@ class NnunetDetector:
         device: str = "cpu",
     ) -> None:
         self._model, self._window, self._device = model, window, torch.device(device)
+        self.weights = model.weights
         self._axes = model.mirrored if mirror else ()
         known = [head.name for head in model.heads if not head.background]
         unknown = [name for name in lesions if name not in known]

@@ -25,6 +25,7 @@ from numpy._core.multiarray import _reconstruct, scalar
 from torch import nn
 
 from mie.errors import ConfigError, MieError
+from mie.images.files import digest
 from mie.networks import weights
 
 _PLAIN: Final[list[Any]] = [
@@ -63,6 +64,7 @@ class NnunetModel:
     heads: tuple[Head, ...]
     regions: bool
     mirrored: tuple[int, ...]  # axes of the image that may be mirrored, 0 is height
+    weights: str  # SHA-256 of the checkpoint
 
 
 def read_model(folder: Path, fold: str = "0", checkpoint: str = "checkpoint_final.pth") -> NnunetModel:
@@ -105,6 +107,7 @@ def read_model(folder: Path, fold: str = "0", checkpoint: str = "checkpoint_fina
         heads=heads,
         regions=regions,
         mirrored=tuple(state.get("inference_allowed_mirroring_axes") or ()),
+        weights=digest(where),
     )
 
 

@@ -19,6 +19,11 @@ class Inpainter(Protocol):
         """As in the registry."""
         ...
 
+    @property
+    def weights(self) -> str | None:
+        """SHA-256 of what it has learnt; None for one that has learnt nothing."""
+        ...
+
     def fill(self, image: Pixels, mask: Mask, *, seed: int) -> Pixels:
         """`(H, W, 3) uint8` with the hole filled; `mask` is `(H, W) bool`, true in the hole.
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from mie.errors import ConfigError
 from mie.images.families import GREY
+from mie.images.files import digest
 from mie.inpainters.base import check_hole
 from mie.networks.shipped import shipped_weights
 from mie.records import Mask, Pixels
@@ -67,7 +68,10 @@ class CompactInpainter:
     def __init__(self, path: Path, family: str) -> None:
         self.name = "compact"
         self._grey, self._view = family in GREY, family in _VIEWS
-        self._net = _network(path)
+        self._net, learnt = _network(path)
+        self.weights = digest(path)
+        if learnt not in (family, None):
+            raise ConfigError("the expert is for other images", where=path, expected=family, found=learnt)
 
     def fill(self, image: Pixels, mask: Mask, *, seed: int) -> Pixels:
         """The image with its hole filled; what is under the hole is not looked at."""
@@ -186,7 +190,8 @@ class _Cut:
 
 
 @lru_cache(maxsize=8)
-def _network(path: Path) -> FillNet:
+def _network(path: Path) -> tuple[FillNet, str | None]:
+    """The network of a weights file, and the family that it learnt."""
     import torch
 
     from mie.inpainters.network import FillConfig, FillNet
@@ -196,4 +201,4 @@ def _network(path: Path) -> FillNet:
     net = FillNet(FillConfig.from_json(found.config))
     weights.fit(net, found.state, path)
     net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # on a CPU a tenth faster
-    return net.eval().requires_grad_(False)
+    return net.eval().requires_grad_(False), found.meta.get("family")

@@ -34,6 +34,11 @@ class Diffusion:
     name: str
     method: int
 
+    @property
+    def weights(self) -> None:
+        """Nothing is learnt."""
+        return
+
     def fill(self, image: Pixels, mask: Mask, *, seed: int) -> Pixels:
         check_hole(image, mask)
         return closed(image, mask, self.method, _RADIUS)

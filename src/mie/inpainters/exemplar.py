@@ -34,6 +34,7 @@ class Exemplar:
     """Texture from elsewhere in the same image."""
 
     name = "exemplar"
+    weights = None
 
     def fill(self, image: Pixels, mask: Mask, *, seed: int) -> Pixels:
         check_hole(image, mask)

@@ -16,11 +16,13 @@ import numpy as np
 
 from mie.errors import ConfigError
 from mie.images.families import GREY
+from mie.images.files import digest
 from mie.inpainters.base import Inpainter, check_hole
 from mie.inpainters.flux_base import (
     MULTIPLE,
     PROMPTS,
     Words,
+    base_digest,
     encode_prompt,
     fill_picture,
     find_base,
@@ -74,6 +76,12 @@ class FluxFill(Inpainter):
     """One fill at a time; the noise is drawn on the CPU, so a seed means the same on every device."""
 
     name = "flux-fill"
+
+    @property
+    def weights(self) -> str:
+        """Of the base (`base_digest`) and, behind a plus, of the LoRA."""
+        base = base_digest(self._base)
+        return base if self._lora is None else f"{base}+{digest(self._lora)}"
 
     def __init__(self, base: Path, options: _Options, family: str) -> None:
         self._base, self._options, self._family = base, options, family

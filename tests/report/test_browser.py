@@ -51,10 +51,15 @@ def opened(browser: Any, report: Path, request: pytest.FixtureRequest) -> Iterat
     assert complaints == []
 
 
+# One promise instead of a polled expression: the page forbids `eval`, which polling goes through.
+LOADED = """() => Promise.all([...document.images].filter(image => !image.complete).map(
+  image => new Promise(done => { image.onload = image.onerror = done })))"""
+
+
 def load_everything(page: Any) -> None:
     page.evaluate("document.querySelectorAll('details').forEach(fold => { fold.open = true })")
     page.evaluate("document.querySelectorAll('img').forEach(image => { image.loading = 'eager' })")
-    page.wait_for_function("[...document.images].every(image => image.complete)")
+    page.evaluate(LOADED)
 
 
 def test_opens_from_disk_with_every_picture(opened):

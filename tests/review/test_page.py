@@ -589,7 +589,7 @@ def test_an_adjudicator_settles_what_raters_differ_on(served, seats):
     assert "reject · wrong region" in text
     assert "Ada" not in page.content()
     assert "null" not in page.locator(".panel").inner_text()
-    assert "1" in page.locator(".figures").inner_text()
+    page.locator(".figures").get_by_text("1").first.wait_for()
     page.get_by_role("button", name="Adopt the answer of R02").click()
     page.get_by_text("Settled by R03: reject · wrong region").wait_for()
     judge.saved()

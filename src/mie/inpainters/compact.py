@@ -13,8 +13,10 @@ import numpy as np
 
 from mie.errors import ConfigError
 from mie.images.families import GREY
+from mie.images.closed import closed
 from mie.images.files import digest
 from mie.inpainters.base import check_hole
+from mie.inpainters.grain import GRAIN, graft
 from mie.networks.shipped import shipped_weights
 from mie.records import Mask, Pixels
 
@@ -30,15 +32,10 @@ _AROUND: Final = 2.0  # a window's side, in extents of its hole
 _TRAINED: Final = 256
 _WIDE: Final = 160
 _AROUND_WIDE: Final = 1.5
-_LARGEST: Final = 768  # grain is drawn at the image's own scale, in a larger window at this one
-# Drawn grain is much the same everywhere, and strongest along edges of the mean: across a hole wider than
-# this in a photograph the eye sees a pattern, and combs. There it is made as strong as around it, within
-# these factors, and nowhere more than three times its median.
-_GRAINY: Final = 96
-_FACTORS: Final = (0.4, 1.0)
-_OUTLIER: Final = 3.0
-_RING: Final = (13, 36)  # pixels from a hole; nearer, a blur would see what is under it
-_SLOW: Final = 3.0  # standard deviation in pixels: what is slower is not grain
+_LARGEST: Final = 768  # drawn grain comes at the image's own scale, in a larger window at this one
+_COPIED_FROM: Final = 3.0  # a window's side that grain is copied from, in extents of its hole, and at least
+_AT_LEAST: Final = 256  # pixels
+_RADIUS: Final = 5  # pixels, of Telea's fill
 _VIEWS: Final = ("endoscopy", "fundus")  # pictures in a dark frame
 _FRAME: Final = 24  # grey level: frames are not quite black
 _NEEDS: Final = ("torch", "safetensors")
@@ -58,16 +55,17 @@ def open_compact(argument: str | None, options: Mapping[str, str], family: str) 
 
 
 class CompactInpainter:
-    """Any size: a window around the holes is filled at its own scale.
+    """Any size: a window around each hole is filled at its own scale.
 
-    Of a hole wider than 160 px the mean comes from the scale that experts learnt at, and only the grain from
-    the image's own. Noise is drawn for the whole image, so that neighbouring slices with the same seed get
-    the same grain. The dark frame of a view is not tissue: like the hole, it is not looked at.
+    The slow part is the mean of what the network expects and of Telea's fill: their errors differ. Of a hole
+    wider than 160 px it comes from the scale that experts learnt at. The grain is copied from around the hole;
+    where there is no room for that, the network draws it. The dark frame of a view is not tissue: like the
+    hole, it is not looked at.
     """
 
     def __init__(self, path: Path, family: str) -> None:
         self.name = "compact"
-        self._grey, self._view = family in GREY, family in _VIEWS
+        self._family, self._grey, self._view = family, family in GREY, family in _VIEWS
         self._net, learnt = _network(path)
         self.weights = digest(path)
         if learnt not in (family, None):
@@ -78,25 +76,33 @@ class CompactInpainter:
         check_hole(image, mask)
         if not mask.any():
             return image.copy()
-        noise = np.random.default_rng(seed).standard_normal(mask.shape, np.float32)
+        rng = np.random.default_rng(seed)
+        noise = rng.standard_normal(mask.shape, np.float32)
         unknown = mask | _frame(image, mask) if self._view else mask
-        filled = image.copy()
-        for at, extent in _holes(mask):
+        values = image.astype(np.float32)
+        holes = [(hole, *_extent(hole)) for hole in _holes(mask)]
+        windows = []
+        for hole, at, extent in holes:
             wide = extent > _WIDE
             side = max(_LEAST, -(-int((_AROUND_WIDE if wide else _AROUND) * extent) // 8) * 8)
             cut = _Cut(mask.shape, at, side)
             window = cut.take(image), cut.take(unknown.astype(np.uint8)), cut.take(noise)
-            mean, detail = self._parts(*window, min(side, _LARGEST))
-            if wide:
-                mean, _ = self._parts(*window, _TRAINED)
-            if extent > _GRAINY and not self._grey:
-                detail = _as_around(detail, *window[:2])
-            made = mean + detail
-            cut.put(filled, (made.clip(0, 1) * 255).round().astype(np.uint8), mask)
-        return filled
+            cut.put(values, self._parts(*window, _TRAINED if wide else side)[0], hole)
+            windows.append((cut, window))
+        drawn = np.zeros_like(values)
+        for (hole, at, extent), (cut, window) in zip(holes, windows, strict=True):
+            near = _near(at, max(_AT_LEAST, int(_COPIED_FROM * extent)))
+            part = values[near][..., :1] if self._grey else values[near]
+            grain = graft(part, hole[near], unknown[near], GRAIN[self._family], rng)
+            if grain is None:
+                cut.put(drawn, self._parts(*window, min(len(window[0]), _LARGEST))[1], hole)
+            else:
+                drawn[near][hole[near]] = grain[hole[near]]
+        values += drawn
+        return np.where(mask[..., None], values.clip(0, 255).round().astype(np.uint8), image)
 
     def _parts(self, seen: _Array, hole: _Array, noise: _Array, work: int) -> tuple[_Array, _Array]:
-        """Mean and grain of a window `(S, S, 3)`, drawn at `work` pixels a side."""
+        """Mean and drawn grain of a window `(S, S, 3)` at `work` pixels a side, in grey levels."""
         import torch
 
         side = len(seen)
@@ -115,22 +121,13 @@ class CompactInpainter:
             )
             if self._grey:
                 parts = [part.mean(1, keepdim=True).expand(-1, 3, -1, -1) for part in parts]
-            mean, detail = (np.ascontiguousarray(part[0].permute(1, 2, 0).numpy()) for part in parts)
+            mean, detail = (255 * np.ascontiguousarray(part[0].permute(1, 2, 0).numpy()) for part in parts)
+        mean = (mean + closed(np.ascontiguousarray(seen), hole > 0, cv2.INPAINT_TELEA, _RADIUS)) / 2
         if work != side:
             mean, detail = (
                 cv2.resize(part, (side, side), interpolation=cv2.INTER_CUBIC) for part in (mean, detail)
             )
         return mean, detail
-
-
-def _as_around(detail: _Array, seen: _Array, hole: _Array) -> _Array:
-    """The grain `(S, S, 3)` without outliers, as strong as that of what is seen around the hole."""
-    inner, outer = (cv2.dilate(hole, np.ones((2 * far + 1,) * 2, np.uint8)) for far in _RING)
-    fine = seen / np.float32(255)
-    around = np.abs(fine - cv2.GaussianBlur(fine, (0, 0), _SLOW))[outer > inner]
-    own = float(np.median(np.abs(detail[hole > 0])))
-    factor = np.clip(np.median(around) / max(own, 1e-6), *_FACTORS) if around.size else 1.0
-    return np.asarray(factor * detail.clip(-_OUTLIER * own, _OUTLIER * own))
 
 
 def _frame(image: Pixels, mask: Mask) -> Mask:
@@ -141,13 +138,19 @@ def _frame(image: Pixels, mask: Mask) -> Mask:
     return cv2.dilate(dark, np.ones((7, 7), np.uint8)).view(np.bool_)
 
 
-def _holes(mask: Mask) -> list[tuple[tuple[int, int], int]]:
-    """(centre, extent) of what is filled at once: all holes where a small window holds them, else each."""
-    found = _extent(mask)
-    if _AROUND * found[1] <= _LEAST:
-        return [found]
+def _holes(mask: Mask) -> list[Mask]:
+    """What is filled at once: all holes where a small window holds them, else each."""
+    if _AROUND * _extent(mask)[1] <= _LEAST:
+        return [mask]
     count, labels = cv2.connectedComponents(cv2.dilate(mask.astype(np.uint8), np.ones((33, 33), np.uint8)))
-    return [_extent(np.asarray(mask & (labels == k))) for k in range(1, count)]
+    return [np.asarray(mask & (labels == k)) for k in range(1, count)]
+
+
+def _near(centre: tuple[int, int], side: int) -> tuple[slice, slice]:
+    """The part of a square window that lies in the image."""
+    y, x = centre
+    rows, columns = slice(max(0, y - side // 2), y + side // 2), slice(max(0, x - side // 2), x + side // 2)
+    return rows, columns
 
 
 def _extent(mask: Mask) -> tuple[tuple[int, int], int]:
@@ -179,7 +182,7 @@ class _Cut:
         border = cv2.BORDER_REPLICATE if thin else cv2.BORDER_REFLECT_101
         return np.asarray(cv2.copyMakeBorder(inner, *edges, border))
 
-    def put(self, image: Pixels, made: Pixels, mask: Mask) -> None:
+    def put(self, image: _Array, made: _Array, mask: Mask) -> None:
         """The window's pixels go into `image` where `mask` says so."""
         y, x, side = self._y, self._x, self._side
         rows = slice(max(0, y), min(self._shape[0], y + side))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -55,7 +56,7 @@ def _run_on_pool(function: Callable[[Task], Result], tasks: Sequence[Task], work
     # Spawned, not forked: OpenCV and Arrow keep threads that do not survive a fork.
     context = multiprocessing.get_context("spawn")
     todo = iter(tasks)
-    with ProcessPoolExecutor(min(workers, len(tasks)), context, initializer=_one_thread) as pool:
+    with ProcessPoolExecutor(min(workers, len(tasks)), context, initializer=_begin) as pool:
         running: set[Future[Result]] = set()
         try:
             while True:
@@ -78,7 +79,18 @@ def _run_on_pool(function: Callable[[Task], Result], tasks: Sequence[Task], work
                 future.cancel()
 
 
-def _one_thread() -> None:
+def _begin() -> None:
+    """In each worker, before its first task."""
     import cv2
 
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     cv2.setNumThreads(1)
+
+
+def _end_with_parent() -> None:
+    # A killed parent says no goodbye. Its workers would end their parts, unlocked, beside those of the next
+    # call, or wait for a task for ever. What they write is whole or absent: they may end anywhere.
+    parent = multiprocessing.parent_process()
+    assert parent is not None  # noqa: S101 (this is a worker)
+    parent.join()
+    os._exit(1)

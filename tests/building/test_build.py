@@ -183,6 +183,23 @@ if __name__ == "__main__":
     process.communicate(timeout=60)  # the pipes end with the last process that holds them
 
 
+def test_a_build_in_a_script_without_a_guard_says_what_to_do(source, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("""
+import json, sys
+from pathlib import Path
+from mie.building.build import build
+from mie.building.config import parse_recipe
+build(parse_recipe(json.loads(sys.argv[1]), where="t", base=Path()), sys.argv[2], workers=2)
+""")
+    recipe = json.dumps({"name": "discs", "seed": 3, "sources": [folder_source(source)]})
+    command = [sys.executable, str(script), recipe, str(tmp_path / "dataset")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    last = done.stderr[done.stderr.rindex("MieError") :]
+    assert 'put the call under `if __name__ == "__main__":`' in last
+
+
 def test_killed_while_finishing_it_ends_with_the_same_bytes(source, whole, tmp_path, monkeypatch):
     """Stop after every single step of the finish."""
     from mie.building import finish

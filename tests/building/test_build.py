@@ -155,6 +155,51 @@ def test_killed_again_and_again_it_ends_with_the_same_bytes(source, whole, tmp_p
     assert fingerprint(folder) == fingerprint(whole)
 
 
+def test_workers_end_with_a_build_that_is_killed(source, tmp_path):
+    """Only the build's own process is killed, while each worker is in the middle of a part."""
+    script = tmp_path / "script.py"
+    script.write_text("""
+import json, os, sys, time
+from pathlib import Path
+from mie.building import build as building
+from mie.building.config import parse_recipe
+
+def endless(task):
+    Path(sys.argv[2], str(os.getpid())).touch()
+    time.sleep(600)
+
+building.make_part = endless
+if __name__ == "__main__":
+    recipe = parse_recipe(json.loads(sys.argv[1]), where="t", base=Path())
+    building.build(recipe, Path(sys.argv[2], "dataset"), workers=2)
+""")
+    recipe = json.dumps({"name": "x", "sources": [folder_source(source)]})
+    command = [sys.executable, str(script), recipe, str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while sum(p.name.isdigit() for p in tmp_path.iterdir()) < 2:
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.05)
+    process.kill()
+    process.communicate(timeout=60)  # the pipes end with the last process that holds them
+
+
+def test_a_build_in_a_script_without_a_guard_says_what_to_do(source, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("""
+import json, sys
+from pathlib import Path
+from mie.building.build import build
+from mie.building.config import parse_recipe
+build(parse_recipe(json.loads(sys.argv[1]), where="t", base=Path()), sys.argv[2], workers=2)
+""")
+    recipe = json.dumps({"name": "discs", "seed": 3, "sources": [folder_source(source)]})
+    command = [sys.executable, str(script), recipe, str(tmp_path / "dataset")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    last = done.stderr[done.stderr.rindex("MieError") :]
+    assert 'put the call under `if __name__ == "__main__":`' in last
+
+
 def test_killed_while_finishing_it_ends_with_the_same_bytes(source, whole, tmp_path, monkeypatch):
     """Stop after every single step of the finish."""
     from mie.building import finish

@@ -115,3 +115,15 @@ def test_two_at_once_is_refused(run):
             score_run(run)
 
     score_run(run, progress=again)
+
+
+def test_a_script_without_a_guard_is_told_so(run, expected, tmp_path):
+    forget(run)
+    script = tmp_path / "script.py"
+    script.write_text(SCORE.replace("workers=1", "workers=2"))
+    done = subprocess.run([sys.executable, str(script), run], capture_output=True, text=True)
+    assert done.returncode == 1
+    last = done.stderr[done.stderr.rindex("MieError") :]
+    assert 'put the call under `if __name__ == "__main__":`' in last
+    score_run(run)
+    assert read(run) == expected

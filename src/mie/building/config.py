@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from mie.detectors.registry import detector_names
@@ -21,6 +20,7 @@ from mie.sources import catalog
 from mie.sources.catalog import Entry
 from mie.spec import parse_spec
 from mie.vocabulary import BINS, OPACITY, TASKS, nearest_name
+from mie.yaml_files import read_mapping
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
@@ -229,16 +229,7 @@ class RecipeConfig(_Strict):
 
 def read_recipe(path: Path) -> RecipeConfig:
     """The recipe in a YAML file. Roots are relative to the file's folder; `${NAME}` is the environment's."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError("cannot read the recipe", where=path, found=error) from None
-    try:
-        body = _UniqueKeys(text).get_single_data()
-    except yaml.YAMLError as error:
-        raise ConfigError("the recipe is not valid YAML", where=path, found=error) from None
-    if not isinstance(body, dict):
-        raise ConfigError("the recipe is not a mapping", where=path, expected="name:, sources:, ...")
+    body = read_mapping(path, "recipe", expected="name:, sources:, ...")
     return parse_recipe(body, where=str(path), base=path.parent)
 
 
@@ -291,21 +282,6 @@ def _expanded(text: str, where: str) -> str:
         return os.environ[name]
 
     return _VARIABLE.sub(value, text)
-
-
-class _UniqueKeys(yaml.SafeLoader):
-    """SafeLoader that refuses a key given twice instead of keeping the last."""
-
-
-def _mapping(loader: _UniqueKeys, node: yaml.MappingNode) -> dict[Any, Any]:
-    keys = [loader.construct_object(key) for key, _ in node.value]
-    for key in keys:
-        if keys.count(key) > 1:
-            raise yaml.constructor.ConstructorError(None, None, f"key {key!r} given twice", node.start_mark)
-    return loader.construct_mapping(node, deep=True)
-
-
-_UniqueKeys.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
 
 
 def _known_keys() -> Iterator[str]:

@@ -9,6 +9,7 @@ import cv2
 import numpy as np
 
 from mie.editors.base import Edited, EditError, Editor, Turn
+from mie.images.closed import closed
 from mie.records import Mask, Pixels
 
 _SMALLEST: Final = 0.001  # of the image; smaller white areas are part of the picture
@@ -29,7 +30,9 @@ class Telea(Editor):
                 "the image has no hole to fill",
                 expected=f"pure white areas of more than {_SMALLEST:.1%} of the image",
             )
-        filled = cv2.inpaint(np.ascontiguousarray(image), hole.astype(np.uint8), _RADIUS, cv2.INPAINT_TELEA)
+        if hole.all():
+            raise EditError("the hole covers the whole image: nothing to fill it from")
+        filled = closed(image, hole, cv2.INPAINT_TELEA, _RADIUS)
         return Edited(np.where(hole[..., None], filled, image), {"hole": round(float(hole.mean()), 6)})
 
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from mie.errors import ConfigError, MieError
 from mie.vocabulary import nearest_name
+
+if TYPE_CHECKING:
+    from multiprocessing.synchronize import Event
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -55,7 +59,8 @@ def _run_on_pool(function: Callable[[Task], Result], tasks: Sequence[Task], work
     # Spawned, not forked: OpenCV and Arrow keep threads that do not survive a fork.
     context = multiprocessing.get_context("spawn")
     todo = iter(tasks)
-    with ProcessPoolExecutor(min(workers, len(tasks)), context, initializer=_one_thread) as pool:
+    begun = context.Event()
+    with ProcessPoolExecutor(min(workers, len(tasks)), context, _begin, (begun,)) as pool:
         running: set[Future[Result]] = set()
         try:
             while True:
@@ -68,6 +73,13 @@ def _run_on_pool(function: Callable[[Task], Result], tasks: Sequence[Task], work
                 for future in done:
                     yield future.result()
         except BrokenProcessPool:
+            if not begun.is_set():
+                raise MieError(
+                    "no worker process could begin",
+                    found="their own errors stand above; if there are none, the system is out of memory",
+                    fix='in a script (a file, not stdin) put the call under `if __name__ == "__main__":`, '
+                    "because each worker imports the script; or do without workers, with workers=1",
+                ) from None
             raise MieError(
                 "a worker process was killed",
                 found="most often this is the system running out of memory",
@@ -78,7 +90,19 @@ def _run_on_pool(function: Callable[[Task], Result], tasks: Sequence[Task], work
                 future.cancel()
 
 
-def _one_thread() -> None:
+def _begin(begun: Event) -> None:
+    """In each worker, once it has imported the caller's script and before its first task."""
     import cv2
 
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     cv2.setNumThreads(1)
+    begun.set()
+
+
+def _end_with_parent() -> None:
+    # A killed parent says no goodbye. Its workers would end their parts, unlocked, beside those of the next
+    # call, or wait for a task for ever. What they write is whole or absent: they may end anywhere.
+    parent = multiprocessing.parent_process()
+    assert parent is not None  # noqa: S101 (this is a worker)
+    parent.join()
+    os._exit(1)

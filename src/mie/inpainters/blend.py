@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from scipy.sparse.linalg import splu
 
 from mie.errors import ConfigError
+from mie.images.closed import closed
 from mie.images.grey import is_grey
 from mie.inpainters.base import check_hole
-from mie.inpainters.diffusion import closed
 from mie.records import Mask, Pixels
 from mie.vocabulary import nearest_name
 

@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from mie.networks.continued import continued
+
 STRIDE: Final = 8
 _GRAIN: Final = 3.0  # pixels: slower than this is the mean's business
 
@@ -75,22 +77,6 @@ class FillNet(nn.Module):
 def compose(image: Tensor, hole: Tensor, mean: Tensor, detail: Tensor) -> Tensor:
     """The image with its hole filled; outside it is the image."""
     return image + hole * ((mean + detail).clamp(0, 1) - image)
-
-
-def continued(image: Tensor, known: Tensor) -> Tensor:
-    """The image; where it is not `known (B, 1, H, W)`, what its neighbours give at ever coarser scales."""
-    levels = [(image * known, known)]
-    while min(levels[-1][1].shape[2:]) > 1:
-        value, weight = (F.avg_pool2d(x, 2, ceil_mode=True, count_include_pad=False) for x in levels[-1])
-        # A coarse pixel counts in full as soon as a quarter of it is known.
-        full = (4 * weight).clamp(max=1)
-        levels.append((value / weight.clamp(min=1e-6) * full, full))
-    value, weight = levels.pop()
-    coarse = value / weight.clamp(min=1e-6)
-    for value, weight in reversed(levels):
-        coarse = F.interpolate(coarse, size=weight.shape[2:], mode="bilinear", align_corners=False)
-        coarse = value + (1 - weight) * coarse
-    return coarse
 
 
 def slow(x: Tensor, sigma: float = _GRAIN) -> Tensor:

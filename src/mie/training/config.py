@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
 
 from mie.errors import ConfigError
 from mie.vocabulary import nearest_name
+from mie.yaml_files import read_mapping
 
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 # What may differ when a run goes on: it changes what is written down, never the weights of a step.
@@ -91,16 +91,7 @@ class TrainConfig(Strict):
 
 def read_config(path: Path) -> TrainConfig:
     """The training file at `path`. `${NAME}` in a string is the environment's."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError("cannot read the training file", where=path, found=error) from None
-    try:
-        body = _UniqueKeys(text).get_single_data()
-    except yaml.YAMLError as error:
-        raise ConfigError("the training file is not valid YAML", where=path, found=error) from None
-    if not isinstance(body, dict):
-        raise ConfigError("the training file is not a mapping", where=path, expected="name:, trainee:, ...")
+    body = read_mapping(path, "training file", expected="name:, trainee:, ...")
     return parse_config(body, where=str(path), base=path.parent)
 
 
@@ -156,18 +147,3 @@ def _variable(name: str, where: str) -> str:
             f"the environment variable {name} is not set", where=where, fix=f"run `export {name}=...` first"
         )
     return os.environ[name]
-
-
-class _UniqueKeys(yaml.SafeLoader):
-    """SafeLoader that refuses a key given twice instead of keeping the last."""
-
-
-def _mapping(loader: _UniqueKeys, node: yaml.MappingNode) -> dict[Any, Any]:
-    keys = [loader.construct_object(key) for key, _ in node.value]
-    for key in keys:
-        if keys.count(key) > 1:
-            raise yaml.constructor.ConstructorError(None, None, f"key {key!r} given twice", node.start_mark)
-    return loader.construct_mapping(node, deep=True)
-
-
-_UniqueKeys.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)

@@ -21,13 +21,14 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from mie.editors.compact.fill import smooth_fill
 from mie.editors.compact.layers import Attention, Block, Detail, attend
+from mie.networks.continued import continued
 from mie.networks.trunk import TAPS, Trunk
 from mie.vocabulary import COLOURS, PERSPECTIVES
 
 TEXT_WIDTH: Final = 384
 STRIDE: Final = 32  # the sides of an image must be multiples of it
+_HALVINGS: Final = 5  # the last one makes a pixel of a stride
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ class CompactNet(nn.Module):
         blocks = [F.pixel_unshuffle(image - 0.5, 2)]
         if self.change is not None:
             hole = torch.zeros_like(image[:, :1]) if hole is None else hole
-            image = smooth_fill(image, hole)
+            image = continued(image, 1 - hole, _HALVINGS)
             blocks = [F.pixel_unshuffle(image - 0.5, 2), F.pixel_unshuffle(hole, 2)]
         seen = self.trunk(image)
         x = self.stem(torch.cat(blocks, 1))

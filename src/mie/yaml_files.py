@@ -1,0 +1,40 @@
+"""YAML files that people write: one mapping each, and no key given twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mie.errors import ConfigError
+
+
+def read_mapping(path: Path, noun: str, *, expected: str) -> dict[Any, Any]:
+    """What the file says. `noun` names it in errors ("recipe"); `expected` shows how one begins."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the {noun}", where=path, found=error) from None
+    try:
+        body = _UniqueKeys(text).get_single_data()
+    except yaml.YAMLError as error:
+        raise ConfigError(f"the {noun} is not valid YAML", where=path, found=error) from None
+    if not isinstance(body, dict):
+        raise ConfigError(f"the {noun} is not a mapping", where=path, expected=expected)
+    return body
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """SafeLoader that refuses a key given twice instead of keeping the last."""
+
+
+def _mapping(loader: _UniqueKeys, node: yaml.MappingNode) -> dict[Any, Any]:
+    keys = [loader.construct_object(key) for key, _ in node.value]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise yaml.constructor.ConstructorError(None, None, f"key {key!r} given twice", node.start_mark)
+    return loader.construct_mapping(node, deep=True)
+
+
+_UniqueKeys.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)

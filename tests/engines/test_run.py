@@ -1,0 +1,77 @@
+"""The pool: its results, and what becomes of its workers when something goes wrong outside the tasks."""
+
+import subprocess
+import sys
+import time
+from operator import neg
+
+from mie.engines import run_tasks
+
+# One worker is busy for longer than any test, the other has nothing to do.
+BUSY = """
+import sys, time
+from pathlib import Path
+from mie.engines import run_tasks
+
+def work(task):
+    Path(sys.argv[1], str(task)).touch()
+    time.sleep(600 * task)
+
+if __name__ == "__main__":
+    list(run_tasks(work, [0, 1], workers=2))
+"""
+UNGUARDED = """
+from operator import neg
+from mie.engines import run_tasks
+print(sorted(run_tasks(neg, [1, 2, 3], workers=2)))
+"""
+# A worker that has begun, and that the system kills.
+KILLED = """
+import os, signal
+from mie.engines import run_tasks
+
+def work(task):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if __name__ == "__main__":
+    list(run_tasks(work, [1, 2], workers=2))
+"""
+
+
+def start(folder, script):
+    path = folder / "script.py"
+    path.write_text(script)
+    return subprocess.Popen(
+        [sys.executable, str(path), str(folder)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_a_pool_gives_what_one_process_gives():
+    assert sorted(run_tasks(neg, range(20), workers=2)) == sorted(run_tasks(neg, range(20), workers=1))
+
+
+def test_workers_end_with_a_parent_that_is_killed(tmp_path):
+    process = start(tmp_path, BUSY)
+    while not ((tmp_path / "0").exists() and (tmp_path / "1").exists()):
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.05)
+    process.kill()
+    # The pipes end when the last process that holds them has ended, the workers among them.
+    process.communicate(timeout=60)
+
+
+def test_a_script_without_a_guard_is_told_so(tmp_path):
+    process = start(tmp_path, UNGUARDED)
+    out, error = process.communicate(timeout=300)
+    assert (process.returncode, out) == (1, "")
+    said = error[error.rindex("MieError") :]
+    assert 'if __name__ == "__main__":' in said
+    assert "--workers" not in said
+
+
+def test_a_killed_worker_is_another_matter(tmp_path):
+    process = start(tmp_path, KILLED)
+    _, error = process.communicate(timeout=300)
+    assert process.returncode == 1
+    assert "a worker process was killed" in error
+    assert "__main__" not in error[error.rindex("MieError") :]

@@ -42,7 +42,7 @@ from mie.sources.catalog import catalog
 from mie.sources.open import open_source
 
 DATA = [Path("../shared/data"), Path("../shared/data-extra")]
-METHODS = ("telea", "navier-stokes", "exemplar", "compact")
+METHODS = ("telea", "navier-stokes", "harmonic", "exemplar", "compact")
 TEXTURED = ("exemplar", "compact")
 LIKENESS = ("variance_ratio", "spectrum_distance", "gradient_distance")
 SEED = 20260101  # of examples/perception.yaml: its test split is what the shipped experts never saw

@@ -10,14 +10,13 @@ from typing import Final
 
 import cv2
 import numpy as np
-import scipy.sparse
 from numpy.typing import NDArray
-from scipy.sparse.linalg import splu
 
 from mie.errors import ConfigError
 from mie.images.closed import closed
 from mie.images.grey import is_grey
 from mie.inpainters.base import check_hole
+from mie.inpainters.harmonic import stepless
 from mie.records import Mask, Pixels
 from mie.vocabulary import nearest_name
 
@@ -35,20 +34,10 @@ BLEND: Final[dict[str, str]] = {
 }
 
 _FEATHER: Final = 4  # pixels inside the hole over which the outside fades out
-_RIM: Final = 2.0  # standard deviation in pixels of the mean along the outline (poisson)
 _LEVELS: Final = 4  # of the pyramid
 _REACH: Final = 48  # pixels around the hole that a blend looks at
 
 _Plane = NDArray[np.float32]
-
-_EVERY, _FIRST, _LAST = slice(None), slice(None, -1), slice(1, None)
-# Each pixel that has one, and its neighbour: below, above, right, left.
-_NEIGHBOURS: Final = (
-    ((_FIRST, _EVERY), (_LAST, _EVERY)),
-    ((_LAST, _EVERY), (_FIRST, _EVERY)),
-    ((_EVERY, _FIRST), (_EVERY, _LAST)),
-    ((_EVERY, _LAST), (_EVERY, _FIRST)),
-)
 
 
 def blend(kind: str, original: Pixels, filled: Pixels, mask: Mask) -> Pixels:
@@ -78,7 +67,7 @@ def blend(kind: str, original: Pixels, filled: Pixels, mask: Mask) -> Pixels:
     if kind == "feather":
         inside = _feather(outside, inside, hole)
     elif kind == "poisson":
-        inside = _poisson(outside, inside, hole)
+        inside = inside + stepless(outside, inside, hole)
     elif kind == "laplacian":
         inside = _laplacian(outside, inside, hole)
     joined[mask] = np.clip(inside[hole].round(), 0, 255).astype(np.uint8)
@@ -103,46 +92,6 @@ def _feather(outside: _Plane, inside: _Plane, hole: Mask) -> _Plane:
     width = min(_FEATHER, depth.max() / 2)  # a small hole keeps a middle of its own
     weight = np.clip(depth / (width + 1), 0, 1)[..., None]
     return np.asarray(weight * inside + (1 - weight) * _continued(outside, ~hole))
-
-
-def _poisson(outside: _Plane, inside: _Plane, hole: Mask) -> _Plane:
-    """The step is averaged along the outline, so that the noise of single pixels does not run inwards."""
-    count, step = np.zeros(hole.shape, np.float32), np.zeros_like(outside)
-    for here, there in _NEIGHBOURS:
-        across = hole[here] & ~hole[there]
-        step[there][across] += outside[there][across] - inside[here][across]
-        count[there] += across
-    rim = count > 0
-    weighted = cv2.GaussianBlur(np.dstack([step, count]), (0, 0), _RIM, borderType=cv2.BORDER_CONSTANT)
-    return inside + _harmonic(weighted[..., :-1] / np.maximum(weighted[..., -1:], 1e-6), hole, rim)
-
-
-def _harmonic(values: _Plane, hole: Mask, rim: Mask) -> _Plane:
-    """Zero outside the hole; inside, each pixel is the mean of its neighbours, those on the rim given.
-
-    At the image's border a pixel has fewer neighbours (no flow across it).
-    """
-    number = np.full(hole.shape, -1)
-    number[hole] = np.arange(hole.sum())
-    rows, columns, degree = [], [], np.zeros(hole.sum())
-    given = np.zeros((int(hole.sum()), values.shape[2]))
-    for here, there in _NEIGHBOURS:
-        from_hole = hole[here]
-        both = from_hole & hole[there]
-        rows.append(number[here][both])
-        columns.append(number[there][both])
-        degree += np.bincount(number[here][from_hole], minlength=degree.size)
-        edge = from_hole & rim[there]
-        for channel in range(values.shape[2]):
-            given[:, channel] += np.bincount(
-                number[here][edge], values[there][edge][:, channel], minlength=degree.size
-            )
-    row, column = np.concatenate(rows), np.concatenate(columns)
-    system = scipy.sparse.coo_array((-np.ones(row.size), (row, column)), (degree.size, degree.size)).tocsc()
-    system += scipy.sparse.diags_array(degree)
-    solved = np.zeros(values.shape, np.float32)
-    solved[hole] = splu(scipy.sparse.csc_matrix(system), permc_spec="MMD_AT_PLUS_A").solve(given)
-    return solved
 
 
 def _laplacian(outside: _Plane, inside: _Plane, hole: Mask) -> _Plane:

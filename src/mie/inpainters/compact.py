@@ -13,10 +13,10 @@ import numpy as np
 
 from mie.errors import ConfigError
 from mie.images.families import GREY
-from mie.images.closed import closed
 from mie.images.files import digest
 from mie.inpainters.base import check_hole
 from mie.inpainters.grain import GRAIN, graft
+from mie.inpainters.harmonic import harmonic
 from mie.networks.shipped import shipped_weights
 from mie.records import Mask, Pixels
 
@@ -35,7 +35,7 @@ _AROUND_WIDE: Final = 1.5
 _LARGEST: Final = 768  # drawn grain comes at the image's own scale, in a larger window at this one
 _COPIED_FROM: Final = 3.0  # a window's side that grain is copied from, in extents of its hole, and at least
 _AT_LEAST: Final = 256  # pixels
-_RADIUS: Final = 5  # pixels, of Telea's fill
+_SMOOTH: Final = 0.6  # the harmonic fill's weight in the mean
 _VIEWS: Final = ("endoscopy", "fundus")  # pictures in a dark frame
 _FRAME: Final = 24  # grey level: frames are not quite black
 _NEEDS: Final = ("torch", "safetensors")
@@ -57,7 +57,7 @@ def open_compact(argument: str | None, options: Mapping[str, str], family: str) 
 class CompactInpainter:
     """Any size: a window around each hole is filled at its own scale.
 
-    The slow part is the mean of what the network expects and of Telea's fill: their errors differ. Of a hole
+    The slow part is between what the network expects and the harmonic fill: their errors differ. Of a hole
     wider than 160 px it comes from the scale that experts learnt at. The grain is copied from around the hole;
     where there is no room for that, the network draws it. The dark frame of a view is not tissue: like the
     hole, it is not looked at.
@@ -122,7 +122,9 @@ class CompactInpainter:
             if self._grey:
                 parts = [part.mean(1, keepdim=True).expand(-1, 3, -1, -1) for part in parts]
             mean, detail = (255 * np.ascontiguousarray(part[0].permute(1, 2, 0).numpy()) for part in parts)
-        mean = (mean + closed(np.ascontiguousarray(seen), hole > 0, cv2.INPAINT_TELEA, _RADIUS)) / 2
+        if not hole.all():
+            smooth = harmonic(seen.astype(np.float32), hole > 0)
+            mean = np.where(hole[..., None] > 0, (1 - _SMOOTH) * mean + _SMOOTH * smooth, mean)
         if work != side:
             mean, detail = (
                 cv2.resize(part, (side, side), interpolation=cv2.INTER_CUBIC) for part in (mean, detail)

@@ -27,18 +27,19 @@ class Grain:
     slow: float  # standard deviation: what changes more slowly than this is not grain
     likeness: float  # standard deviation: the blur under which places are compared
     tile: int
-    strength: float  # against that around the hole; at 1 the error is largest, and 0.7 looks smooth
+    strength: float  # against that around the hole
+    mirror: bool = True  # left for right too: bodies are much alike on both sides
 
 
 # By `bench/inpainting.py` on patients of the training split: as much texture as costs 1 dB of PSNR.
 GRAIN: Final[dict[str, Grain]] = {
-    "dermoscopy": Grain(4, 2, 28, 0.87),
-    "endoscopy": Grain(4, 2, 28, 0.93),
-    "ultrasound": Grain(4, 1, 20, 0.87),
-    "mri": Grain(3, 1, 18, 0.83),
-    "ct": Grain(3, 1, 14, 0.8),
-    "fundus": Grain(3, 1, 18, 0.7),
-    "xray": Grain(3, 1, 18, 0.82),
+    "dermoscopy": Grain(4, 2, 20, 0.95),
+    "endoscopy": Grain(4, 3, 28, 1.05),
+    "ultrasound": Grain(4, 3, 28, 0.85, mirror=False),  # speckle lies along the beam
+    "mri": Grain(3, 3, 18, 0.87),
+    "ct": Grain(3, 2, 18, 0.86),
+    "fundus": Grain(3, 2, 18, 0.8),
+    "xray": Grain(4, 3, 18, 0.85),
 }
 
 _WINDOW: Final = 256
@@ -49,6 +50,7 @@ _QUIET: Final = 0.25  # grey levels squared: less is no grain
 _CHOICE: Final = 0.01  # share of the places that the seed chooses from,
 _ABOUT: Final = 1.3  # if they are worse than the best by no more than this factor
 _FACTORS: Final = (0.6, 1.6)
+_LETTERING: Final = 20.0  # times the median: what stands out by more is not grain
 
 
 def graft(
@@ -62,19 +64,20 @@ def graft(
     fast = values - _blurred(values, grain.slow * scale, ~barred)
     energy = _blurred(np.square(fast).mean(2, keepdims=True), _NEAR * scale, ~barred)
     energy = np.log(np.maximum(pulled(np.where(barred[..., None], 0, energy), ~barred), 0) + _QUIET)
+    if values.shape[2] > 1:  # a photograph: no lettering, no glints
+        loud = np.abs(fast).max(2)
+        barred = barred | (loud > _LETTERING * np.median(loud[~barred]))
     looks = np.dstack([_blurred(values, grain.likeness * scale), _ENERGY * energy])
-    places = _Places(looks, barred, scale)
+    places = _Places(looks, barred, scale, grain.mirror)
     total, weight = np.zeros_like(values), np.zeros(hole.shape, np.float32)
     for box, share in _tiles(hole, round(grain.tile * scale), round(_FADE * scale)):
         found = places.like(box, hole[box], rng)
         if found is None:
             return None
-        there, mirrored = found
-        copied, loud = fast[there], energy[there]
-        if mirrored:
-            copied, loud = copied[:, ::-1], loud[:, ::-1]
-        louder = np.exp((energy[box][hole[box]].mean() - loud[hole[box]].mean()) / 2)
-        total[box] += share[..., None] * copied * np.clip(louder, *_FACTORS)
+        rows, columns, order = found
+        there = fast[rows, columns][:, order], energy[rows, columns][:, order]
+        louder = np.exp((energy[box] - there[1])[hole[box]].mean() / 2)
+        total[box] += share[..., None] * there[0] * np.clip(louder, *_FACTORS)
         weight[box] += share**2
     # Independent grain: variances add up, so that where two tiles meet it is neither weaker nor stronger.
     return np.asarray(grain.strength * total / np.sqrt(np.maximum(weight, 1e-6))[..., None])
@@ -83,8 +86,8 @@ def graft(
 class _Places:
     """Where a tile may be copied from; looked for at `scale` times fewer pixels."""
 
-    def __init__(self, looks: _Floats, barred: Mask, scale: float) -> None:
-        self._scale, self._shape = scale, barred.shape
+    def __init__(self, looks: _Floats, barred: Mask, scale: float, mirror: bool) -> None:
+        self._scale, self._shape, self._mirror = scale, barred.shape, mirror
         size = [max(1, round(side / scale)) for side in barred.shape[::-1]]
         small = cv2.resize(looks, size, interpolation=cv2.INTER_AREA)
         self._looks = [np.ascontiguousarray(plane) for plane in np.moveaxis(np.atleast_3d(small), 2, 0)]
@@ -93,30 +96,31 @@ class _Places:
 
     def like(
         self, box: tuple[slice, slice], part: Mask, rng: np.random.Generator
-    ) -> tuple[tuple[slice, slice], bool] | None:
-        """A box as large as `box` that looks much like it under `part`, and whether it is to be mirrored."""
+    ) -> tuple[slice, slice, slice] | None:
+        """A box as large as `box` that looks much like it under `part`, and how its columns are to be read."""
         height, width = part.shape
         y, x = (int(side.start / self._scale) for side in box)
         rows, columns = (max(1, int(side / self._scale)) for side in part.shape)
         rows, columns = min(rows, self._barred.shape[0]), min(columns, self._barred.shape[1])
         y, x = min(y, self._barred.shape[0] - rows), min(x, self._barred.shape[1] - columns)
-        shape = cv2.resize(part.astype(np.float32), (columns, rows), interpolation=cv2.INTER_AREA) > 0
+        shape = cv2.resize(part.astype(np.float32), (columns, rows), interpolation=cv2.INTER_AREA)
+        shape = (shape > 0).astype(np.float32)
         worse = []
-        for turn in (1, -1):
-            under = np.ascontiguousarray(shape[:, ::turn]).astype(np.float32)
+        for step in (1, -1) if self._mirror else (1,):
+            under = np.ascontiguousarray(shape[:, ::step])
             far = sum(
                 cv2.matchTemplate(
                     plane,
-                    np.ascontiguousarray(plane[y : y + rows, x : x + columns][:, ::turn]),
+                    np.ascontiguousarray(plane[y : y + rows, x : x + columns][:, ::step]),
                     cv2.TM_SQDIFF,
                     mask=under,
                 )
                 for plane in self._looks
             )
-            taken = cv2.matchTemplate(self._barred, under, cv2.TM_CCORR)
-            worse.append(np.where(taken > 0.5, np.inf, np.maximum(far, 0)))
+            taken = cv2.matchTemplate(self._barred, under, cv2.TM_CCORR) > 0.5
+            worse.append(np.where(taken, np.inf, np.maximum(far, 0)))
         flat = np.stack(worse).ravel()
-        count = min(flat.size, 1 + int(_CHOICE * flat.size))
+        count = 1 + int(_CHOICE * flat.size)
         best = np.sort(np.argpartition(flat, count - 1)[:count])
         best = best[flat[best] <= _ABOUT * flat[best].min()]
         if not np.isfinite(flat[best]).all():
@@ -124,7 +128,7 @@ class _Places:
         mirrored, top, left = np.unravel_index(best[rng.integers(len(best))], np.shape(worse))
         top = min(round(top * self._scale), self._shape[0] - height)
         left = min(round(left * self._scale), self._shape[1] - width)
-        return (slice(top, top + height), slice(left, left + width)), bool(mirrored)
+        return slice(top, top + height), slice(left, left + width), slice(None, None, -1 if mirrored else 1)
 
 
 def _tiles(hole: Mask, side: int, fade: int) -> Iterator[tuple[tuple[slice, slice], _Floats]]:

@@ -18,6 +18,7 @@ Opener: TypeAlias = Callable[[str | None, Mapping[str, str], str], Inpainter]
 _OPENERS: Final = {
     "telea": "mie.inpainters.diffusion:open_telea",
     "navier-stokes": "mie.inpainters.diffusion:open_navier_stokes",
+    "harmonic": "mie.inpainters.harmonic:open_harmonic",
     "exemplar": "mie.inpainters.exemplar:open_exemplar",
     "compact": "mie.inpainters.compact:open_compact",
     "flux-fill": "mie.inpainters.flux_fill:open_flux_fill",

@@ -81,3 +81,23 @@ def test_a_target_needs_one_marking():
         entry([LIVER])
     with pytest.raises(ValueError, match="exactly one of"):
         entry([{**LIVER, "value": 1, "nonzero": True}])
+
+
+def test_an_outline_is_filled():
+    ring = np.zeros((7, 7), np.uint8)
+    ring[1:6, 1:6] = 255
+    ring[2:5, 2:5] = 0
+    whole = np.zeros((7, 7), bool)
+    whole[1:6, 1:6] = True
+    assert masks(ring, [{**LIVER, "value": 255, "filled": True}]) == {"liver": whole.tolist()}
+    assert masks(np.zeros((7, 7)), [{**LIVER, "value": 255, "filled": True}]) == {}
+    ring[1, 3] = 0
+    with pytest.raises(ImageError, match="not closed"):
+        masks(ring, [{**LIVER, "value": 255, "filled": True}])
+
+
+def test_volumes_are_not_turned_or_filled():
+    layout = {"kind": "volume", "images": "{id}.nii", "masks": "m/{id}.nii"}
+    for changes, target in (({"upside_down": True}, {}), ({}, {"filled": True})):
+        with pytest.raises(ValueError, match="pictures"):
+            Entry(**{**entry([{**LIVER, "value": 1, **target}]).model_dump(), "layout": layout, **changes})

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.ndimage import binary_fill_holes
 
 from mie.errors import ImageError
 from mie.records import Mask
@@ -41,7 +42,16 @@ def masks_of(labels: Labels, targets: tuple[TargetEntry, ...], entry: Entry) -> 
         if sum(int(np.count_nonzero(m)) for m in is_code.values()) != codes.size:
             _refuse_unexpected(codes, expected, colours)
         masks = {name: _union([is_code[c] for c in cs]) for name, cs in known.items()}
-    return {name: mask for name, mask in masks.items() if mask.any()}
+    filled = {t.name for t in targets if t.filled}
+    return {name: _filled(mask) if name in filled else mask for name, mask in masks.items() if mask.any()}
+
+
+def _filled(outline: Mask) -> Mask:
+    """An outline `(H, W)` with what it encloses. One that encloses nothing would pass for a thin target."""
+    whole: Mask = np.asarray(binary_fill_holes(outline))
+    if np.array_equal(whole, outline):
+        raise ImageError("the outline in the mask is not closed", fix="leave the image out, or close it")
+    return whole
 
 
 def _union(masks: list[Mask]) -> Mask:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ pytest.importorskip("accelerate", reason="training needs the extra `models`")
 import torch
 
 from mie.training import compact_data
-from mie.training.compact_data import CompactData, Views
+from mie.training.compact_data import Choices, CompactData, Views
 from mie.training.pack import TRAIN
 from mie.vocabulary import COLOURS, PERSPECTIVES
 from tests.training.compact_tiny import SMALL, tiny_pack
@@ -151,3 +151,16 @@ def test_every_row_is_drawn(data: CompactData) -> None:
         often = Counter((item.large, item.place) for item in chosen[kind])
         assert len(often) == rows
         assert [item.large for item in chosen[kind]] == sorted(item.large for item in chosen[kind])
+
+
+def test_one_patient_fills_no_more_groups_by_other_choices_of_classes(small_views: None) -> None:
+    pack = tiny_pack(pairs=False)
+    one = {"patient_id": "p", "source": "volume"}
+    pack.rows = [
+        replace(row, target=f"a{row.id}, b", **one) if row.task == "holistic" else row for row in pack.rows
+    ]
+    groups = CompactData([pack], TRAIN, torch.device("cpu"), Choices(merge=True)).painted
+    assert groups is not None
+    assert sorted(len(rows) for rows in groups.rows) == [3, 3, 3]
+    # Three patients each, but for the three slices of one: sqrt(3 * 1) against 3, to the power of one half.
+    assert sorted(groups.share / groups.share.max()) == pytest.approx([3**-0.25, 1, 1])

@@ -48,7 +48,7 @@ _TINY: Final = 50  # rows of a group below which its masks are smoothed
 class Choices:
     """How rows are drawn and shown; the defaults are those of the first weights."""
 
-    merge: bool = False  # rows of one target in one modality are one group, whatever their data set
+    merge: bool = False  # rows of one target in one modality are one group, which counts by its patients too
     power: float = 0.5  # a group of n rows is drawn by n to this power
     emphasis: Mapping[str, float] = field(default_factory=dict)  # of transformation targets
     strength: Strength = STRENGTHS["usual"]
@@ -159,7 +159,9 @@ class CompactData:
         self.changes.finish()
         rows = [stored.row for stored in self._painted]
         names = [self._group(row) for row in rows]
-        self.painted = Groups.of(names, self.choices.power) if names else None
+        patients = [row.patient_id or f"{row.source}//{row.input}" for row in rows]
+        known = patients if self.choices.merge else None
+        self.painted = Groups.of(names, self.choices.power, patients=known) if names else None
         often = Counter(names)
         self._smooth = [self.choices.smoothing * (often[name] < _TINY) for name in names]
         keys = [stored.row.key or "" for stored in self._mended]
@@ -172,12 +174,10 @@ class CompactData:
         }
 
     def _group(self, row: Row) -> tuple[str, ...]:
-        target = "" if row.task == "holistic" else row.target
-        if not self.choices.merge:
-            return row.source, row.task, target
-        # Of several classes the names, in any order, are what is asked for.
-        names = ", ".join(sorted(row.target.split(", "))) if row.task == "holistic" else row.target
-        return row.modality, row.task, names
+        # Slices of one volume show many choices of classes: by these, one patient would fill many groups.
+        if row.task == "holistic":
+            return row.source, row.task
+        return (row.modality if self.choices.merge else row.source), row.task, row.target
 
     def _fresh_holes(self, packs: Sequence[Pack], fold: str) -> FreshHoles | None:
         places = [(stored.large, stored.place, stored.grey) for stored in self._painted]

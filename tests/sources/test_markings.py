@@ -1,5 +1,7 @@
+import cv2
 import numpy as np
 import pytest
+from scipy import ndimage
 
 from mie.errors import ImageError
 from mie.sources.catalog import Entry
@@ -94,6 +96,17 @@ def test_an_outline_is_filled():
     ring[1, 3] = 0
     with pytest.raises(ImageError, match="not closed"):
         masks(ring, [{**LIVER, "value": 255, "filled": True}])
+
+
+def test_filled_as_scipy_fills():
+    made = entry([{**LIVER, "value": 255, "filled": True}])
+    for seed in range(20):
+        draw = np.random.default_rng(seed)
+        outline = np.zeros((60, 80), np.uint8)
+        axes = [int(half) for half in draw.integers(4, 25, 2)]
+        cv2.ellipse(outline, (40, 30), axes, float(draw.integers(0, 180)), 0, 360, 255, 1)
+        found = masks_of(outline, made.targets, made)["liver"]
+        assert np.array_equal(found, ndimage.binary_fill_holes(outline > 0))
 
 
 def test_volumes_are_not_turned_or_filled():

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
-from scipy.ndimage import binary_fill_holes
 
 from mie.errors import ImageError
 from mie.records import Mask
@@ -48,7 +48,9 @@ def masks_of(labels: Labels, targets: tuple[TargetEntry, ...], entry: Entry) -> 
 
 def _filled(outline: Mask) -> Mask:
     """An outline `(H, W)` with what it encloses. One that encloses nothing would pass for a thin target."""
-    whole: Mask = np.asarray(binary_fill_holes(outline))
+    beyond = np.pad(outline.astype(np.uint8), 1)
+    cv2.floodFill(beyond, None, (0, 0), 2)  # through sides, not corners: an outline may run diagonally
+    whole: Mask = beyond[1:-1, 1:-1] != 2
     if np.array_equal(whole, outline):
         raise ImageError("the outline in the mask is not closed", fix="leave the image out, or close it")
     return whole

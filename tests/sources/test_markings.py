@@ -109,8 +109,20 @@ def test_filled_as_scipy_fills():
         assert np.array_equal(found, ndimage.binary_fill_holes(outline > 0))
 
 
-def test_volumes_are_not_turned_or_filled():
+def test_a_rim_of_blended_class_numbers_is_dropped():
+    labels = np.zeros((12, 12), np.uint8)
+    labels[1:11, 1:11] = 1  # between 0 and 2 lies 1
+    labels[2:10, 2:10] = 2
+    targets = [{**LIVER, "value": 1, "opened": 3}, {**TUMOUR, "value": 2}]
+    assert masks(labels, targets).keys() == {"tumour"}
+    labels[0:6, 0:4] = 1
+    kept = np.zeros((12, 12), bool)
+    kept[0:6, 0:4] = True
+    assert masks(labels, targets)["liver"] == kept.tolist()
+
+
+def test_volumes_are_not_turned_filled_or_opened():
     layout = {"kind": "volume", "images": "{id}.nii", "masks": "m/{id}.nii"}
-    for changes, target in (({"upside_down": True}, {}), ({}, {"filled": True})):
+    for changes, target in (({"upside_down": True}, {}), ({}, {"filled": True}), ({}, {"opened": 3})):
         with pytest.raises(ValueError, match="pictures"):
             Entry(**{**entry([{**LIVER, "value": 1, **target}]).model_dump(), "layout": layout, **changes})

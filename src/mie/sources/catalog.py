@@ -41,6 +41,9 @@ class TargetEntry(Strict):
     below: int | None = Field(None, description="every value below this one (target drawn dark)")
     masks: str | None = Field(None, description="this target's own mask files, when they are separate")
     filled: bool = Field(False, description="the mask draws its outline: what that encloses belongs to it")
+    opened: int = Field(
+        0, ge=0, description="drop what is thinner than so many pixels: a rim left by scaling"
+    )
 
     @model_validator(mode="after")
     def _one_marking(self) -> TargetEntry:
@@ -243,8 +246,8 @@ class Entry(Strict):
         if bad:
             raise ValueError(f"splits must map to {SPLITS}, got {sorted(bad)}")
         flat = isinstance(self.layout, FolderLayout | PairedLayout)
-        if not flat and (self.upside_down or any(t.filled for t in self.targets)):
-            raise ValueError("`upside_down` and `filled` are for mask files that are pictures")
+        if not flat and (self.upside_down or any(t.filled or t.opened for t in self.targets)):
+            raise ValueError("`upside_down`, `filled` and `opened` are for mask files that are pictures")
         if self.hu_range is not None and not self.hu_range[0] < self.hu_range[1]:
             raise ValueError(f"hu_range needs low < high, got {self.hu_range}")
         if self.pairing is not None:

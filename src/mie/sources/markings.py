@@ -42,8 +42,17 @@ def masks_of(labels: Labels, targets: tuple[TargetEntry, ...], entry: Entry) -> 
         if sum(int(np.count_nonzero(m)) for m in is_code.values()) != codes.size:
             _refuse_unexpected(codes, expected, colours)
         masks = {name: _union([is_code[c] for c in cs]) for name, cs in known.items()}
-    filled = {t.name for t in targets if t.filled}
-    return {name: _filled(mask) if name in filled else mask for name, mask in masks.items() if mask.any()}
+    shaped = {t.name: _shaped(masks[t.name], t) for t in targets if masks[t.name].any()}
+    return {name: mask for name, mask in shaped.items() if mask.any()}
+
+
+def _shaped(mask: Mask, target: TargetEntry) -> Mask:
+    if target.filled:
+        mask = _filled(mask)
+    if target.opened:
+        square = np.ones((target.opened, target.opened), np.uint8)
+        mask = cv2.morphologyEx(mask.astype(np.uint8), cv2.MORPH_OPEN, square) > 0
+    return mask
 
 
 def _filled(outline: Mask) -> Mask:

@@ -308,6 +308,7 @@ def all_three(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "holes": 0.34,
         "absent": 0.3,
         "merge": True,
+        "patients": True,
         "augment": "strong",
         "smoothing": 0.05,
         "emphasis": {"mri_noise": 2},

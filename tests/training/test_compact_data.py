@@ -159,7 +159,7 @@ def test_one_patient_fills_no_more_groups_by_other_choices_of_classes(small_view
     pack.rows = [
         replace(row, target=f"a{row.id}, b", **one) if row.task == "holistic" else row for row in pack.rows
     ]
-    groups = CompactData([pack], TRAIN, torch.device("cpu"), Choices(merge=True)).painted
+    groups = CompactData([pack], TRAIN, torch.device("cpu"), Choices(merge=True, patients=True)).painted
     assert groups is not None
     assert sorted(len(rows) for rows in groups.rows) == [3, 3, 3]
     # Three patients each, but for the three slices of one: sqrt(3 * 1) against 3, to the power of one half.

@@ -47,9 +47,8 @@ class DataConfig(Strict):
     fresh: int = Field(0, ge=0, description="new simulations for each target, made before training begins")
     leave_out: list[str] = Field([], description="sources not trained on, with their twins NAME_more")
     validate_rows: int = Field(600, ge=1)
-    merge: bool = Field(
-        False, description="rows of one target and modality are one group, which counts by its patients too"
-    )
+    merge: bool = Field(False, description="rows of one target and modality are one group")
+    patients: bool = Field(False, description="a group's n is the geometric mean of its rows and patients")
     power: float = Field(0.5, ge=0, le=1, description="a group of n rows is drawn by n to this power")
     emphasis: dict[str, Annotated[float, Field(gt=0)]] = Field({}, description="of transformation targets")
     augment: Literal["usual", "strong"] = "usual"
@@ -173,6 +172,7 @@ class Compact(Trainee):
         data = self.data
         return Choices(
             merge=data.merge,
+            patients=data.patients,
             power=data.power,
             emphasis=data.emphasis,
             strength=STRENGTHS[data.augment],

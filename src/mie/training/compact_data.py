@@ -48,7 +48,8 @@ _TINY: Final = 50  # rows of a group below which its masks are smoothed
 class Choices:
     """How rows are drawn and shown; the defaults are those of the first weights."""
 
-    merge: bool = False  # rows of one target in one modality are one group, which counts by its patients too
+    merge: bool = False  # rows of one target in one modality are one group, whatever their data set
+    patients: bool = False  # a group's size is the geometric mean of its rows and its patients
     power: float = 0.5  # a group of n rows is drawn by n to this power
     emphasis: Mapping[str, float] = field(default_factory=dict)  # of transformation targets
     strength: Strength = STRENGTHS["usual"]
@@ -160,7 +161,7 @@ class CompactData:
         rows = [stored.row for stored in self._painted]
         names = [self._group(row) for row in rows]
         patients = [row.patient_id or f"{row.source}//{row.input}" for row in rows]
-        known = patients if self.choices.merge else None
+        known = patients if self.choices.patients else None
         self.painted = Groups.of(names, self.choices.power, patients=known) if names else None
         often = Counter(names)
         self._smooth = [self.choices.smoothing * (often[name] < _TINY) for name in names]

@@ -121,6 +121,18 @@ def test_what_is_asked_in_vain_is_of_another_kind_of_picture(data: CompactData) 
     assert (lung == views.grey)[~vain].all()
 
 
+def test_what_two_kinds_of_picture_show_is_asked_of_neither_in_vain(small_views: None) -> None:
+    """ "Paint the kidneys" says nothing of CT or MRI, and would be right on both."""
+    pack = tiny_pack(pairs=False)
+    lung = next(row for row in pack.rows if row.modality == "X-ray")
+    pack.rows.append(replace(lung, id="more", modality="fundus", fold=TRAIN))
+    data = CompactData([pack], TRAIN, torch.device("cpu"))
+    items = drawn(data, 300, absent=0.9, perception=1.0)["painted"]
+    asked = [data.prompts.texts[item.prompt] for item in items if item.vain and item.modality == "fundus"]
+    assert asked
+    assert not any("lung" in text for text in asked)
+
+
 def test_both_halves_of_a_pair_show_the_same_place(data: CompactData) -> None:
     views = data.views(drawn(data, 20, transformation=1.0), 0)
     torch.testing.assert_close(views.goal, 1 - views.image, rtol=0, atol=1e-6)

@@ -51,7 +51,7 @@ class Strength:
 
 STRENGTHS: Final = {
     "usual": Strength(),
-    # Noise and coarse pixels stay below what hides a lesion of ten pixels or ten grey levels, whose mask stays.
+    # Noise and coarse pixels hide no lesion of ten pixels or ten grey levels: its mask would stay.
     "strong": Strength(
         zoom=(-0.5, 0.47),
         turn=40.0,

@@ -71,6 +71,7 @@ class ModelConfig(Strict):
         None, description="the gate for modification; where it is trained, by default"
     )
     texture: float = Field(0.1, ge=0, description="what the grain of modifications weighs")
+    local: bool = Field(False, description="a channel more for the image's local contrast")
 
 
 class Compact(Trainee):
@@ -160,6 +161,7 @@ class Compact(Trainee):
             detail=shape.detail,
             dropout=shape.dropout,
             drop_path=shape.drop_path,
+            local=shape.local,
         )
 
     def _gated(self) -> bool:

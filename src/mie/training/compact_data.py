@@ -161,17 +161,22 @@ class CompactData:
         rows = [stored.row for stored in self._painted]
         names = [self._group(row) for row in rows]
         patients = [row.patient_id or f"{row.source}//{row.input}" for row in rows]
-        known = patients if self.choices.patients else None
-        self.painted = Groups.of(names, self.choices.power, patients=known) if names else None
+        by = patients if self.choices.patients else None
+        self.painted = Groups.of(names, self.choices.power, patients=by) if names else None
         often = Counter(names)
         self._smooth = [self.choices.smoothing * (often[name] < _TINY) for name in names]
         keys = [stored.row.key or "" for stored in self._mended]
         self.mended = Groups.of(keys, 0.25, self.choices.emphasis) if keys else None
         self.fresh = self._fresh_holes(packs, fold) if self.choices.holes else None
-        # What may be asked for in vain: targets of other kinds of picture.
+        # What may be asked for in vain: targets of other kinds of picture that this kind is never asked for.
+        targets: dict[str, set[str]] = {}
+        for row in rows:
+            targets.setdefault(row.modality, set()).update(row.target.split(", "))
         self._elsewhere = {
-            modality: sorted({other.ask for other in self._painted if other.row.modality != modality})
-            for modality in {row.modality for row in rows}
+            modality: sorted(
+                {other.ask for other in self._painted if not known & set(other.row.target.split(", "))}
+            )
+            for modality, known in targets.items()
         }
 
     def _group(self, row: Row) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import pytest
 from mie.gates.leaks import Traces, duplicates, image_leaks, patient_leaks
 from mie.gates.proof import proof, proof_gate
 from mie.gates.trivial import TrivialGate
+from mie.gates.visible import cut_off, visible_gate
 from mie.images.hashes import perceptual
 from mie.recipes.perception import Perception
 from tests.conftest import crop, make_case
@@ -48,6 +49,36 @@ def test_an_image_of_one_colour_is_refused():
     refusal = TrivialGate()(sample_with(square(40), np.full((160, 160, 3), 77, np.uint8)))
     assert refusal is not None
     assert refusal.gate == "blank"
+
+
+def test_what_the_image_does_not_show_is_refused():
+    mask = square(40)
+    black = crop(0)
+    black[:80, :80] = 0  # the region and around it, as a window cuts off
+    refusal = visible_gate(sample_with(mask, black))
+    assert refusal is not None
+    assert refusal.gate == "invisible"
+    assert refusal.numbers["cut_off"] == 1
+    assert visible_gate(sample_with(mask)) is None
+    outlined = crop(0)
+    outlined[mask] = 0
+    outlined[~mask] = np.maximum(outlined[~mask], 30)
+    assert visible_gate(sample_with(mask, outlined)) is None
+
+
+def test_cut_off_worked_by_hand():
+    image = np.full((200, 200), 50, np.uint8)
+    region = np.zeros((200, 200), bool)
+    region[100:120, 100:120] = True  # looked at with 3 pixels around it
+    assert cut_off(image, region) == 0
+    image[97:123, 97:123] = 2
+    assert cut_off(image, region) == 1
+    assert cut_off(255 - image, region) == 1
+    image[100:105] = 3  # a quarter of the region, and 5 of its surroundings' 6 pixels wide rows
+    assert cut_off(image, region) == 0.75
+    image[region] = 255
+    assert cut_off(image, region) == 0
+    assert cut_off(image, np.zeros_like(region)) == 0
 
 
 def test_a_region_that_cannot_be_read_back_is_refused():

@@ -30,6 +30,13 @@ def test_images_find_their_masks(folder_data):
     assert np.array_equal(case.masks["optic disc"], ellipse(0))
 
 
+def test_masks_that_are_stored_upside_down(folder_data):
+    src = source(folder_data, upside_down=True)
+    (case,) = src.load(units(src)[0][0])
+    assert np.array_equal(case.image, crop(0))
+    assert np.array_equal(case.masks["optic disc"], np.flipud(ellipse(0)))
+
+
 def test_suffixes_on_both_sides(tmp_path):
     for folder, name, data in (
         ("images", "21_training.png", crop(0)),

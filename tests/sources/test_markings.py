@@ -1,5 +1,7 @@
+import cv2
 import numpy as np
 import pytest
+from scipy import ndimage
 
 from mie.errors import ImageError
 from mie.sources.catalog import Entry
@@ -81,3 +83,46 @@ def test_a_target_needs_one_marking():
         entry([LIVER])
     with pytest.raises(ValueError, match="exactly one of"):
         entry([{**LIVER, "value": 1, "nonzero": True}])
+
+
+def test_an_outline_is_filled():
+    ring = np.zeros((7, 7), np.uint8)
+    ring[1:6, 1:6] = 255
+    ring[2:5, 2:5] = 0
+    whole = np.zeros((7, 7), bool)
+    whole[1:6, 1:6] = True
+    assert masks(ring, [{**LIVER, "value": 255, "filled": True}]) == {"liver": whole.tolist()}
+    assert masks(np.zeros((7, 7)), [{**LIVER, "value": 255, "filled": True}]) == {}
+    ring[1, 3] = 0
+    with pytest.raises(ImageError, match="not closed"):
+        masks(ring, [{**LIVER, "value": 255, "filled": True}])
+
+
+def test_filled_as_scipy_fills():
+    made = entry([{**LIVER, "value": 255, "filled": True}])
+    for seed in range(20):
+        draw = np.random.default_rng(seed)
+        outline = np.zeros((60, 80), np.uint8)
+        axes = [int(half) for half in draw.integers(4, 25, 2)]
+        cv2.ellipse(outline, (40, 30), axes, float(draw.integers(0, 180)), 0, 360, 255, 1)
+        found = masks_of(outline, made.targets, made)["liver"]
+        assert np.array_equal(found, ndimage.binary_fill_holes(outline > 0))
+
+
+def test_a_rim_of_blended_class_numbers_is_dropped():
+    labels = np.zeros((12, 12), np.uint8)
+    labels[1:11, 1:11] = 1  # between 0 and 2 lies 1
+    labels[2:10, 2:10] = 2
+    targets = [{**LIVER, "value": 1, "opened": 3}, {**TUMOUR, "value": 2}]
+    assert masks(labels, targets).keys() == {"tumour"}
+    labels[0:6, 0:4] = 1
+    kept = np.zeros((12, 12), bool)
+    kept[0:6, 0:4] = True
+    assert masks(labels, targets)["liver"] == kept.tolist()
+
+
+def test_volumes_are_not_turned_filled_or_opened():
+    layout = {"kind": "volume", "images": "{id}.nii", "masks": "m/{id}.nii"}
+    for changes, target in (({"upside_down": True}, {}), ({}, {"filled": True}), ({}, {"opened": 3})):
+        with pytest.raises(ValueError, match="pictures"):
+            Entry(**{**entry([{**LIVER, "value": 1, **target}]).model_dump(), "layout": layout, **changes})

@@ -308,12 +308,13 @@ def all_three(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "holes": 0.34,
         "absent": 0.3,
         "merge": True,
+        "patients": True,
         "augment": "strong",
         "smoothing": 0.05,
         "emphasis": {"mri_noise": 2},
         "validate_rows": 100,
     }
-    model = {"detail": 1, "dropout": 0.1, "drop_path": 0.1, "texture": 0.2}
+    model = {"detail": 1, "dropout": 0.1, "drop_path": 0.1, "texture": 0.2, "local": True}
     config = compact_config(folder / "pack", batch=6, steps=4, data=data, model=model)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MIE_CACHE", str(folder / "cache"))

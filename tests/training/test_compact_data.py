@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ pytest.importorskip("accelerate", reason="training needs the extra `models`")
 import torch
 
 from mie.training import compact_data
-from mie.training.compact_data import CompactData, Views
+from mie.training.compact_data import Choices, CompactData, Views
 from mie.training.pack import TRAIN
 from mie.vocabulary import COLOURS, PERSPECTIVES
 from tests.training.compact_tiny import SMALL, tiny_pack
@@ -121,6 +121,18 @@ def test_what_is_asked_in_vain_is_of_another_kind_of_picture(data: CompactData) 
     assert (lung == views.grey)[~vain].all()
 
 
+def test_what_two_kinds_of_picture_show_is_asked_of_neither_in_vain(small_views: None) -> None:
+    """ "Paint the kidneys" says nothing of CT or MRI, and would be right on both."""
+    pack = tiny_pack(pairs=False)
+    lung = next(row for row in pack.rows if row.modality == "X-ray")
+    pack.rows.append(replace(lung, id="more", modality="fundus", fold=TRAIN))
+    data = CompactData([pack], TRAIN, torch.device("cpu"))
+    items = drawn(data, 300, absent=0.9, perception=1.0)["painted"]
+    asked = [data.prompts.texts[item.prompt] for item in items if item.vain and item.modality == "fundus"]
+    assert asked
+    assert not any("lung" in text for text in asked)
+
+
 def test_both_halves_of_a_pair_show_the_same_place(data: CompactData) -> None:
     views = data.views(drawn(data, 20, transformation=1.0), 0)
     torch.testing.assert_close(views.goal, 1 - views.image, rtol=0, atol=1e-6)
@@ -151,3 +163,16 @@ def test_every_row_is_drawn(data: CompactData) -> None:
         often = Counter((item.large, item.place) for item in chosen[kind])
         assert len(often) == rows
         assert [item.large for item in chosen[kind]] == sorted(item.large for item in chosen[kind])
+
+
+def test_one_patient_fills_no_more_groups_by_other_choices_of_classes(small_views: None) -> None:
+    pack = tiny_pack(pairs=False)
+    one = {"patient_id": "p", "source": "volume"}
+    pack.rows = [
+        replace(row, target=f"a{row.id}, b", **one) if row.task == "holistic" else row for row in pack.rows
+    ]
+    groups = CompactData([pack], TRAIN, torch.device("cpu"), Choices(merge=True, patients=True)).painted
+    assert groups is not None
+    assert sorted(len(rows) for rows in groups.rows) == [3, 3, 3]
+    # Three patients each, but for the three slices of one: sqrt(3 * 1) against 3, to the power of one half.
+    assert sorted(groups.share / groups.share.max()) == pytest.approx([3**-0.25, 1, 1])

@@ -68,3 +68,10 @@ def test_emphasis_draws_a_group_more_often() -> None:
     keys = ["a"] * 16 + ["b"] * 16
     share = Groups.of(keys, 0.25, {"b": 3.0, "c": 9.0}).share
     assert share.tolist() == pytest.approx([0.25, 0.75])
+
+
+def test_slices_of_one_patient_count_less_than_patients() -> None:
+    keys = ["one"] * 16 + ["many"] * 16 + ["few"] * 4
+    patients = ["p"] * 16 + list(range(16)) + list(range(4))
+    share = Groups.of(keys, 0.5, patients=patients).share
+    assert share.tolist() == pytest.approx([2 / 8, 4 / 8, 2 / 8])

@@ -24,6 +24,7 @@ from mie.gates.leaks import content_key
 from mie.gates.pairs import PairGate
 from mie.gates.proof import proof_gate
 from mie.gates.trivial import TrivialGate
+from mie.gates.visible import visible_gate
 from mie.images.files import atomic_path
 from mie.images.hashes import perceptual
 from mie.recipes import Recipe, VolumeRecipe, make_recipe
@@ -113,7 +114,13 @@ def make_part(task: PartTask) -> PartResult:
 def _outcomes(task: PartTask) -> Iterator[Sample | Refusal]:
     config = task.config
     region_limits = config.gates.model_dump(exclude={"max_shift"})
-    gates = (TrivialGate(**region_limits), proof_gate, PairGate(config.gates.max_shift), background_gate)
+    gates = (
+        TrivialGate(**region_limits),
+        visible_gate,
+        proof_gate,
+        PairGate(config.gates.max_shift),
+        background_gate,
+    )
     listed = [(*task.sources[at], _units(task, at)) for at in task.sources]
     with part_judge(config, listed, judge_folder(task.folder, task.part.number)) as judge:
         options = {**config.recipe.options(), **({} if judge is None else {"judge": judge})}

@@ -40,6 +40,10 @@ class TargetEntry(Strict):
     above: int | None = Field(None, description="every value above this one (soft or JPEG masks)")
     below: int | None = Field(None, description="every value below this one (target drawn dark)")
     masks: str | None = Field(None, description="this target's own mask files, when they are separate")
+    filled: bool = Field(False, description="the mask draws its outline: what that encloses belongs to it")
+    opened: int = Field(
+        0, ge=0, description="drop what is thinner than so many pixels: a rim left by scaling"
+    )
 
     @model_validator(mode="after")
     def _one_marking(self) -> TargetEntry:
@@ -219,6 +223,7 @@ class Entry(Strict):
     )
     snap: bool = Field(False, description="take each mask pixel to the nearest known value or colour")
     ignore: tuple[int | RGB, ...] = Field((), description="mask values or colours that are no target")
+    upside_down: bool = Field(False, description="the mask files' first row is the image's last one")
     deidentified: bool = Field(False, description="the provider states that no patient can be identified")
     samples: bool = Field(False, description="comes with `mie` itself: no root needed")
     notes: str | None = None
@@ -240,6 +245,9 @@ class Entry(Strict):
         bad = {v for v in self.splits.values() if v not in SPLITS}
         if bad:
             raise ValueError(f"splits must map to {SPLITS}, got {sorted(bad)}")
+        flat = isinstance(self.layout, FolderLayout | PairedLayout)
+        if not flat and (self.upside_down or any(t.filled or t.opened for t in self.targets)):
+            raise ValueError("`upside_down`, `filled` and `opened` are for mask files that are pictures")
         if self.hu_range is not None and not self.hu_range[0] < self.hu_range[1]:
             raise ValueError(f"hu_range needs low < high, got {self.hu_range}")
         if self.pairing is not None:

@@ -121,6 +121,8 @@ class FolderSource:
     def _masks(self, path: str, targets: tuple[TargetEntry, ...], size: tuple[int, ...]) -> dict[str, Mask]:
         labels = read_labels(self._listing.inside(path), as_colour=uses_colours(targets))
         _same_size(size, labels.shape[:2], path)
+        if self.entry.upside_down:
+            labels = labels[::-1]
         try:
             return masks_of(labels, targets, self.entry)
         except MieError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -41,7 +42,27 @@ def masks_of(labels: Labels, targets: tuple[TargetEntry, ...], entry: Entry) -> 
         if sum(int(np.count_nonzero(m)) for m in is_code.values()) != codes.size:
             _refuse_unexpected(codes, expected, colours)
         masks = {name: _union([is_code[c] for c in cs]) for name, cs in known.items()}
-    return {name: mask for name, mask in masks.items() if mask.any()}
+    shaped = {t.name: _shaped(masks[t.name], t) for t in targets if masks[t.name].any()}
+    return {name: mask for name, mask in shaped.items() if mask.any()}
+
+
+def _shaped(mask: Mask, target: TargetEntry) -> Mask:
+    if target.filled:
+        mask = _filled(mask)
+    if target.opened:
+        square = np.ones((target.opened, target.opened), np.uint8)
+        mask = cv2.morphologyEx(mask.astype(np.uint8), cv2.MORPH_OPEN, square) > 0
+    return mask
+
+
+def _filled(outline: Mask) -> Mask:
+    """An outline `(H, W)` with what it encloses. One that encloses nothing would pass for a thin target."""
+    beyond = np.pad(outline.astype(np.uint8), 1)
+    cv2.floodFill(beyond, None, (0, 0), 2)  # through sides, not corners: an outline may run diagonally
+    whole: Mask = beyond[1:-1, 1:-1] != 2
+    if np.array_equal(whole, outline):
+        raise ImageError("the outline in the mask is not closed", fix="leave the image out, or close it")
+    return whole
 
 
 def _union(masks: list[Mask]) -> Mask:

@@ -51,8 +51,10 @@ class Strength:
 
 STRENGTHS: Final = {
     "usual": Strength(),
+    # Noise and coarse pixels hide no lesion of ten pixels or ten grey levels: its mask would stay.
     "strong": Strength(
         zoom=(-0.5, 0.47),
+        turn=40.0,
         bend=(0.5, 0.045),
         perspective=0.08,
         contrast=0.5,
@@ -60,8 +62,8 @@ STRENGTHS: Final = {
         gamma=0.6,
         curve=0.35,
         blur=0.3,
-        coarse=(0.15, 0.1),
-        noise=(0.4, 0.08),
+        coarse=(0.15, 0.03),
+        noise=(0.4, 0.05),
         cutout=0.25,
         mix=0.35,
     ),

@@ -48,6 +48,7 @@ class DataConfig(Strict):
     leave_out: list[str] = Field([], description="sources not trained on, with their twins NAME_more")
     validate_rows: int = Field(600, ge=1)
     merge: bool = Field(False, description="rows of one target and modality are one group")
+    patients: bool = Field(False, description="a group's n is the geometric mean of its rows and patients")
     power: float = Field(0.5, ge=0, le=1, description="a group of n rows is drawn by n to this power")
     emphasis: dict[str, Annotated[float, Field(gt=0)]] = Field({}, description="of transformation targets")
     augment: Literal["usual", "strong"] = "usual"
@@ -70,6 +71,7 @@ class ModelConfig(Strict):
         None, description="the gate for modification; where it is trained, by default"
     )
     texture: float = Field(0.1, ge=0, description="what the grain of modifications weighs")
+    local: bool = Field(False, description="a channel more for the image's local contrast")
 
 
 class Compact(Trainee):
@@ -159,6 +161,7 @@ class Compact(Trainee):
             detail=shape.detail,
             dropout=shape.dropout,
             drop_path=shape.drop_path,
+            local=shape.local,
         )
 
     def _gated(self) -> bool:
@@ -171,6 +174,7 @@ class Compact(Trainee):
         data = self.data
         return Choices(
             merge=data.merge,
+            patients=data.patients,
             power=data.power,
             emphasis=data.emphasis,
             strength=STRENGTHS[data.augment],

@@ -49,6 +49,7 @@ class Choices:
     """How rows are drawn and shown; the defaults are those of the first weights."""
 
     merge: bool = False  # rows of one target in one modality are one group, whatever their data set
+    patients: bool = False  # a group's size is the geometric mean of its rows and its patients
     power: float = 0.5  # a group of n rows is drawn by n to this power
     emphasis: Mapping[str, float] = field(default_factory=dict)  # of transformation targets
     strength: Strength = STRENGTHS["usual"]
@@ -159,25 +160,30 @@ class CompactData:
         self.changes.finish()
         rows = [stored.row for stored in self._painted]
         names = [self._group(row) for row in rows]
-        self.painted = Groups.of(names, self.choices.power) if names else None
+        patients = [row.patient_id or f"{row.source}//{row.input}" for row in rows]
+        by = patients if self.choices.patients else None
+        self.painted = Groups.of(names, self.choices.power, patients=by) if names else None
         often = Counter(names)
         self._smooth = [self.choices.smoothing * (often[name] < _TINY) for name in names]
         keys = [stored.row.key or "" for stored in self._mended]
         self.mended = Groups.of(keys, 0.25, self.choices.emphasis) if keys else None
         self.fresh = self._fresh_holes(packs, fold) if self.choices.holes else None
-        # What may be asked for in vain: targets of other kinds of picture.
+        # What may be asked for in vain: targets of other kinds of picture that this kind is never asked for.
+        targets: dict[str, set[str]] = {}
+        for row in rows:
+            targets.setdefault(row.modality, set()).update(row.target.split(", "))
         self._elsewhere = {
-            modality: sorted({other.ask for other in self._painted if other.row.modality != modality})
-            for modality in {row.modality for row in rows}
+            modality: sorted(
+                {other.ask for other in self._painted if not known & set(other.row.target.split(", "))}
+            )
+            for modality, known in targets.items()
         }
 
     def _group(self, row: Row) -> tuple[str, ...]:
-        target = "" if row.task == "holistic" else row.target
-        if not self.choices.merge:
-            return row.source, row.task, target
-        # Of several classes the names, in any order, are what is asked for.
-        names = ", ".join(sorted(row.target.split(", "))) if row.task == "holistic" else row.target
-        return row.modality, row.task, names
+        # Slices of one volume show many choices of classes: by these, one patient would fill many groups.
+        if row.task == "holistic":
+            return row.source, row.task
+        return (row.modality if self.choices.merge else row.source), row.task, row.target
 
     def _fresh_holes(self, packs: Sequence[Pack], fold: str) -> FreshHoles | None:
         places = [(stored.large, stored.place, stored.grey) for stored in self._painted]

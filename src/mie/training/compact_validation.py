@@ -70,7 +70,10 @@ class Validation:
         self.encoder, self.device = encoder, device
 
     def figures(self, model: nn.Module) -> dict[str, float | None]:
-        """DICE and decibels gained over the input, as means over groups, and what unseen wordings cost."""
+        """DICE and decibels gained over the input, as means over groups, and what unseen wordings cost.
+
+        `dice_macro` is the mean over targets of data sets, `dice_sets` over data sets.
+        """
         made = self._outputs(model, self.cases)
         with ThreadPoolExecutor(8) as pool:
             scores = list(pool.map(score_case, self.cases, made))
@@ -101,6 +104,7 @@ class Validation:
         return {
             "score": sum(parts) if parts else None,
             "dice_macro": dice,
+            "dice_sets": _mean([_mean(values) for values in sources.values()]),
             "gain_db": gain,
             "dice_seen_wordings": _mean(wordings[True]),
             "dice_unseen_wordings": _mean(wordings[False]),

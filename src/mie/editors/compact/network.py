@@ -8,7 +8,7 @@ the query. So "the liver in red and the kidneys in blue" is understood in the te
 
 With `change`, a query more says where a modification changes the image, in the same embedding, so that what
 perception knows of lesions is known here too; and a white hole comes as a channel of its own. With `detail`,
-the correction has a branch at full resolution.
+the correction has a branch at full resolution. With `local`, the image's local contrast is a channel more.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from mie.editors.compact.contrast import local_contrast
 from mie.editors.compact.layers import Attention, Block, Detail, attend
 from mie.networks.continued import continued
 from mie.networks.trunk import TAPS, Trunk
@@ -48,6 +49,7 @@ class NetConfig:
     detail: int = 0  # blocks of the branch at full resolution
     dropout: float = 0.0  # of features at strides 8 and 16, in training
     drop_path: float = 0.0  # of whole blocks there, per image, in training
+    local: bool = False  # a channel more: the image's local contrast
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -80,7 +82,7 @@ class CompactNet(nn.Module):
         taps = list(TAPS.values())
         self.from_trunk = nn.ModuleList(nn.Conv2d(c, width, 1) for c, width in zip(taps[:4], w, strict=True))
         self.from_top = nn.Conv2d(taps[4], w[3], 1)
-        self.stem = nn.Conv2d(16 if config.change else 12, w[0], 3, padding=1)
+        self.stem = nn.Conv2d(4 * (3 + config.change + config.local), w[0], 3, padding=1)
         self.down = nn.ModuleList(nn.Conv2d(w[k], w[k + 1], 3, 2, 1) for k in range(3))
         drops = [(config.dropout, config.drop_path) if k >= 2 else (0.0, 0.0) for k in range(4)]
         self.encode = nn.ModuleList(
@@ -124,6 +126,8 @@ class CompactNet(nn.Module):
             hole = torch.zeros_like(image[:, :1]) if hole is None else hole
             image = continued(image, 1 - hole, _HALVINGS)
             blocks = [F.pixel_unshuffle(image - 0.5, 2), F.pixel_unshuffle(hole, 2)]
+        if self.config.local:
+            blocks.append(F.pixel_unshuffle(local_contrast(image), 2))
         seen = self.trunk(image)
         x = self.stem(torch.cat(blocks, 1))
         skips: list[Tensor] = []

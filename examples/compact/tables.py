@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from measured import GROUPS, Bench, Record, make, read
+from measured import GROUPS, Bench, Record, make, read, spread
 
 from mie.images.files import atomic_write
 from mie.protocols.miedb_sample import PSNR_CAP
@@ -86,8 +86,10 @@ def table(
 def mean(records: Sequence[Record], metric: str, digits: int, over: Any = None) -> str:
     """Of all records, or over the groups by `over`."""
     found = summary(records, metric, by=over or (lambda _: "all"))
-    one = found["macro"] if over else found["groups"].get("all")
-    return cell(one and {**one, "rows": found["rows"]}, digits, len(records))
+    one = found["groups"].get("all")
+    if over and found["groups"]:
+        one = {"mean": found["macro"]["mean"], "rows": found["rows"], **spread(records, metric, over)}
+    return cell(one, digits, len(records))
 
 
 def cell(one: Mapping[str, Any] | None, digits: int, samples: int) -> str:

@@ -1,0 +1,185 @@
+"""Scored runs on the test splits of datasets, as one record for each sample.
+
+MieDB has no metric from pixels for modification. There it is PSNR and SSIM inside and outside the area that
+changes, measured here from the run's outputs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import mie
+from mie import metrics
+from mie.analysis.bootstrap import LEVEL, REPLICATES
+from mie.analysis.scores import read_score_table
+from mie.editors.registry import open_editor
+from mie.images.read import read_picture
+from mie.metrics import MetricError
+from mie.protocols.miedb_sample import PSNR_CAP
+from mie.records import Mask, Pixels, Sample
+from mie.store.dataset import Dataset
+from mie.store.runs import Run
+from mie.training.compact import stem
+
+Record = dict[str, Any]
+BASELINES = {
+    "perception": ("identity", "otsu", "kmeans"),
+    "modification": ("identity", "telea"),
+    "transformation": ("identity", "nlm", "bilateral"),
+}
+# What a line of a table is, by perspective. `NAME_more` holds other images of the data set NAME.
+GROUPS: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "perception": lambda record: stem(record["source"]),
+    "transformation": lambda record: str(record["target"]),
+    "modification": lambda record: str(record["task"]),
+}
+
+
+class Bench(NamedTuple):
+    """The runs on one dataset, by their folders' names."""
+
+    dataset: Dataset
+    runs: dict[str, Run]
+    records: dict[str, list[Record]]
+
+    def part(self, perspective: str) -> dict[str, list[Record]]:
+        return {
+            name: [record for record in records if record["perspective"] == perspective]
+            for name, records in self.records.items()
+        }
+
+    def trained(self, perspective: str) -> Counter[str]:
+        """Group -> samples in the train split."""
+        columns = self.dataset.table(["perspective", "source", "target", "task"], "train")
+        rows = (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
+        return Counter(GROUPS[perspective](row) for row in rows if row["perspective"] == perspective)
+
+    def weights(self) -> dict[str, str]:
+        """Run -> SHA-256 of its weights, where its editor has some."""
+        found = {name: run.info["editor"]["meta"].get("weights_sha256") for name, run in self.runs.items()}
+        return {name: sha256 for name, sha256 in found.items() if sha256}
+
+
+def make(datasets: Sequence[Path], runs: Path, editor: str) -> list[Path]:
+    """Run and score the baselines and `editor` into RUNS/dataset/editor; returns these folders.
+
+    The beginning of the weights' SHA-256 is part of the editor's folder: new weights are a new run, and the
+    baselines' stay as they are.
+    """
+    with open_editor(editor) as opened:
+        sha256 = str(opened.about().get("weights_sha256", ""))
+    folders = []
+    for dataset in map(Dataset, datasets):
+        kinds = sorted(set(dataset.table(["perspective"], "test")["perspective"]))
+        names = {spec: spec for kind in kinds for spec in BASELINES[kind]}
+        names[editor] = "-".join(filter(None, (editor.partition(":")[0], sha256[:8])))
+        for spec, name in names.items():
+            folder = runs / dataset.name / name
+            print(folder, flush=True)
+            mie.run(dataset.folder, spec, folder, split="test")
+            mie.score(folder)
+            folders.append(folder)
+    return folders
+
+
+def read(folders: Sequence[Path]) -> list[Bench]:
+    """Runs scored by `mie score`, gathered by dataset. Gains need a run called `identity`."""
+    benches: dict[str, Bench] = {}
+    for run in map(Run.open, folders):
+        bench = benches.setdefault(run.info["dataset"]["digest"], Bench(run.dataset(), {}, {}))
+        name = run.folder.resolve().name
+        if name in bench.runs:
+            raise SystemExit(f"two runs on {bench.dataset.name} are called {name}: rename a folder")
+        bench.runs[name], bench.records[name] = run, records_of(run, bench.dataset)
+    for bench in benches.values():
+        for records in bench.records.values():
+            add_gains(records, bench.records.get("identity", []))
+    return list(benches.values())
+
+
+def records_of(run: Run, dataset: Dataset) -> list[Record]:
+    """One for each sample, as `summary` takes them: a metric without a number is not in `scores`."""
+    table = read_score_table(run.folder / "scores/miedb.paper.jsonl")
+    chosen = {name: table.select(name, 1) for name in table.values}
+    records: list[Record] = [
+        {
+            "id": sample,
+            **{key: names[at] for key, names in table.groups.items()},
+            "patient": table.cluster_names[table.clusters[at]],
+            "scores": {name: float(one.values[at]) for name, one in chosen.items() if one.scored[at]},
+        }
+        for at, sample in enumerate(table.ids)
+    ]
+    changed = {record["id"]: record for record in records if record["perspective"] == "modification"}
+    edits = run.edits()
+    for sample in dataset.samples(run.info["config"]["split"]) if changed else ():
+        edit = edits.get((sample.id, 0))
+        if sample.id in changed and edit is not None and edit.state == "done":
+            output = read_picture(run.output_path(sample.id, 0)).pixels
+            changed[sample.id]["scores"] = change_scores(sample, output)
+    return records
+
+
+def change_scores(sample: Sample, output: Pixels) -> dict[str, float]:
+    """`psnr`, `ssim` inside the area that changes, `b_psnr`, `b_ssim` outside, where they are defined."""
+    if sample.mask is None:
+        return {}
+    area = sample.mask > 0
+    output = metrics.resize_to(output, area.shape) if output.shape[:2] != area.shape else output
+    inside, outside = (_outside_of(region, sample.target_image, output) for region in (~area, area))
+    return {**inside, **{f"b_{name}": value for name, value in outside.items()}}
+
+
+def _outside_of(region: Mask, target: Pixels, output: Pixels) -> dict[str, float]:
+    """PSNR, capped as in `paper`, and SSIM, over the windows that lie wholly there."""
+    found = {}
+    for name, measure in (("psnr", metrics.background_psnr), ("ssim", metrics.background_ssim)):
+        try:
+            found[name] = min(float(measure(target, output, region)), PSNR_CAP)
+        except MetricError:  # no such pixel, or no window between them: no number
+            continue
+    return found
+
+
+def add_gains(records: Sequence[Record], identity: Sequence[Record]) -> None:
+    """`gain_psnr` and `gain_ssim` over the input itself, sample by sample."""
+    before = {record["id"]: record["scores"] for record in identity}
+    for record in records:
+        now, start = record["scores"], before.get(record["id"], {})
+        both = [metric for metric in ("psnr", "ssim") if metric in now and metric in start]
+        record["scores"] = {**now, **{f"gain_{metric}": now[metric] - start[metric] for metric in both}}
+
+
+def spread(
+    records: Sequence[Record], metric: str, by: Callable[[Mapping[str, Any]], str]
+) -> dict[str, float | None]:
+    """The 95% interval of a mean over groups, patients drawn among those who are in the same groups.
+
+    Drawn from all patients, as `summary` does it, groups of few patients are often missed, and with them
+    their values: the interval is then of another mean. A group of one patient adds no spread here.
+    """
+    scored = [record for record in records if metric in record["scores"]]
+    names = sorted({by(record) for record in scored})
+    tally: dict[str, np.ndarray] = {}  # patient -> sums and sizes of each group, (2, K)
+    for record in scored:
+        cells = tally.setdefault(record["patient"], np.zeros((2, len(names))))
+        cells[:, names.index(by(record))] += record["scores"][metric], 1
+    kinds: dict[bytes, list[np.ndarray]] = {}
+    for cells in tally.values():
+        kinds.setdefault((cells[1] > 0).tobytes(), []).append(cells)
+    if all(len(alike) < 2 for alike in kinds.values()):
+        return {"low": None, "high": None}
+    draw = np.random.default_rng(0)
+    sums = np.zeros((REPLICATES, 2, len(names)))
+    for alike in kinds.values():
+        drawn = draw.integers(0, len(alike), (REPLICATES, len(alike)))
+        times = np.stack([np.bincount(row, minlength=len(alike)) for row in drawn])
+        sums += np.einsum("np,pck->nck", times, np.stack(alike))
+    means = (sums[:, 0] / sums[:, 1]).mean(1)
+    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return {"low": float(low), "high": float(high)}

@@ -1,0 +1,227 @@
+"""The compact editor beside its baselines on the test splits of datasets, as Markdown tables.
+
+    python examples/compact/tables.py make DATASET... --runs RUNS [--editor compact:FILE] [-o PAGE]
+    python examples/compact/tables.py tables RUN... [-o PAGE]
+
+`make` runs and scores the editor and the baselines of each dataset's perspectives (runs that are there stay)
+and writes the tables; `tables` takes runs that `mie score` has scored. Of a PAGE that holds the two comment
+lines BEGIN and END only what is between them is replaced. `--wordings FILE`, which `score_pack.py --unseen`
+wrote, adds what unseen wordings cost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from measured import GROUPS, Bench, Record, make, read, spread
+
+from mie.images.files import atomic_write
+from mie.protocols.miedb_sample import PSNR_CAP
+from mie.training.compact_evaluation import summary
+
+BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
+# Perspective -> what its lines are, and (metric, title, digits) of each table.
+TABLES: dict[str, tuple[str, tuple[tuple[str, str, int], ...]]] = {
+    "perception": (
+        "data set",
+        (("dice", "DICE", 3), ("p_acc", "P-ACC", 3), ("b_psnr", "background PSNR, dB", 1)),
+    ),
+    "transformation": (
+        "target",
+        (
+            ("gain_psnr", "PSNR gained over the input, dB", 2),
+            ("gain_ssim", "SSIM gained over the input", 3),
+            ("psnr", "PSNR, dB", 2),
+            ("ssim", "SSIM", 3),
+        ),
+    ),
+    "modification": (
+        "kind",
+        (
+            ("psnr", "PSNR in the area that changes, dB", 2),
+            ("gain_psnr", "PSNR gained there over the input, dB", 2),
+            ("ssim", "SSIM in the area that changes", 3),
+            ("b_psnr", "background PSNR, dB", 1),
+            ("b_ssim", "background SSIM", 3),
+        ),
+    ),
+}
+
+
+def table(
+    runs: Mapping[str, Sequence[Record]],
+    perspective: str,
+    metric: str,
+    digits: int,
+    trained: Mapping[str, int],
+) -> list[str]:
+    """A line for each group, a column for each run; then the means over groups and over samples."""
+    by, title = GROUPS[perspective], TABLES[perspective][0]
+    patients: dict[str, dict[str, str]] = {}  # group -> sample -> patient
+    for record in (record for records in runs.values() for record in records):
+        patients.setdefault(by(record), {})[record["id"]] = record["patient"]
+    found = {name: summary(records, metric, by=by) for name, records in runs.items()}
+    lines = [[title, "training samples", "samples", "patients", *runs]]
+    for group, some in sorted(patients.items()):
+        cells = [cell(one["groups"].get(group), digits, len(some)) for one in found.values()]
+        name = f"`{group}`" if "_" in group else group
+        lines.append([name, str(trained.get(group, 0)), *_counts(some), *cells])
+    everything = {sample: patient for some in patients.values() for sample, patient in some.items()}
+    known = {s: p for group, some in patients.items() if trained.get(group) for s, p in some.items()}
+    parts = [("", everything)]
+    if known and len(known) < len(everything):
+        parts.append((" trained on", known))
+    for words, samples in parts:
+        inside = [[r for r in records if r["id"] in samples] for records in runs.values()]
+        macro, micro = ([mean(some, metric, digits, over) for some in inside] for over in (by, None))
+        lines.append([f"**mean over {title}s{words}**", "", *_counts(samples), *macro])
+        lines.append([f"**mean over samples{words and ' of those'}**", "", *_counts(samples), *micro])
+    return markdown(lines)
+
+
+def mean(records: Sequence[Record], metric: str, digits: int, over: Any = None) -> str:
+    """Of all records, or over the groups by `over`."""
+    found = summary(records, metric, by=over or (lambda _: "all"))
+    one = found["groups"].get("all")
+    if over and found["groups"]:
+        one = {"mean": found["macro"]["mean"], "rows": found["rows"], **spread(records, metric, over)}
+    return cell(one, digits, len(records))
+
+
+def cell(one: Mapping[str, Any] | None, digits: int, samples: int) -> str:
+    """Mean (95% interval), and of how many of the samples where it is not all of them."""
+    if one is None or one["mean"] is None:
+        return f"none of {samples} scored"
+    text = f"{one['mean']:z.{digits}f}"
+    if one["low"] is not None:
+        text += f" ({one['low']:z.{digits}f} to {one['high']:z.{digits}f})"
+    return text if one["rows"] == samples else f"{text}, {one['rows']} of {samples}"
+
+
+def markdown(lines: Sequence[Sequence[str]]) -> list[str]:
+    ruled = [lines[0], ["---"] * len(lines[0]), *lines[1:]]
+    return ["| " + " | ".join(line) + " |" for line in ruled]
+
+
+def _counts(patients: Mapping[str, str]) -> list[str]:
+    return [str(len(patients)), str(len(set(patients.values())))]
+
+
+def bars(bench: Bench, name: str) -> list[list[str]]:
+    """[figure, bar, measured, met] of a run: on data sets, and for targets, that were trained on."""
+    lines = []
+    by, known = GROUPS["perception"], bench.trained("perception")
+    painted = [record for record in bench.part("perception")[name] if known[by(record)]]
+    for metric, title, least, digits, over in (
+        ("dice", "DICE, mean over data sets", 0.83, 3, by),
+        ("p_acc", "P-ACC, mean over samples", 0.65, 3, None),
+        ("b_psnr", "background PSNR, mean over samples, dB", 35.0, 2, None),
+    ):
+        if not painted:
+            break
+        found = summary(painted, metric, by=over or (lambda _: "all"))
+        value = (found["macro"] if over else found["groups"]["all"])["mean"]
+        shown = mean(painted, metric, digits, over)
+        if metric == "b_psnr":
+            inexact = [record for record in painted if record["scores"].get(metric, 0) < PSNR_CAP]
+            shown += f"; {mean(inexact, metric, digits)} without {len(painted) - len(inexact)} exact ones"
+        lines.append([title, f"at least {least:g}", shown, verdict(value >= least)])
+    restored = bench.part("transformation")[name]
+    for target in sorted(bench.trained("transformation")):
+        some = [record for record in restored if record["target"] == target]
+        decibel, ssim = (summary(some, m, by=lambda _: "all")["groups"].get("all") for m in _GAINS)
+        if decibel and ssim:
+            shown = f"{mean(some, _GAINS[0], 2)}; SSIM {ssim['mean']:+.3f}"
+            met = decibel["mean"] >= 3 and ssim["mean"] >= 0
+            lines.append([f"{target}, dB gained", "at least 3, SSIM not lower", shown, verdict(met)])
+    return lines
+
+
+_GAINS = ("gain_psnr", "gain_ssim")
+
+
+def wordings(path: Path) -> list[list[str]]:
+    """The same of wordings never trained on: each sample against itself in a wording that was."""
+    records = json.loads(path.read_text(encoding="utf-8"))["records"]
+    seen = {record["id"]: record["scores"] for record in records if record["seen"]}
+    lines = []
+    for perspective, metric, unit, most, digits in (
+        ("perception", "dice", "DICE", 0.02, 3),
+        ("transformation", "gain_db", "dB", 0.5, 2),
+    ):
+        other = [r for r in records if not r["seen"] and r["perspective"] == perspective]
+        lost = [
+            {**r, "scores": {"lost": seen[r["id"]][metric] - r["scores"][metric]}}
+            for r in other
+            if metric in r["scores"] and metric in seen[r["id"]]
+        ]
+        if lost:
+            one = summary(lost, "lost", by=lambda _: "all")["groups"]["all"]
+            title = f"{unit} lost by unseen wordings, mean over {len(lost)} samples of {perspective}"
+            met = verdict(one["mean"] <= most)
+            lines.append([title, f"at most {most:g}", cell(one, digits, len(other)), met])
+    return lines
+
+
+def verdict(met: bool) -> str:
+    return "yes" if met else "**no**"
+
+
+def page(benches: Sequence[Bench], unseen: Sequence[Sequence[str]] = ()) -> str:
+    """The bars, then all tables."""
+    models = {name: sha256 for bench in benches for name, sha256 in bench.weights().items()}
+    if unseen and len(models) > 1:
+        raise SystemExit(f"--wordings is of one editor; these runs are of {', '.join(models)}")
+    text = []
+    for name, sha256 in models.items():
+        text += [f"## Bars: {name}", "", f"Weights with SHA-256 `{sha256[:16]}...`.", ""]
+        held = [line for bench in benches if name in bench.runs for line in bars(bench, name)] + [*unseen]
+        if held:
+            text += [*markdown([["figure", "bar", "measured (95% interval)", "met"], *held]), ""]
+    for bench in benches:
+        for perspective, (_, metrics) in TABLES.items():
+            runs = bench.part(perspective)
+            if not any(runs.values()):
+                continue
+            text += [f"## {perspective.capitalize()}", ""]
+            text += [f"Dataset `{bench.dataset.name}`, digest `{bench.dataset.digest[:16]}...`.", ""]
+            for metric, title, digits in metrics:
+                text += [f"### {perspective.capitalize()}: {title}", ""]
+                text += [*table(runs, perspective, metric, digits, bench.trained(perspective)), ""]
+    return "\n".join(text).rstrip() + "\n"
+
+
+def put(text: str, path: Path) -> None:
+    """Between the comment lines of a page, else as the whole page."""
+    old = path.read_text(encoding="utf-8") if path.is_file() else ""
+    if BEGIN in old and END in old:
+        text = f"{old.partition(BEGIN)[0]}{BEGIN}\n\n{text}\n{END}{old.partition(END)[2]}"
+    atomic_write(path, text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    making, reading = verbs.add_parser("make"), verbs.add_parser("tables")
+    making.add_argument("datasets", nargs="+", type=Path)
+    making.add_argument("--runs", type=Path, required=True)
+    making.add_argument("--editor", default="compact")
+    reading.add_argument("runs", nargs="+", type=Path)
+    for verb in (making, reading):
+        verb.add_argument("--wordings", type=Path)
+        verb.add_argument("-o", "--output", type=Path)
+    args = parser.parse_args()
+    folders = make(args.datasets, args.runs, args.editor) if args.verb == "make" else args.runs
+    text = page(read(folders), wordings(args.wordings) if args.wordings else ())
+    if args.output:
+        put(text, args.output)
+    else:
+        print(text)
+
+
+if __name__ == "__main__":
+    main()

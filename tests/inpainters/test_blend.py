@@ -88,31 +88,6 @@ def test_poisson_keeps_the_texture_of_the_fill():
     assert joined.mean() == pytest.approx(100, abs=2)
 
 
-def test_the_correction_is_the_solution_of_laplaces_equation():
-    """Dense solve, equation by equation, on a hole that touches the border."""
-    from mie.inpainters.blend import _harmonic
-
-    rng = np.random.default_rng(0)
-    hole = rng.random((9, 11)) < 0.6
-    hole[0, :5] = True
-    values = rng.normal(size=(9, 11, 1)).astype(np.float32)
-    rim = np.zeros_like(hole)
-    places = np.argwhere(hole)
-    index = {tuple(p): k for k, p in enumerate(places)}
-    system, right = np.zeros((len(places), len(places))), np.zeros(len(places))
-    for k, (y, x) in enumerate(places):
-        for v, u in ((y - 1, x), (y + 1, x), (y, x - 1), (y, x + 1)):
-            if not (0 <= v < 9 and 0 <= u < 11):
-                continue
-            system[k, k] += 1
-            if hole[v, u]:
-                system[k, index[v, u]] -= 1
-            else:
-                rim[v, u] = True
-                right[k] += values[v, u, 0]
-    assert _harmonic(values, hole, rim)[hole][:, 0] == pytest.approx(np.linalg.solve(system, right), abs=1e-5)
-
-
 def test_every_family_has_a_blend():
     assert set(BLEND) == set(FAMILIES)
     assert set(BLEND.values()) <= set(KINDS)

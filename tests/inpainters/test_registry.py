@@ -11,7 +11,7 @@ from mie.inpainters import inpainter_names, make_inpainter
 
 
 def test_names():
-    assert inpainter_names() == ["compact", "exemplar", "flux-fill", "navier-stokes", "telea"]
+    assert inpainter_names() == ["compact", "exemplar", "flux-fill", "harmonic", "navier-stokes", "telea"]
 
 
 @pytest.mark.parametrize("name", ["telea", "navier-stokes", "exemplar"])

@@ -57,10 +57,10 @@ def open_compact(argument: str | None, options: Mapping[str, str], family: str) 
 class CompactInpainter:
     """Any size: a window around each hole is filled at its own scale.
 
-    The slow part is between what the network expects and the harmonic fill: their errors differ. Of a hole
-    wider than 160 px it comes from the scale that experts learnt at. The grain is copied from around the hole;
-    where there is no room for that, the network draws it. The dark frame of a view is not tissue: like the
-    hole, it is not looked at.
+    The slow part lies between what the network expects and the harmonic fill: their errors differ. Of a
+    hole wider than 160 px it comes from the scale that experts learnt at. The grain is copied from around the
+    hole; where there is no room for that, the network draws it. The dark frame of a view is not tissue: like
+    the hole, it is not looked at.
     """
 
     def __init__(self, path: Path, family: str) -> None:

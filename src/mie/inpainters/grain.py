@@ -6,6 +6,7 @@ of the image is cut out elsewhere, tile by tile, where the image looks much as t
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -60,14 +61,16 @@ def graft(
 
     `barred` are places that nothing is copied from, the hole among them. None where no place is free.
     """
+    if barred.all():
+        return None
     scale = max(1.0, max(hole.shape) / _WINDOW)
     fast = values - _blurred(values, grain.slow * scale, ~barred)
     energy = _blurred(np.square(fast).mean(2, keepdims=True), _NEAR * scale, ~barred)
     energy = np.log(np.maximum(pulled(np.where(barred[..., None], 0, energy), ~barred), 0) + _QUIET)
+    looks = np.dstack([_blurred(values, grain.likeness * scale, hole | ~barred), _ENERGY * energy])
     if values.shape[2] > 1:  # a photograph: no lettering, no glints
         loud = np.abs(fast).max(2)
         barred = barred | (loud > _LETTERING * np.median(loud[~barred]))
-    looks = np.dstack([_blurred(values, grain.likeness * scale), _ENERGY * energy])
     places = _Places(looks, barred, scale, grain.mirror)
     total, weight = np.zeros_like(values), np.zeros(hole.shape, np.float32)
     for box, share in _tiles(hole, round(grain.tile * scale), round(_FADE * scale)):
@@ -97,7 +100,7 @@ class _Places:
     def like(
         self, box: tuple[slice, slice], part: Mask, rng: np.random.Generator
     ) -> tuple[slice, slice, slice] | None:
-        """A box as large as `box` that looks much like it under `part`, and how its columns are to be read."""
+        """A box as large as `box` that looks much like it under `part`, and in what order its columns are."""
         height, width = part.shape
         y, x = (int(side.start / self._scale) for side in box)
         rows, columns = (max(1, int(side / self._scale)) for side in part.shape)
@@ -132,33 +135,27 @@ class _Places:
 
 
 def _tiles(hole: Mask, side: int, fade: int) -> Iterator[tuple[tuple[slice, slice], _Floats]]:
-    """Boxes of about `side` pixels that cover the hole, and each one's share there, which fades at its rim."""
-    edges = []
-    for axis in (1, 0):
-        at = np.flatnonzero(hole.any(axis))
-        first, last = int(at[0]), int(at[-1]) + 1
-        edges.append(np.linspace(first, last, max(1, round((last - first) / side)) + 1).round().astype(int))
-    for top, bottom in zip(edges[0], edges[0][1:], strict=False):
-        for left, right in zip(edges[1], edges[1][1:], strict=False):
-            spans = (
-                (max(0, low - fade), min(length, high + fade), low, high)
-                for low, high, length in ((top, bottom, hole.shape[0]), (left, right, hole.shape[1]))
-            )
-            (y0, y1, *rows), (x0, x1, *columns) = spans
-            box = slice(y0, y1), slice(x0, x1)
-            if hole[box].any():
-                yield box, np.outer(_ramp(y0, y1, *rows, fade), _ramp(x0, x1, *columns, fade))
+    """Boxes of about `side` pixels that cover the hole, and the share of each, which fades at its edges."""
+    rows, columns = (list(_spans(np.asarray(hole.any(axis)), side, fade)) for axis in (1, 0))
+    for row, down in rows:
+        for column, across in columns:
+            if hole[row, column].any():
+                yield (row, column), np.outer(down, across)
 
 
-def _ramp(start: int, stop: int, low: int, high: int, fade: int) -> _Floats:
-    at = np.arange(start, stop, dtype=np.float32) + np.float32(0.5)
-    return np.clip(np.minimum(at - low + fade, high - at + fade) / (2 * fade), 0, 1)
+def _spans(inside: Mask, side: int, fade: int) -> Iterator[tuple[slice, _Floats]]:
+    """The same along one axis, where `inside` says which rows (or columns) hold some of the hole."""
+    first, last = np.flatnonzero(inside)[[0, -1]]
+    edges = np.linspace(first, last + 1, max(1, round((last + 1 - first) / side)) + 1).round().astype(int)
+    for low, high in itertools.pairwise(edges):
+        at = np.arange(max(0, low - fade), min(len(inside), high + fade))
+        middle = at + np.float32(0.5)
+        share = np.clip(np.minimum(middle - low + fade, high - middle + fade) / (2 * fade), 0, 1)
+        yield slice(int(at[0]), int(at[-1]) + 1), share.astype(np.float32)
 
 
-def _blurred(values: _Floats, sigma: float, known: Mask | None = None) -> _Floats:
-    """A Gaussian mean of `(H, W, C)`; of the `known` pixels only, where given."""
-    if known is None:
-        return np.atleast_3d(cv2.GaussianBlur(values, (0, 0), sigma)).astype(np.float32)
+def _blurred(values: _Floats, sigma: float, known: Mask) -> _Floats:
+    """A Gaussian mean of the known pixels of `(H, W, C)`."""
     both = np.dstack([values * known[..., None], known.astype(np.float32)])
     both = cv2.GaussianBlur(both, (0, 0), sigma, borderType=cv2.BORDER_REFLECT_101)
     return np.asarray(both[..., :-1] / np.maximum(both[..., -1:], 1e-3), np.float32)

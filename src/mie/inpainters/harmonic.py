@@ -29,7 +29,7 @@ _NEIGHBOURS: Final = (
 
 
 class Harmonic:
-    """The grey levels of the outline, averaged along it, run smoothly through the hole; no seed, no texture."""
+    """The outline's grey levels, averaged along it, run smoothly through the hole; no seed, no texture."""
 
     name = "harmonic"
     weights = None

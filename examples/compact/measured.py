@@ -11,11 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 import mie
 from mie import metrics
-from mie.analysis.bootstrap import LEVEL, REPLICATES
 from mie.analysis.scores import read_score_table
 from mie.editors.registry import open_editor
 from mie.images.read import read_picture
@@ -153,33 +150,3 @@ def add_gains(records: Sequence[Record], identity: Sequence[Record]) -> None:
         now, start = record["scores"], before.get(record["id"], {})
         both = [metric for metric in ("psnr", "ssim") if metric in now and metric in start]
         record["scores"] = {**now, **{f"gain_{metric}": now[metric] - start[metric] for metric in both}}
-
-
-def spread(
-    records: Sequence[Record], metric: str, by: Callable[[Mapping[str, Any]], str]
-) -> dict[str, float | None]:
-    """The 95% interval of a mean over groups, patients drawn among those who are in the same groups.
-
-    Drawn from all patients, as `summary` does it, groups of few patients are often missed, and with them
-    their values: the interval is then of another mean. A group of one patient adds no spread here.
-    """
-    scored = [record for record in records if metric in record["scores"]]
-    names = sorted({by(record) for record in scored})
-    tally: dict[str, np.ndarray] = {}  # patient -> sums and sizes of each group, (2, K)
-    for record in scored:
-        cells = tally.setdefault(record["patient"], np.zeros((2, len(names))))
-        cells[:, names.index(by(record))] += record["scores"][metric], 1
-    kinds: dict[bytes, list[np.ndarray]] = {}
-    for cells in tally.values():
-        kinds.setdefault((cells[1] > 0).tobytes(), []).append(cells)
-    if all(len(alike) < 2 for alike in kinds.values()):
-        return {"low": None, "high": None}
-    draw = np.random.default_rng(0)
-    sums = np.zeros((REPLICATES, 2, len(names)))
-    for alike in kinds.values():
-        drawn = draw.integers(0, len(alike), (REPLICATES, len(alike)))
-        times = np.stack([np.bincount(row, minlength=len(alike)) for row in drawn])
-        sums += np.einsum("np,pck->nck", times, np.stack(alike))
-    means = (sums[:, 0] / sums[:, 1]).mean(1)
-    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return {"low": float(low), "high": float(high)}

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from measured import spread
 from torch import Tensor
 
 from mie.editors.compact.editing import edit_all
@@ -68,7 +67,7 @@ def compare(rows: Sequence[tuple[Pack, Row]], exact: Edit, rounded: Edit) -> lis
         columns = {
             "float": summary([a for a, _ in pairs], metric, by=by)["macro"],
             "int8": summary([b for _, b in pairs], metric, by=by)["macro"],
-            "lost": summary(lost, "lost", by=by)["macro"] | spread(lost, "lost", by),
+            "lost": summary(lost, "lost", by=by)["macro"],
         }
         unscored = sum(metric in a["scores"] for records in both for a in records) - 2 * len(pairs)
         largest = max((abs(one["scores"]["lost"]) for one in lost), default=0.0)

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from measured import GROUPS, Bench, Record, make, read, spread
+from measured import GROUPS, Bench, Record, make, read
 
 from mie.images.files import atomic_write
 from mie.protocols.miedb_sample import PSNR_CAP
@@ -88,7 +88,7 @@ def mean(records: Sequence[Record], metric: str, digits: int, over: Any = None) 
     found = summary(records, metric, by=over or (lambda _: "all"))
     one = found["groups"].get("all")
     if over and found["groups"]:
-        one = {"mean": found["macro"]["mean"], "rows": found["rows"], **spread(records, metric, over)}
+        one = {**found["macro"], "rows": found["rows"]}
     return cell(one, digits, len(records))
 
 

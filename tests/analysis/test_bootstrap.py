@@ -5,6 +5,7 @@ import pytest
 from scipy import stats
 
 from mie.analysis import bootstrap_mean, bootstrap_means
+from mie.analysis.bootstrap import bootstrap_macro
 
 
 def by_hand(values, clusters, n, seed):
@@ -93,3 +94,16 @@ def test_95_percent_cover_the_truth_only_when_patients_stay_together():
         apart += low <= 3 <= high
     assert 0.88 <= together / 200 <= 0.99
     assert apart / 200 < 0.8
+
+
+def test_the_interval_of_a_mean_over_strata_is_of_that_mean():
+    """One large stratum and many of one cluster each, which draws from all clusters would often miss."""
+    values = [0.9 + 0.1 * (n % 2) for n in range(40)] + [0.1] * 4
+    strata = ["large"] * 40 + [f"small{n}" for n in range(4)]
+    low, high = bootstrap_macro(values, strata, range(44))
+    alone = bootstrap_mean(values[:40])
+    assert [low, high] == pytest.approx([(bound + 4 * 0.1) / 5 for bound in alone], abs=1e-3)
+    # The same clusters in two strata: what they add to both goes up and down together.
+    twice = bootstrap_macro(values[:40] * 2, ["a"] * 40 + ["b"] * 40, [*range(40), *range(40)])
+    assert twice == pytest.approx(alone, abs=1e-3)
+    assert np.isnan(bootstrap_macro(values[40:], strata[40:], range(4))).all()

@@ -22,7 +22,6 @@ pytest.importorskip("transformers", reason="training needs the extra `models`")
 
 import torch
 
-from mie.analysis.bootstrap import bootstrap_mean
 from mie.editors.compact.weights import load_weights
 from mie.records import Sample
 from mie.store.dataset import Dataset
@@ -181,22 +180,6 @@ def test_bars_are_of_what_was_trained_on(
     assert found["noise, dB gained"][1:] == ["4.00; SSIM +0.100", "yes"]
     assert found["streaks, dB gained"][2] == "**no**"
     assert len(found) == 5
-
-
-def test_the_interval_of_a_mean_over_groups_is_of_that_mean(tables: ModuleType) -> None:
-    """One large group and many of one patient each, which draws from all patients would often miss."""
-    records = [record(n, "perception", {"dice": 0.9 + 0.1 * (n % 2)}, source="large") for n in range(40)]
-    records += [record(100 + n, "perception", {"dice": 0.1}, source=f"small{n}") for n in range(4)]
-    found = tables.spread(records, "dice", lambda r: r["source"])
-    alone = bootstrap_mean([r["scores"]["dice"] for r in records[:40]])
-    expected = [(bound + 4 * 0.1) / 5 for bound in alone]
-    assert [found["low"], found["high"]] == pytest.approx(expected, abs=1e-3)
-    # The same patients in two groups: what they add to both goes up and down together.
-    twice = records[:40] + [{**r, "id": f"x{r['id']}", "source": "again"} for r in records[:40]]
-    assert list(tables.spread(twice, "dice", lambda r: r["source"]).values()) == pytest.approx(
-        alone, abs=1e-3
-    )
-    assert tables.spread(records[40:], "dice", lambda r: r["source"]) == {"low": None, "high": None}
 
 
 def test_unseen_wordings_are_held_against_seen_ones(tables: ModuleType, tmp_path: Path) -> None:

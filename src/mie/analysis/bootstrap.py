@@ -59,25 +59,30 @@ def bootstrap_macro(
 ) -> Interval:
     """The 95% interval of the mean over strata of the means of `values`, `(N,)`; whole clusters are drawn.
 
-    A stratum that a replicate draws nothing of is left out of its mean.
+    Each among those that lie in the same strata. Drawn from all, strata of few clusters would often be
+    missed, and the interval would be that of another mean. A stratum of one cluster adds no spread; where
+    all are such, (nan, nan).
     """
     found = np.asarray(values, np.float64)
     _, stratum = np.unique(np.asarray(strata), return_inverse=True)
     names, cluster = np.unique(np.asarray(clusters), return_inverse=True)
     count, kinds = len(names), int(stratum.max(initial=-1)) + 1
-    if count < 2:
-        return (np.nan, np.nan)
     place = cluster * kinds + stratum
     sums = np.bincount(place, weights=found, minlength=count * kinds).reshape(count, kinds)
     sizes = np.bincount(place, minlength=count * kinds).reshape(count, kinds).astype(np.float64)
+    alike: dict[bytes, list[int]] = {}
+    for at, size in enumerate(sizes):
+        alike.setdefault((size > 0).tobytes(), []).append(at)
+    if all(len(some) < 2 for some in alike.values()):
+        return (np.nan, np.nan)
     draw = np.random.default_rng(seed)
-    means = np.empty(n)
-    for at in range(n):
-        times = np.bincount(draw.integers(0, count, count), minlength=count).astype(np.float64)
-        drawn = times @ sizes
-        there = drawn > 0
-        means[at] = ((times @ sums)[there] / drawn[there]).mean()
-    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    total, drawn = np.zeros((n, kinds)), np.zeros((n, kinds))
+    for some in alike.values():
+        chosen = draw.integers(0, len(some), (n, len(some)))
+        times = np.stack([np.bincount(row, minlength=len(some)) for row in chosen]).astype(np.float64)
+        total += times @ sums[some]
+        drawn += times @ sizes[some]
+    low, high = np.quantile((total / drawn).mean(1), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
 
 

@@ -149,5 +149,10 @@ def test_macro_interval_by_hand():
     one = np.zeros(4)
     assert bootstrap_macro(values, one, clusters) == pytest.approx(bootstrap_mean(values, clusters))
     low, high = bootstrap_macro([1, 1, 5, 5], ["a", "a", "b", "b"], [0, 1, 2, 3])
-    assert (low, high) == (1, 5)  # a replicate may miss a stratum altogether
+    assert (low, high) == (3, 3)  # no replicate misses a stratum
+    # Two clusters that lie in both strata and one in the first alone, which is always drawn: by hand.
+    values, strata, clusters = [0, 4, 8, 8, 2], list("aabba"), [0, 1, 0, 1, 2]
+    low, high = bootstrap_macro(values, strata, clusters)
+    assert (low, high) == pytest.approx(((2 / 3 + 8) / 2, (10 / 3 + 8) / 2))
     assert np.isnan(bootstrap_macro([1.0], ["a"], [0])).all()
+    assert np.isnan(bootstrap_macro([1.0, 3.0], ["a", "b"], [0, 1])).all()

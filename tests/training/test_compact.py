@@ -11,7 +11,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -26,6 +25,7 @@ from typer.testing import CliRunner
 
 from mie.cli import app
 from mie.editors.compact import inference
+from mie.editors.compact.network import Heads
 from mie.editors.compact.weights import load_network
 from mie.errors import ConfigError, MieError
 from mie.training import compact
@@ -174,7 +174,7 @@ def test_the_loss_is_lowest_for_what_was_wanted(trainee: compact.Compact) -> Non
         overlay[:p] = sure * (2 * views.overlay - 1)
         residual = torch.zeros_like(views.image)
         residual[p:] = mended * (views.goal - views.image[p:])
-        heads = SimpleNamespace(
+        heads = Heads(
             overlay=overlay,
             residual=residual,
             perspective=sure * torch.eye(3)[views.perspective],
@@ -200,7 +200,7 @@ def test_each_head_is_still_where_the_other_works(trainee: compact.Compact) -> N
             "presence": torch.zeros(len(views.image)),
         }
         heads[head].requires_grad_()
-        compact._sum(views, SimpleNamespace(**heads))[0].backward()
+        compact._sum(views, Heads(**heads))[0].backward()
         return heads[head].grad
 
     assert (slopes("overlay")[p:] > 0).all(), "downwards: nothing is painted on a restoration"
@@ -371,7 +371,7 @@ def test_every_head_learns_from_modifications(tmp_path: Path, monkeypatch: pytes
 
     def loss(sure: float, drawn: float, beside: float = 0.0) -> float:
         residual = drawn * (views.goal - views.image) * views.area + beside * (1 - views.area)
-        heads = SimpleNamespace(
+        heads = Heads(
             overlay=torch.full_like(views.image, -20.0),
             residual=residual,
             perspective=20 * torch.eye(3)[views.perspective],

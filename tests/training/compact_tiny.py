@@ -1,11 +1,12 @@
 """A pack of a dozen small pictures and a compact editor narrow enough to train on a CPU in a test.
 
 Run by the tests in a process of its own: `compact_tiny.py PACK OUT` trains, and with `KILL_AT=n` in the
-environment kills itself, as `kill -9` would, in the middle of step n.
+environment kills itself, as `kill -9` would, in the middle of step n. `CHANGES` is JSON for `compact_config`.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -175,5 +176,6 @@ def use_small_views() -> None:
 if __name__ == "__main__":
     use_small_views()
     compact.TextEncoder = Encoder  # type: ignore[misc, assignment]
-    trained = train(compact_config(Path(sys.argv[1])), Path(sys.argv[2]), device="cpu")
+    changes = json.loads(os.environ.get("CHANGES", "{}"))
+    trained = train(compact_config(Path(sys.argv[1]), **changes), Path(sys.argv[2]), device="cpu")
     sys.exit(0 if trained.complete else 3)

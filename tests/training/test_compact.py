@@ -11,7 +11,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import cv2
 import numpy as np
@@ -26,9 +26,11 @@ from typer.testing import CliRunner
 
 from mie.cli import app
 from mie.editors.compact import inference
+from mie.editors.compact.network import Heads
 from mie.editors.compact.weights import load_network
 from mie.errors import ConfigError, MieError
 from mie.training import compact
+from mie.training.compact_data import Views
 from mie.training.config import read_config
 from mie.training.journal import read_log
 from mie.training.loop import train
@@ -60,13 +62,24 @@ def trainee(pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> comp
     return made
 
 
-def sitting(pack: Path, out: Path, kill_at: int | None = None) -> subprocess.CompletedProcess[str]:
+# All three perspectives, transformation by a mender.
+MENDER = {
+    "batch": 6,
+    "data": {"shares": {"perception": 2, "transformation": 2, "modification": 2}, "holes": 0.5},
+    "model": {"mender": [8, 8, 8, 16], "dropout": 0.1},
+}
+
+
+def sitting(
+    pack: Path, out: Path, kill_at: int | None = None, changes: dict | None = None
+) -> subprocess.CompletedProcess[str]:
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
         "MIE_CACHE": str(out.parent / "cache"),
         "KILL_AT": str(kill_at),
+        "CHANGES": json.dumps(changes or {}),
     }
     command = [sys.executable, compact_tiny.__file__, str(pack), str(out)]
     return subprocess.run(command, env=environment, capture_output=True, text=True)
@@ -81,19 +94,34 @@ def whole(pack: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.fixture(scope="module")
+def mending(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same of all three perspectives with a mender; beside its pack."""
+    folder = tmp_path_factory.mktemp("mending")
+    write_pack(folder / "pack", changed_pack())
+    done = sitting(folder / "pack", folder / "out", changes=MENDER)
+    assert done.returncode == 0, done.stderr
+    return folder / "out"
+
+
 def digests(out: Path) -> dict[str, str]:
     files = [out / "weights.safetensors", *(out / "checkpoints/step-000004").glob("*.safetensors")]
     assert len(files) == 4
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
+@pytest.mark.parametrize("kind", ["whole", "mending"])
 def test_killed_in_the_middle_and_resumed_it_ends_with_the_same_weights(
-    pack: Path, whole: Path, tmp_path: Path
+    pack: Path, tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
+    whole: Path = request.getfixturevalue(kind)
+    changes = None
+    if kind == "mending":
+        pack, changes = whole.parent / "pack", MENDER
     out = tmp_path / "out"
-    assert sitting(pack, out, kill_at=3).returncode == -9
+    assert sitting(pack, out, 3, changes).returncode == -9
     assert not (out / "weights.safetensors").exists()
-    done = sitting(pack, out)
+    done = sitting(pack, out, changes=changes)
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in (out / "log.jsonl").open()]
     assert [line["step"] for line in lines if line["event"] == "resume"] == [3]
@@ -122,6 +150,108 @@ def test_the_folder_says_what_was_trained(pack: Path, whole: Path) -> None:
     assert meta["config"]["seed"] == 5
     assert meta["config"]["data"]["packs"] == ["pack"], "a name, not a path of this machine"
     assert str(pack.parent) not in json.dumps(meta)
+
+
+def test_a_mender_is_trained_validated_and_put_to_work(
+    mending: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = list(read_log(mending / "log.jsonl"))
+    parts = {"loss", "overlay", "restoration", "gate", "change", "texture", "perspective", "presence"}
+    for line in lines:
+        if line["event"] == "train":
+            assert parts <= line.keys()
+            assert all(np.isfinite(line[name]) for name in parts)
+    figures = [line["figures"] for line in lines if line["event"] == "validation"][-1]
+    assert {"dice_macro", "gain_db", "change_gain_db"} <= figures.keys()
+    network, _ = load_network(mending / "weights.safetensors")
+    assert network.config.mender == (8, 8, 8, 16)
+    assert network.mender.leave.weight.any(), "zero at first"
+    tokens, mask = Words().encode(["Remove the noise"])
+    assert network.mend(torch.rand(1, 3, 64, 64), tokens.float(), mask).any()
+    monkeypatch.setattr(inference, "TextEncoder", Words)
+    cv2.imwrite(str(tmp_path / "in.png"), crop(0, 75, 110))
+    editor = f"compact:{mending / 'weights.safetensors'},precision=fp32,device=cpu"
+    command = ["edit", str(tmp_path / "in.png"), "Remove the noise", "-e", editor]
+    done = CliRunner().invoke(app, [*command, "-o", str(tmp_path / "out.png")])
+    assert done.exit_code == 0, done.output
+
+
+def split(views: Views, seen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of a row each, those of the network and those of the mender."""
+    p, m = len(views.overlay), len(views.area)
+    return torch.cat([seen[:p], seen[len(seen) - m :]]), seen[p : len(seen) - m]
+
+
+def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> compact.Compact:
+    """A trainee of all three kinds of rows, ready to be asked for losses."""
+    write_pack(tmp_path / "pack", changed_pack())
+    monkeypatch.setenv("MIE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(compact, "TextEncoder", Encoder)
+    monkeypatch.setattr("mie.training.compact_data.SIDE", compact_tiny.SMALL)
+    monkeypatch.setattr("mie.training.compact_data.LARGE", 2 * compact_tiny.SMALL)
+    made = compact.Compact(compact_config(tmp_path / "pack", **changes))
+    made.check()
+    made.prepare(torch.device("cpu"))
+    return made
+
+
+def test_each_network_sees_its_own_rows_and_is_judged_by_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sum is that of one network that gives the same maps, but for the rows that keep still no more."""
+    made = prepared(tmp_path, monkeypatch, **MENDER)
+    batch = made.batch(0, 0, 1)
+    views = made.pool.views(batch, batch["seed"])
+    seen = {}
+    torch.manual_seed(0)
+    one = Heads(
+        overlay=torch.randn_like(views.image),
+        residual=0.1 * torch.randn_like(views.image),
+        perspective=torch.randn(6, 3),
+        presence=torch.randn(6),
+        change=torch.randn(6, 1, *views.image.shape[2:]),
+    )
+
+    def model(image, tokens, mask, hole, mend):
+        seen.update(image=image, tokens=tokens, hole=hole, mend=mend)
+        heads = {name: split(views, head) for name, head in one.known().items()}
+        both = {name: ours for name, (ours, _) in heads.items()}
+        both["perspective"] = torch.cat(heads["perspective"])
+        return Heads(**both, mended=heads["residual"][1])
+
+    loss, parts = made.loss(model, batch, 0)
+    main, mended = split(views, views.image)
+    assert torch.equal(seen["image"], main)
+    assert torch.equal(seen["mend"][0], mended)
+    tokens = made.tokens[views.prompt].float()
+    assert torch.equal(seen["tokens"], split(views, tokens)[0])
+    assert torch.equal(seen["mend"][1], split(views, tokens)[1])
+    assert torch.equal(seen["hole"], split(views, views.hole)[0])
+    whole, wanted = compact._sum(views, one, made.texture, made.shape.texture)
+    assert {name: float(part) for name, part in parts.items()} == pytest.approx(
+        {name: float(part) for name, part in wanted.items()}
+    )
+    closed = [torch.nn.functional.softplus(some).mean() for some in (one.overlay[2:], one.overlay[4:])]
+    assert loss.item() == pytest.approx((whole - 0.1 * closed[0] + 0.1 * closed[1]).item(), abs=1e-5)
+
+
+def test_a_mender_alone_and_a_mender_with_nothing_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = {**MENDER, "data": {"shares": {"transformation": 1}}}
+    made = prepared(tmp_path, monkeypatch, **changes)
+    torch.manual_seed(0)
+    net = made.model()
+    loss, parts = made.loss(net, made.batch(0, 0, 1), 0)
+    loss.backward()
+    assert set(parts) == {"restoration", "perspective", "presence"}
+    learns = {name.split(".")[0] for name, p in net.named_parameters() if p.requires_grad}
+    assert learns == {"mender", "reader"}
+    assert net.mender.leave.weight.grad.any()
+    idle = compact.Compact(
+        compact_config(tmp_path / "pack", data={"shares": {"perception": 1}}, model=MENDER["model"])
+    )
+    assert idle.model().mender is None
 
 
 def test_the_weights_work_in_the_editor(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +304,7 @@ def test_the_loss_is_lowest_for_what_was_wanted(trainee: compact.Compact) -> Non
         overlay[:p] = sure * (2 * views.overlay - 1)
         residual = torch.zeros_like(views.image)
         residual[p:] = mended * (views.goal - views.image[p:])
-        heads = SimpleNamespace(
+        heads = Heads(
             overlay=overlay,
             residual=residual,
             perspective=sure * torch.eye(3)[views.perspective],
@@ -200,7 +330,7 @@ def test_each_head_is_still_where_the_other_works(trainee: compact.Compact) -> N
             "presence": torch.zeros(len(views.image)),
         }
         heads[head].requires_grad_()
-        compact._sum(views, SimpleNamespace(**heads))[0].backward()
+        compact._sum(views, Heads(**heads))[0].backward()
         return heads[head].grad
 
     assert (slopes("overlay")[p:] > 0).all(), "downwards: nothing is painted on a restoration"
@@ -371,7 +501,7 @@ def test_every_head_learns_from_modifications(tmp_path: Path, monkeypatch: pytes
 
     def loss(sure: float, drawn: float, beside: float = 0.0) -> float:
         residual = drawn * (views.goal - views.image) * views.area + beside * (1 - views.area)
-        heads = SimpleNamespace(
+        heads = Heads(
             overlay=torch.full_like(views.image, -20.0),
             residual=residual,
             perspective=20 * torch.eye(3)[views.perspective],
@@ -387,9 +517,10 @@ def test_every_head_learns_from_modifications(tmp_path: Path, monkeypatch: pytes
     assert best < loss(20, 1, 0.1)
 
 
-def test_the_cost_of_an_image_is_counted(pack: Path) -> None:
+@pytest.mark.parametrize("mender", [None, [8, 8, 8, 16]])
+def test_the_cost_of_an_image_is_counted(pack: Path, mender: list[int] | None) -> None:
     """Against a count by hand: each convolution's and matrix's products, by hooks, at the same side."""
-    made = compact.Compact(compact_config(pack))
+    made = compact.Compact(compact_config(pack, model={"mender": mender}))
     net, total = made.model().eval(), 0
 
     def count(module: torch.nn.Module, given: tuple, made: torch.Tensor) -> None:
@@ -403,5 +534,10 @@ def test_the_cost_of_an_image_is_counted(pack: Path) -> None:
     tokens, mask = Words().encode(["Remove the noise"])
     with torch.no_grad():
         net(torch.zeros(1, 3, 256, 256), tokens.float(), mask)
+        if mender:
+            alone, total = total, 0
+            net.mend(torch.zeros(1, 3, 256, 256), tokens.float(), mask)
+            assert total < alone
+            total = 0.6 * alone + 0.4 * total
     assert made.flops_per_image == pytest.approx(3 * 2 * total, rel=0.1)
     assert made.flops_per_image >= 3 * 2 * total

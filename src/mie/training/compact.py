@@ -13,6 +13,7 @@ import torch.nn.functional as F  # noqa: N812
 from pydantic import Field
 from torch import Tensor, nn
 
+from mie.editors.compact.mender import Widths
 from mie.editors.compact.network import TEXT_WIDTH, CompactNet, NetConfig
 from mie.editors.compact.text import TOKENS, EmbeddingCache, TextEncoder
 from mie.editors.compact.weights import save_weights
@@ -72,6 +73,9 @@ class ModelConfig(Strict):
     )
     texture: float = Field(0.1, ge=0, description="what the grain of modifications weighs")
     local: bool = Field(False, description="a channel more for the image's local contrast")
+    mender: tuple[Width, Width, Width, Width] | None = Field(
+        None, description="widths of a network for transformation alone"
+    )
 
 
 class Compact(Trainee):
@@ -109,17 +113,25 @@ class Compact(Trainee):
         ]
         seed = self.config.seed
         holes = hole_cases(self._packs, _VALIDATED_HOLES, seed) if self._choices().holes else []
-        self.validation = Validation(rows, self.data.validate_rows, encoder, device, seed, holes)
+        half = self.config.precision == "bf16"
+        self.validation = Validation(rows, self.data.validate_rows, encoder, device, seed, holes, half=half)
 
     def model(self) -> nn.Module:
         net = CompactNet(self._net_config())
+        if net.mender is not None and len(self.data.shares) == 1:
+            net.requires_grad_(False)  # what no row comes through; its values stay
+            net.reader.requires_grad_(True)
+            net.mender.requires_grad_(True)
         if (path := self._trunk()) is not None:
             net.trunk.load_pretrained(torch.load(path, weights_only=True, map_location="cpu"))
         return net
 
     @cached_property
     def flops_per_image(self) -> float:  # type: ignore[override]
-        """Of the network, forward and backward (twice the forward), at a view's side; counted, not run."""
+        """Of the network, forward and backward (twice the forward), at a view's side; counted, not run.
+
+        With a mender a mean over the rows of a batch, each of which one of the two sees.
+        """
         from torch.utils.flop_counter import FlopCounterMode
 
         with torch.device("meta"):
@@ -128,7 +140,12 @@ class Compact(Trainee):
             mask = torch.ones(1, TOKENS, dtype=torch.bool)
             with FlopCounterMode(display=False) as counter:
                 net(image, tokens, mask)
-        return 3.0 * counter.get_total_flops()
+            if net.mender is None:
+                return 3.0 * counter.get_total_flops()
+            with FlopCounterMode(display=False) as mending:
+                net.mend(image, tokens, mask)
+        share = self.data.shares["transformation"] / sum(self.data.shares.values())
+        return 3.0 * ((1 - share) * counter.get_total_flops() + share * mending.get_total_flops())
 
     def batch(self, step: int, rank: int, world: int) -> Any:
         seed = step_seed(self.config.seed, step, rank)
@@ -139,7 +156,13 @@ class Compact(Trainee):
     def loss(self, model: nn.Module, batch: Any, step: int) -> tuple[Tensor, dict[str, Tensor]]:
         views = self.pool.views(batch, batch["seed"])
         hole = (views.hole,) if self._gated() else ()
-        heads = model(views.image, self.tokens[views.prompt].float(), self.token_mask[views.prompt], *hole)
+        given = (views.image, self.tokens[views.prompt].float(), self.token_mask[views.prompt], *hole)
+        if self._mender():
+            start, end = len(views.overlay), len(views.image) - len(views.area)
+            rest = [torch.cat([part[:start], part[end:]]) for part in given]
+            heads = model(*rest, mend=tuple(part[start:end] for part in given[:3]))
+        else:
+            heads = model(*given)
         return _sum(views, heads, self.texture, self.shape.texture)
 
     def validate(self, model: nn.Module) -> dict[str, float | None]:
@@ -162,7 +185,12 @@ class Compact(Trainee):
             dropout=shape.dropout,
             drop_path=shape.drop_path,
             local=shape.local,
+            mender=self._mender(),
         )
+
+    def _mender(self) -> Widths | tuple[()]:
+        """Of a mender that has something to do, the widths."""
+        return self.shape.mender or () if "transformation" in self.data.shares else ()
 
     def _gated(self) -> bool:
         return self._modifies() if self.shape.change is None else self.shape.change
@@ -244,19 +272,26 @@ def stem(source: str) -> str:
 def _sum(
     views: Views, heads: Any, texture: Texture | None = None, grain: float = 0.0
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The weighted sum, and its parts. `grain` is what `texture` weighs."""
+    """The weighted sum, and its parts. `grain` is what `texture` weighs.
+
+    With a mender the heads' rows are those of perception and of modification; only `perspective` has all, the
+    mender's last.
+    """
     p, m = len(views.overlay), len(views.area)
     t = len(views.image) - p - m
     painted = overlay_loss(heads.overlay[:p], views.overlay, views.counted, views.asked, views.smooth)
-    residual = heads.residual
+    residual, perspective = heads.residual, views.perspective
+    if heads.mended is not None:
+        residual = torch.cat([residual[:p], heads.mended, residual[p:]])
+        perspective = torch.cat([perspective[:p], perspective[p + t :], perspective[p : p + t]])
     flat = views.grey[:, None, None, None]
     residual = torch.where(flat, residual.mean(1, keepdim=True).expand_as(residual), residual)
     made = views.image[p:] + residual[p:]
     mended = restoration_loss(made[:t], views.goal[:t])
     # Each head stays still where the other works.
     still = heads.residual[:p].abs().mean() if p else painted.new_zeros(())
-    closed = F.softplus(heads.overlay[p:]).mean() if p < len(views.image) else painted.new_zeros(())
-    kind = F.cross_entropy(heads.perspective, views.perspective)
+    closed = F.softplus(heads.overlay[p:]).mean() if p < len(heads.overlay) else painted.new_zeros(())
+    kind = F.cross_entropy(heads.perspective, perspective)
     there = painted.new_zeros(())
     if p:
         there = F.binary_cross_entropy_with_logits(heads.presence[:p], views.present)

@@ -62,12 +62,14 @@ class Validation:
         device: torch.device,
         seed: int,
         more: Sequence[Case] = (),
+        *,
+        half: bool = False,
     ) -> None:
         rng = np.random.default_rng(seed)
         chosen = sorted(rng.permutation(len(rows))[:count])
         self.cases = [make_case(*rows[i], seen=at % 2 == 0, rng=rng) for at, i in enumerate(chosen)]
         self.cases += more
-        self.encoder, self.device = encoder, device
+        self.encoder, self.device, self.half = encoder, device, half
 
     def figures(self, model: nn.Module) -> dict[str, float | None]:
         """DICE and decibels gained over the input, as means over groups, and what unseen wordings cost.
@@ -127,8 +129,7 @@ class Validation:
         return np.vstack([np.hstack(rows[k : k + 4]) for k in range(0, len(rows), 4)])
 
     def _outputs(self, model: nn.Module, cases: Sequence[Case]) -> list[Pixels]:
-        # The loop has set the model's precision already.
-        inference = Inference(cast(CompactNet, model), self.encoder, self.device, half=False)
+        inference = Inference(cast(CompactNet, model), self.encoder, self.device, self.half)
         made: list[Pixels] = []
         for start in range(0, len(cases), _BATCH):
             requests = [Request(case.image, case.wording.prompt) for case in cases[start : start + _BATCH]]

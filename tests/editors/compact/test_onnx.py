@@ -1,6 +1,7 @@
 """The network as ONNX gives what torch gives."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,11 +19,19 @@ from mie.errors import ConfigError, MieError  # noqa: E402
 from tests.conftest import crop  # noqa: E402
 from tests.editors.compact import tiny  # noqa: E402
 
+SHAPES = {
+    "first": (tiny.CONFIG, None),
+    "change": (tiny.CHANGE, None),
+    "mender": (tiny.MENDER, "transformation"),
+    "mender at rest": (replace(tiny.CONFIG, mender=(8, 8, 8, 8)), "perception"),
+}
 
-@pytest.fixture(scope="module", params=[tiny.CONFIG, tiny.CHANGE], ids=["first", "change"])
+
+@pytest.fixture(scope="module", params=SHAPES.values(), ids=SHAPES)
 def exported(tmp_path_factory, request):
     folder = tmp_path_factory.mktemp("onnx")
-    path = tiny.weights(folder / "w.safetensors", config=request.param)
+    config, perspective = request.param
+    path = tiny.weights(folder / "w.safetensors", perspective, config=config)
     done = CliRunner().invoke(
         app, ["export-model", "-e", f"compact:{path}", "-o", str(folder / "m.onnx"), "--json"]
     )
@@ -50,6 +59,9 @@ def test_a_real_image_of_another_shape(exported):
         given["hole"] = (torch.arange(160) < 70).float().expand(1, 1, 96, 160).clone()
     with torch.inference_mode():
         wanted = net(*given.values()).known()
+        if net.config.mender and wanted["perspective"].argmax() == tiny.PERSPECTIVES["transformation"]:
+            assert (wanted["residual"] - net.mend(image, tokens.float(), mask)).abs().max() > 1e-2
+            wanted["residual"] = net.mend(image, tokens.float(), mask)
     session = onnxruntime.InferenceSession(path)
     assert [one.name for one in session.get_outputs()] == list(wanted)
     found = session.run(None, {name: value.numpy() for name, value in given.items()})

@@ -37,7 +37,7 @@ def test_no_weight_is_off_by_more_than_half_a_step(rows, factor):
     assert (scale.float() <= exact * (1 + 2**-10) + 6e-8).all()
 
 
-@pytest.mark.parametrize("config", [tiny.CONFIG, tiny.CHANGE], ids=["first", "change"])
+@pytest.mark.parametrize("config", [tiny.CONFIG, tiny.CHANGE, tiny.MENDER], ids=["first", "change", "mender"])
 def test_a_network_comes_back(tmp_path, config):
     path = tmp_path / "w.safetensors"
     net = tiny.network("perception", config=config)
@@ -118,8 +118,8 @@ def test_another_architecture_is_refused_by_name_and_shape(tmp_path):
 
 def test_a_file_from_before_a_field_loads_and_one_from_after_does_not(tmp_path, monkeypatch):
     net, path = tiny.network(), tmp_path / "w"
-    whole = NetConfig.as_json
-    monkeypatch.setattr(NetConfig, "as_json", lambda c: {k: v for k, v in whole(c).items() if k != "change"})
+    whole, later = NetConfig.as_json, ("change", "mender")
+    monkeypatch.setattr(NetConfig, "as_json", lambda c: {k: v for k, v in whole(c).items() if k not in later})
     save_weights(path, net.state_dict(), net.config)
     monkeypatch.setattr(NetConfig, "as_json", whole)
     assert load_network(path)[0].config == net.config

@@ -77,7 +77,7 @@ def _average_mirrored(
             mean = Maps(
                 np.float32(0.5) * (maps.overlay + other.overlay[..., ::-1]),
                 np.float32(0.5) * (maps.residual + other.residual[..., ::-1]),
-                (maps.presence + other.presence) / 2,
+                _presence((maps, other)),
                 maps.change,
             )
             seen[at][number] = (view, mean)
@@ -94,12 +94,14 @@ def _edited(image: Pixels, asked: Asked, seen: Sequence[tuple[View, Maps]]) -> E
     if not seen:
         meta |= {"confidence": 0.0, "note": "the instruction was not understood; the image is unchanged"}
         return Edited(image, meta)
-    presence = float(np.mean([maps.presence for _, maps in seen]))
+    presence = _presence([maps for _, maps in seen])
     composed = _composed(image, asked.perspective, seen)
     share = float(composed.changed.mean())
-    meta |= {"views": [list(view.size) for view, _ in seen], "presence": round(presence, 4)}
+    meta["views"] = [list(view.size) for view, _ in seen]
+    if presence is not None:
+        meta["presence"] = round(presence, 4)
     confidence = asked.probability
-    if asked.perspective == "perception":
+    if asked.perspective == "perception" and presence is not None:
         confidence *= presence * composed.certainty
         meta["painted"] = round(share, 6)
         if share == 0:
@@ -124,6 +126,12 @@ def _composed(image: Pixels, perspective: str, seen: Sequence[tuple[View, Maps]]
         return restored(image, residual)
     gate = None if maps.change is None else expit(back(maps.change, view.size, (height, width)))
     return modified(image, residual, gate, find_hole(image))
+
+
+def _presence(seen: Sequence[Maps]) -> float | None:
+    """The mean over the views; None of a mender."""
+    found = [maps.presence for maps in seen if maps.presence is not None]
+    return float(np.mean(found)) if found else None
 
 
 def _probability(seen: Sequence[tuple[View, Maps]], colour: int, size: tuple[int, int]) -> Values:

@@ -34,9 +34,9 @@ class Asked(NamedTuple):
 class Maps(NamedTuple):
     """What the network says of one image, at the size that it saw."""
 
-    overlay: Values  # (3, H, W) logits
+    overlay: Values  # (3, H, W) logits; (0, H, W) of a mender, which only says what to add
     residual: Values  # (3, H, W)
-    presence: float  # probability that what is asked for is in the image
+    presence: float | None = None  # probability that what is asked for is in the image; None of a mender
     change: Values | None = None  # (H, W) logits; None where the network has no such gate
 
 
@@ -73,23 +73,32 @@ class Inference:
     def run(self, images: Sequence[Pixels], asked: Sequence[Asked]) -> list[Maps]:
         """Images `(H, W, 3)` of one size, whose sides are multiples of 32, each with its instruction.
 
-        For a modification the network is also told where the image has a white hole.
+        For a modification the network is also told where the image has a white hole. A transformation is the
+        mender's alone, where there is one.
         """
+        menders = [bool(self._network.config.mender) and one.perspective == "transformation" for one in asked]
         # A CPU gains nothing from a batch, and one by one gives the same bits whatever the neighbours are.
-        step = 1 if self.device.type == "cpu" else len(images)
-        found: list[Maps] = []
-        for start in range(0, len(images), step):
-            found += self._run(images[start : start + step], asked[start : start + step])
-        return found
+        if self.device.type == "cpu":
+            groups = [[at] for at in range(len(images))]
+        else:
+            groups = [[at for at, one in enumerate(menders) if one == kind] for kind in (False, True)]
+        found: dict[int, Maps] = {}
+        for group in filter(None, groups):
+            maps = self._run([images[at] for at in group], [asked[at] for at in group], menders[group[0]])
+            found.update(zip(group, maps, strict=True))
+        return [found[at] for at in range(len(images))]
 
     @torch.inference_mode()
-    def _run(self, images: Sequence[Pixels], asked: Sequence[Asked]) -> list[Maps]:
+    def _run(self, images: Sequence[Pixels], asked: Sequence[Asked], mender: bool) -> list[Maps]:
         # (B, H, W, 3) seen as (B, 3, H, W) is what channels_last means: nothing is moved.
         batch = torch.from_numpy(np.stack(images)).to(self.device).permute(0, 3, 1, 2).float() / 255
         tokens = torch.cat([one.tokens for one in asked]).float()
         mask = torch.cat([one.mask for one in asked])
-        holes = self._holes(images, asked) if self._network.config.change else None
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.half):
+            if mender:
+                added = self._network.mend(batch, tokens, mask).float().cpu().numpy()
+                return [Maps(one[:0], one) for one in added]
+            holes = self._holes(images, asked) if self._network.config.change else None
             heads = self._network(batch, tokens, mask, holes)
         overlay, residual = (t.float().cpu().numpy() for t in (heads.overlay, heads.residual))
         presence = heads.presence.float().sigmoid().tolist()

@@ -9,6 +9,8 @@ the query. So "the liver in red and the kidneys in blue" is understood in the te
 With `change`, a query more says where a modification changes the image, in the same embedding, so that what
 perception knows of lesions is known here too; and a white hole comes as a channel of its own. With `detail`,
 the correction has a branch at full resolution. With `local`, the image's local contrast is a channel more.
+With `mender`, a network of its own corrects the image where an instruction asks for a transformation. Both
+have the reader in common: by the text it is known what is asked for, so at use one of the two runs.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from torch import Tensor, nn
 
 from mie.editors.compact.contrast import local_contrast
 from mie.editors.compact.layers import Attention, Block, Detail, attend
+from mie.editors.compact.mender import Mender
 from mie.networks.continued import continued
 from mie.networks.trunk import TAPS, Trunk
 from mie.vocabulary import COLOURS, PERSPECTIVES
@@ -50,6 +53,7 @@ class NetConfig:
     dropout: float = 0.0  # of features at strides 8 and 16, in training
     drop_path: float = 0.0  # of whole blocks there, per image, in training
     local: bool = False  # a channel more: the image's local contrast
+    mender: tuple[int, int, int, int] | tuple[()] = ()  # its widths at strides 2, 4, 8 and 16; empty: none
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -63,9 +67,10 @@ class NetConfig:
 class Heads(NamedTuple):
     overlay: Tensor  # (B, 3, H, W) logits: is this pixel painted red, green, blue
     residual: Tensor  # (B, 3, H, W) what to add to the image in [0, 1]
-    perspective: Tensor  # (B, 3) logits, from the text alone
+    perspective: Tensor  # (B, 3) logits, from the text alone; (B + T, 3) with T rows for the mender
     presence: Tensor  # (B,) logit: what is asked for is in this image
     change: Tensor | None = None  # (B, 1, H, W) logits: is this pixel modified
+    mended: Tensor | None = None  # (T, 3, H, W) what the mender adds to its own rows
 
     def known(self) -> dict[str, Tensor]:
         """The heads that this network has, by name."""
@@ -112,14 +117,43 @@ class CompactNet(nn.Module):
         nn.init.zeros_(self.residual.weight)
         assert self.residual.bias is not None  # noqa: S101
         nn.init.zeros_(self.residual.bias)
+        self.mender = Mender(config.mender, text, config.heads) if config.mender else None
 
-    def forward(self, image: Tensor, tokens: Tensor, token_mask: Tensor, hole: Tensor | None = None) -> Heads:
+    def forward(
+        self,
+        image: Tensor,
+        tokens: Tensor,
+        token_mask: Tensor,
+        hole: Tensor | None = None,
+        mend: tuple[Tensor, Tensor, Tensor] | None = None,
+    ) -> Heads:
         """`image (B, 3, H, W)` in [0, 1], `hole (B, 1, H, W)` 1 inside; only with `change` is it looked at.
 
         The hole is filled smoothly before anything looks at the image; the residual leads from the image as
-        it was given.
+        it was given. `mend` is image, tokens and mask of T other rows, which the mender alone sees; training
+        needs all in one pass. There may be no rows but those.
         """
-        read = self.reader(tokens, token_mask)
+        if mend is None:
+            return self._heads(image, self.reader(tokens, token_mask), token_mask, hole)
+        given, words, real = mend
+        read = self.reader(torch.cat([tokens, words]), torch.cat([token_mask, real]))
+        rows = len(image)
+        mended = self._mended(given, Reading(*(part[rows:] for part in read)), real)
+        if not rows:
+            return Heads(image, image, read.perspective, image[:, 0, 0, 0], image[:, :1], mended)
+        heads = self._heads(image, Reading(*(part[:rows] for part in read)), token_mask, hole)
+        return heads._replace(perspective=read.perspective, mended=mended)
+
+    def mend(self, image: Tensor, tokens: Tensor, token_mask: Tensor) -> Tensor:
+        """What the mender adds to `(B, 3, H, W)` in [0, 1]. Only a network with a mender has it."""
+        return self._mended(image, self.reader(tokens, token_mask), token_mask)
+
+    def _mended(self, image: Tensor, read: Reading, mask: Tensor) -> Tensor:
+        assert self.mender is not None  # noqa: S101
+        made: Tensor = self.mender(image, read.vector, read.tokens, mask)
+        return made
+
+    def _heads(self, image: Tensor, read: Reading, token_mask: Tensor, hole: Tensor | None) -> Heads:
         given = image
         blocks = [F.pixel_unshuffle(image - 0.5, 2)]
         if self.change is not None:

@@ -4,7 +4,8 @@ Inputs:   `image (1, 3, H, W)` float32 in [0, 1], sides multiples of 32; `tokens
           `mask (1, 48)` bool from the text encoder. With a gate for modification also `hole (1, 1, H, W)`
           float32, 1 inside (`mie.editors.compact.hole`).
 Outputs:  `overlay (1, 3, H, W)`, `perspective (1, 3)`, `presence (1,)`: logits; `residual (1, 3, H, W)`. With
-          that gate also `change (1, 1, H, W)`, logits.
+          that gate also `change (1, 1, H, W)`, logits. With a mender, `residual` is what it adds where
+          `perspective` is highest for transformation.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mie.editors.compact.network import CompactNet, Heads
 from mie.editors.compact.text import TOKENS, WIDTH
@@ -28,6 +29,7 @@ from mie.editors.compact.views import STRIDE
 from mie.editors.compact.weights import load_network
 from mie.errors import ConfigError, MieError
 from mie.images.files import atomic_path
+from mie.vocabulary import PERSPECTIVES
 
 TOLERANCE: Final = 1e-3
 CHECKED: Final = (256, 512)  # sides at which both are run
@@ -58,6 +60,22 @@ def export_onnx(weights: Path, path: Path) -> dict[str, float]:
     return found
 
 
+class Whole(nn.Module):
+    """A network with its mender as one: both run, and the instruction decides whose residual counts."""
+
+    def __init__(self, network: CompactNet) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, image: Tensor, tokens: Tensor, mask: Tensor, hole: Tensor | None = None) -> Heads:
+        heads: Heads = self.network(image, tokens, mask, hole)
+        if not self.network.config.mender:
+            return heads
+        asked = heads.perspective.argmax(1) == PERSPECTIVES.index("transformation")
+        mended = self.network.mend(image, tokens, mask)
+        return heads._replace(residual=torch.where(asked[:, None, None, None], mended, heads.residual))
+
+
 def differences(network: CompactNet, path: Path) -> dict[str, float]:
     """The largest absolute difference of each output between torch and onnxruntime, on random input."""
     import onnxruntime
@@ -67,7 +85,7 @@ def differences(network: CompactNet, path: Path) -> dict[str, float]:
     for side in CHECKED:
         given = _example(network, side, side)
         with torch.inference_mode():
-            wanted = network(*given).known()
+            wanted = Whole(network)(*given).known()
         found = session.run(None, {k: v.numpy() for k, v in zip(_INPUTS, given, strict=False)})
         for (name, ours), theirs in zip(wanted.items(), found, strict=True):
             largest[name] = max(largest[name], float(np.abs(ours.numpy() - theirs).max()))
@@ -81,7 +99,7 @@ def _export(network: CompactNet, meta: dict[str, Any], path: Path) -> None:
     height, width = (STRIDE * torch.export.Dim(name, min=1, max=64) for name in ("rows", "columns"))
     with _quiet():
         program = torch.onnx.export(
-            network,
+            Whole(network).eval(),
             given,
             dynamo=True,
             input_names=list(_INPUTS[: len(given)]),
@@ -110,7 +128,8 @@ def _quiet() -> Iterator[None]:
 
 
 def _outputs(network: CompactNet) -> list[str]:
-    return [name for name in Heads._fields if name != "change" or network.config.change]
+    left_out = ["mended"] if network.config.change else ["mended", "change"]
+    return [name for name in Heads._fields if name not in left_out]
 
 
 def _example(network: CompactNet, height: int, width: int) -> tuple[Tensor, ...]:

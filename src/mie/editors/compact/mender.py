@@ -1,8 +1,8 @@
 """The mender: an image and what an instruction says in, what to add to the image out.
 
-A network of its own for transformation (noise, artifacts, resolution, contrast). It has no norms but those
-that the attention looks through: a norm would take away the grey levels and the amount of noise, by which a
-correction is measured. As with the network beside it, the finest level works on 2x2 blocks of pixels.
+A network of its own for transformation (noise, artifacts, resolution, contrast). Its features pass no norm
+(the attention looks through one, and adds): it would take away grey levels and the amount of noise, by which
+a correction is measured. As in the network beside it, the finest level works on 2x2 blocks of pixels.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class Mender(nn.Module):
     def __init__(self, widths: Widths, text: int, heads: int) -> None:
         super().__init__()
         w = widths
-        self.hint = nn.Sequential(nn.Linear(text, _HINT), nn.SiLU())
+        # The reader's first vectors are small: as they are, the text would be learnt late.
+        self.hint = nn.Sequential(nn.LayerNorm(text), nn.Linear(text, _HINT), nn.SiLU())
         self.stem = _conv(12, w[0], 3, gain=_BRIGHT)
         self.down = nn.ModuleList(_conv(w[k], w[k + 1], 2, stride=2) for k in range(3))
         self.encode = nn.ModuleList(nn.ModuleList(_Block(w[k]) for _ in range(DOWN[k])) for k in range(4))
@@ -60,19 +61,19 @@ class Mender(nn.Module):
 
 
 class _Block(nn.Module):
-    """Two convolutions beside the way; the text scales and shifts what lies between them."""
+    """Two convolutions beside the way; the text scales and shifts what is between them and scales the end."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.conv = _conv(width, width, 3, gain=2**0.5)
-        self.film = nn.Linear(_HINT, 2 * width)
+        self.film = nn.Linear(_HINT, 3 * width)
         self.conv2 = _conv(width, width, 3, gain=_BRANCH)
         nn.init.zeros_(self.film.weight)
         nn.init.zeros_(self.film.bias)
 
     def forward(self, x: Tensor, hint: Tensor) -> Tensor:
-        scale, shift = self.film(hint)[:, :, None, None].chunk(2, 1)
-        return x + self.conv2(F.silu(self.conv(x) * (1 + scale) + shift))
+        scale, shift, gate = self.film(hint)[:, :, None, None].chunk(3, 1)
+        return x + self.conv2(F.silu(self.conv(x) * (1 + scale) + shift)) * (1 + gate)
 
 
 def _conv(width: int, out: int, size: int, *, stride: int = 1, gain: float = 1.0) -> nn.Conv2d:

@@ -258,6 +258,21 @@ def test_the_float_weights_are_those_that_the_file_was_made_of(
     assert torch.allclose(mean[name], (read_ema(first)[name] + read_ema(second)[name]) / 2)
 
 
+def test_the_mean_of_checkpoints_keeps_the_network_as_it_was_trained(
+    trained: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, _ = trained
+    folders = [folder for _, folder in checkpoints(out / "checkpoints")]
+    command = ["average.py", *map(str, folders), "-o", str(tmp_path / "mean.safetensors")]
+    monkeypatch.setattr(sys, "argv", command)
+    script("average", monkeypatch).main()
+    state, config, meta = load_weights(tmp_path / "mean.safetensors")
+    assert config == load_weights(out / "weights.safetensors")[1]
+    assert meta["mean_of"] == [folder.name for folder in folders]
+    exact = script("quantised", monkeypatch).float_weights(out, [2, 4])
+    assert all((state[n] - exact[n]).abs().max() <= 0.01 * exact[n].abs().max() + 1e-6 for n in exact)
+
+
 def test_a_loss_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pairs of the tiny pack are negatives: inverting is perfect, doing nothing gains nothing."""
     quantised = script("quantised", monkeypatch)

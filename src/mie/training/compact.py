@@ -61,6 +61,7 @@ class ModelConfig(Strict):
     """The network's shape, and the file of the trunk's pretrained weights (none: from scratch)."""
 
     trunk: str | None = None
+    backbone: Literal["mobilenetv2", "efficientnet-lite2"] = "mobilenetv2"
     trunk_lr: float = Field(0.2, gt=0, le=1, description="the pretrained trunk's share of the rate")
     widths: tuple[Width, Width, Width, Width] = (64, 96, 192, 320)
     down: tuple[int, int, int, int] = (1, 2, 2, 2)
@@ -186,6 +187,7 @@ class Compact(Trainee):
             drop_path=shape.drop_path,
             local=shape.local,
             mender=self._mender(),
+            backbone=shape.backbone,
         )
 
     def _mender(self) -> Widths | tuple[()]:

@@ -27,7 +27,7 @@ from mie.editors.compact.contrast import local_contrast
 from mie.editors.compact.layers import Attention, Block, Detail, attend
 from mie.editors.compact.mender import Mender
 from mie.networks.continued import continued
-from mie.networks.trunk import TAPS, Trunk
+from mie.networks.trunk import BACKBONES, Trunk
 from mie.vocabulary import COLOURS, PERSPECTIVES
 
 TEXT_WIDTH: Final = 384
@@ -54,6 +54,7 @@ class NetConfig:
     drop_path: float = 0.0  # of whole blocks there, per image, in training
     local: bool = False  # a channel more: the image's local contrast
     mender: tuple[int, int, int, int] | tuple[()] = ()  # its widths at strides 2, 4, 8 and 16; empty: none
+    backbone: str = "mobilenetv2"  # of the trunk
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -83,8 +84,9 @@ class CompactNet(nn.Module):
         self.config = config
         w, text = config.widths, config.text
         self.reader = Reader(text, config.heads)
-        self.trunk = Trunk()
-        taps = list(TAPS.values())
+        backbone = BACKBONES[config.backbone]
+        self.trunk = Trunk(backbone=backbone)
+        taps = list(backbone.taps.values())
         self.from_trunk = nn.ModuleList(nn.Conv2d(c, width, 1) for c, width in zip(taps[:4], w, strict=True))
         self.from_top = nn.Conv2d(taps[4], w[3], 1)
         self.stem = nn.Conv2d(4 * (3 + config.change + config.local), w[0], 3, padding=1)

@@ -380,6 +380,7 @@ def test_sources_are_left_out_with_their_twins(tmp_path: Path, name: str) -> Non
         ({"data": {"abscent": 0.1}}, "did you mean 'absent'"),
         ({"model": {"trunk": "nowhere.pt"}}, "no such file of pretrained weights"),
         ({"model": {"widths": [8, 8, 12, 16]}}, "multiple of 8"),
+        ({"model": {"backbone": "resnet50"}}, "efficientnet-lite2"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_trained(
@@ -415,6 +416,44 @@ def test_the_trunk_starts_from_the_pretrained_file(pack: Path, tmp_path: Path) -
     torch.testing.assert_close(
         net.trunk.features[0][0].weight, state["features.0.0.weight"] * scale[:, None, None, None]
     )
+
+
+def test_another_backbone_is_trained_and_put_to_work(
+    pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.networks.test_trunk import EfficientNet, pretrained
+
+    monkeypatch.setenv("MIE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(compact, "TextEncoder", Encoder)
+    monkeypatch.setattr("mie.training.compact_data.SIDE", compact_tiny.SMALL)
+    monkeypatch.setattr("mie.training.compact_data.LARGE", 2 * compact_tiny.SMALL)
+    torch.save(pretrained(EfficientNet), tmp_path / "trunk.pth")
+    model = {"backbone": "efficientnet-lite2", "trunk": str(tmp_path / "trunk.pth")}
+    config = compact_config(pack, steps=2, data={"validate_rows": 1}, model=model)
+    assert train(config, tmp_path / "out", device="cpu").complete
+    steps = [line for line in read_log(tmp_path / "out/log.jsonl") if line["event"] == "train"]
+    assert [(line["skipped"], np.isfinite(line["loss"])) for line in steps] == [(0, True)] * 2
+    network, _ = load_network(tmp_path / "out/weights.safetensors")
+    assert network.config.backbone == "efficientnet-lite2"
+    # Two steps and eight bits away from the pretrained weights, no further.
+    start, end = (net.trunk.features[9].conv[0].weight for net in (compact.Compact(config).model(), network))
+    assert (end - start).abs().mean() < 0.1 * start.abs().mean()
+    monkeypatch.setattr(inference, "TextEncoder", Words)
+    cv2.imwrite(str(tmp_path / "in.png"), crop(0, 75, 110))
+    editor = f"compact:{tmp_path / 'out/weights.safetensors'},precision=fp32,device=cpu"
+    command = ["edit", str(tmp_path / "in.png"), "Remove the noise", "-e", editor]
+    done = CliRunner().invoke(app, [*command, "-o", str(tmp_path / "out.png")])
+    assert done.exit_code == 0, done.output
+
+
+def test_a_file_of_another_backbone_is_refused(pack: Path, tmp_path: Path) -> None:
+    from tests.networks.test_trunk import EfficientNet, MobileNet, pretrained
+
+    for network, other in ((EfficientNet, MobileNet), (MobileNet, EfficientNet)):
+        torch.save(pretrained(other), tmp_path / "trunk.pt")
+        model = {"backbone": network.key, "trunk": str(tmp_path / "trunk.pt")}
+        with pytest.raises(MieError, match=f"not the weights of {network.name}"):
+            compact.Compact(compact_config(pack, model=model)).model()
 
 
 def test_new_simulations_join_the_training_rows(pack: Path) -> None:

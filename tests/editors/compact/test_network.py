@@ -89,7 +89,9 @@ def test_a_state_dict_makes_the_same_network(net):
         assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize("config", [tiny.CONFIG, tiny.CHANGE], ids=["first", "change"])
+@pytest.mark.parametrize(
+    "config", [tiny.CONFIG, tiny.CHANGE, tiny.EFFICIENT], ids=["first", "change", "efficientnet"]
+)
 def test_every_parameter_learns(config):
     """From the very first weights, where some maps are zero: no part is cut off from the loss."""
     torch.manual_seed(0)

@@ -14,6 +14,7 @@ from typer.testing import CliRunner  # noqa: E402
 
 from mie.cli import app  # noqa: E402
 from mie.editors.compact import onnx as exporting  # noqa: E402
+from mie.editors.compact.network import NetConfig  # noqa: E402
 from mie.editors.compact.weights import load_network  # noqa: E402
 from mie.errors import ConfigError, MieError  # noqa: E402
 from tests.conftest import crop  # noqa: E402
@@ -23,7 +24,7 @@ SHAPES = {
     "first": (tiny.CONFIG, None),
     "change": (tiny.CHANGE, None),
     "mender": (tiny.MENDER, "transformation"),
-    "mender at rest": (replace(tiny.CONFIG, mender=(8, 8, 8, 8)), "perception"),
+    "mender at rest, efficientnet": (replace(tiny.EFFICIENT, mender=(8, 8, 8, 8)), "perception"),
 }
 
 
@@ -68,7 +69,7 @@ def test_a_real_image_of_another_shape(exported):
     for ours, theirs in zip(wanted.values(), found, strict=True):
         assert np.abs(ours.numpy() - theirs).max() < 1e-3
     facts = session.get_modelmeta().custom_metadata_map
-    assert json.loads(facts["config"])["widths"] == [8, 8, 8, 8]
+    assert NetConfig.from_json(json.loads(facts["config"])) == net.config
     assert json.loads(facts["meta"]) == meta
 
 

@@ -37,7 +37,11 @@ def test_no_weight_is_off_by_more_than_half_a_step(rows, factor):
     assert (scale.float() <= exact * (1 + 2**-10) + 6e-8).all()
 
 
-@pytest.mark.parametrize("config", [tiny.CONFIG, tiny.CHANGE, tiny.MENDER], ids=["first", "change", "mender"])
+@pytest.mark.parametrize(
+    "config",
+    [tiny.CONFIG, tiny.CHANGE, tiny.MENDER, tiny.EFFICIENT],
+    ids=["first", "change", "mender", "efficientnet"],
+)
 def test_a_network_comes_back(tmp_path, config):
     path = tmp_path / "w.safetensors"
     net = tiny.network("perception", config=config)
@@ -108,6 +112,9 @@ def test_another_architecture_is_refused_by_name_and_shape(tmp_path):
     save_weights(tmp_path / "w", state, other)
     with pytest.raises(MieError, match=r"embed.weight: 6×6×1×1 here, 4×4×1×1 in the file.*more"):
         load_network(tmp_path / "w")
+    save_weights(tmp_path / "w", state, tiny.EFFICIENT)
+    with pytest.raises(MieError, match=r"from_top.weight: 8×352×1×1 here, 8×320×1×1 in the file.*more"):
+        load_network(tmp_path / "w")
     state["extra.weight"] = state.pop("down.0.weight")
     save_weights(tmp_path / "w", state, tiny.CONFIG)
     with pytest.raises(
@@ -118,7 +125,7 @@ def test_another_architecture_is_refused_by_name_and_shape(tmp_path):
 
 def test_a_file_from_before_a_field_loads_and_one_from_after_does_not(tmp_path, monkeypatch):
     net, path = tiny.network(), tmp_path / "w"
-    whole, later = NetConfig.as_json, ("change", "mender")
+    whole, later = NetConfig.as_json, ("change", "mender", "backbone")
     monkeypatch.setattr(NetConfig, "as_json", lambda c: {k: v for k, v in whole(c).items() if k not in later})
     save_weights(path, net.state_dict(), net.config)
     monkeypatch.setattr(NetConfig, "as_json", whole)

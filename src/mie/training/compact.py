@@ -19,6 +19,7 @@ from mie.editors.compact.text import TOKENS, EmbeddingCache, TextEncoder
 from mie.editors.compact.weights import save_weights
 from mie.errors import ConfigError
 from mie.images.files import digest
+from mie.networks.trunk import BACKBONES, Trunk
 from mie.records import Pixels
 from mie.training.augment import STRENGTHS
 from mie.training.compact_data import SIDE, Choices, CompactData, Views
@@ -90,6 +91,8 @@ class Compact(Trainee):
 
     def check(self) -> Mapping[str, Any]:
         trunk = self._trunk()
+        if trunk is not None:
+            self._pretrain(Trunk(backbone=BACKBONES[self.shape.backbone]), trunk)
         self._packs = [read_pack(self.config.path(path)) for path in self.data.packs]
         self._leave_out()
         self._refuse_empty_shares()
@@ -124,7 +127,7 @@ class Compact(Trainee):
             net.reader.requires_grad_(True)
             net.mender.requires_grad_(True)
         if (path := self._trunk()) is not None:
-            net.trunk.load_pretrained(torch.load(path, weights_only=True, map_location="cpu"))
+            self._pretrain(net.trunk, path)
         return net
 
     @cached_property
@@ -248,6 +251,9 @@ class Compact(Trainee):
         away = {stem(name) for name in self.data.leave_out}
         for pack in self._packs:
             pack.rows = [row for row in pack.rows if stem(row.source) not in away]
+
+    def _pretrain(self, trunk: Trunk, path: Path) -> None:
+        trunk.load_pretrained(torch.load(path, weights_only=True, map_location="cpu"))
 
     def _trunk(self) -> Path | None:
         if self.shape.trunk is None:

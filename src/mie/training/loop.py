@@ -273,7 +273,9 @@ class _Training:
         self._say("validating", done)
         before = time.monotonic()
         seed_step(self.config.seed, done)
-        with torch.no_grad():
+        # Images of many sizes: to time cuDNN's algorithms for each anew would take longer than they save.
+        fast = torch.backends.cudnn.flags(enabled=True, benchmark=False, allow_tf32=True)
+        with torch.no_grad(), fast:
             figures = self.trainee.validate(self.session.average)
             pixels = self.trainee.grid(self.session.average)
         if pixels is not None:

@@ -135,6 +135,11 @@ def test_a_file_from_before_a_field_loads_and_one_from_after_does_not(tmp_path, 
     monkeypatch.setattr(NetConfig, "as_json", whole)
     with pytest.raises(MieError, match=r"another architecture[\s\S]*later"):
         load_weights(path)
+    monkeypatch.setattr(NetConfig, "as_json", lambda c: {**whole(c), "backbone": "resnet"})
+    save_weights(path, net.state_dict(), net.config)
+    monkeypatch.setattr(NetConfig, "as_json", whole)
+    with pytest.raises(MieError, match=r"another architecture[\s\S]*mobilenetv2[\s\S]*resnet"):
+        load_network(path)
 
 
 def test_not_a_number_is_not_saved(tmp_path):

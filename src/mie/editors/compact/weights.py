@@ -11,6 +11,7 @@ from torch import Tensor
 from mie.editors.compact.network import CompactNet, NetConfig
 from mie.errors import MieError
 from mie.networks import weights
+from mie.networks.trunk import BACKBONES
 
 FORMAT: Final = "compact 1"
 
@@ -33,7 +34,15 @@ def load_weights(path: Path) -> tuple[dict[str, Tensor], NetConfig, dict[str, An
             expected=", ".join(known),
             found=", ".join(found.config),
         )
-    return found.state, NetConfig.from_json(found.config), found.meta
+    config = NetConfig.from_json(found.config)
+    if config.backbone not in BACKBONES:
+        raise MieError(
+            "the weights are those of another architecture",
+            where=path,
+            expected=f"a trunk of {' or '.join(BACKBONES)}",
+            found=config.backbone,
+        )
+    return found.state, config, found.meta
 
 
 def load_network(path: Path) -> tuple[CompactNet, dict[str, Any]]:

@@ -37,6 +37,12 @@ def crop(number: int, height: int = 160, width: int = 160) -> np.ndarray:
     return np.ascontiguousarray(picture[y : y + height, x : x + width])
 
 
+def grainy(grey: np.ndarray, seed: int) -> np.ndarray:
+    """`(H, W)` with detail up to the last frequency: an MR slice at the size it was acquired at."""
+    grain = np.random.default_rng(seed).normal(0, 8, grey.shape)
+    return np.clip(np.rint(grey + grain), 0, 255).astype(np.uint8)
+
+
 def ellipse(number: int, height: int = 160, width: int = 160) -> np.ndarray:
     """A boolean region that differs from number to number and is not symmetric in the image."""
     draw = np.random.default_rng(1000 + number)

@@ -14,7 +14,7 @@ from mie.building.verify import check_sample, verify
 from mie.errors import ConfigError
 from mie.store.dataset import Dataset
 from mie.store.shards import read_rejected
-from tests.conftest import crop, folder_source, write_folder
+from tests.conftest import crop, folder_source, grainy, write_folder
 
 
 def recipe(root: Path, body: dict, **changes) -> dict:
@@ -34,8 +34,8 @@ def parse(root: Path, body: dict | None = None, **changes):
 def data(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("data")
     write_folder(root / "mri", 6, patients=3)
-    for path in (root / "mri/images").iterdir():
-        cv2.imwrite(str(path), cv2.imread(str(path), 0))
+    for n, path in enumerate(sorted((root / "mri/images").iterdir())):
+        cv2.imwrite(str(path), grainy(cv2.imread(str(path), 0), n))
     for name in ("T1", "T2"):
         (root / "pairs" / name).mkdir(parents=True)
     for n in range(4):
@@ -68,7 +68,7 @@ def test_builds_and_verifies(built) -> None:
 
 def test_wrong_pairs_stand_in_the_refusals_with_their_numbers(built) -> None:
     wrong = {(r.where, r.gate): r.reason for r in read_rejected(built / "rejected.parquet")}
-    assert "mean difference 0.000" in wrong["T1/p2_0.png", "identical"]
+    assert "differ by 0.000 grey levels" in wrong["T1/p2_0.png", "identical"]
     assert "misaligned by 7." in wrong["T1/p3_0.png", "misaligned"]
 
 

@@ -26,7 +26,7 @@ def test_a_sound_pair_passes() -> None:
 @pytest.mark.parametrize(
     ("pair", "gate", "says"),
     [
-        (crop(1), "identical", "mean difference 0.000 grey levels"),
+        (crop(1), "identical", "differ by 0.000 grey levels"),
         (np.full_like(crop(1), 7), "blank", "the target image shows nothing: standard deviation 0.00"),
         (np.roll(255 - crop(1), (6, -4), (0, 1)), "misaligned", "misaligned by 7."),
     ],

@@ -28,3 +28,12 @@ def head(height: int = 96, width: int = 80, seed: int = 0) -> np.ndarray:
 
 def noise(height: int, width: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).random((height, width), np.float32)
+
+
+def zero_filled(image: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Enlarged as a scanner does it: its k-space in the middle of zeros."""
+    spectrum, larger = np.fft.fft2(image), np.zeros((height, width), complex)
+    rows, columns = (np.fft.fftfreq(side, 1 / side).astype(int) for side in image.shape)
+    larger[np.ix_(rows % height, columns % width)] = spectrum
+    values = np.fft.ifft2(larger).real * (height * width / image.size)
+    return np.clip(np.rint(values), 0, 255).astype(np.uint8)

@@ -14,8 +14,9 @@ from mie.recipes.transform_phrasings import DESCRIPTIONS, NAMED, PHRASINGS, plac
 from mie.recipes.transform_targets import TARGETS, check_pairing, find_target
 from mie.recipes.transformation import Transformation
 from mie.records import Pairing, Refusal, Sample
-from mie.vocabulary import MODALITIES, TASKS
-from tests.conftest import crop, make_case
+from mie.vocabulary import BINS, MODALITIES, TASKS
+from tests.conftest import crop, grainy, make_case
+from tests.physics.slices import zero_filled
 
 SIMULATED = [key for key, target in TARGETS.items() if target.effect is not None]
 
@@ -301,3 +302,37 @@ class TestWhatFits:
         (refusal,) = made(clean_case("ultrasound", image=crop(0)), targets=("ultrasound_speckle",))
         assert isinstance(refusal, Refusal)
         assert re.search(r"at most 2%.*found \d+\.\d%", refusal.reason)
+
+
+class TestAcquiredSize:
+    def test_an_enlarged_mri_is_degraded_at_the_size_it_was_acquired_at(self) -> None:
+        slice_ = grainy(crop(1, 160, 128)[..., 1], 0)
+        stored = np.repeat(zero_filled(slice_, 640, 512)[..., None], 3, axis=2)
+        samples = made(clean_case("MRI", image=stored, spacing=(0.5, 0.4)), bins=BINS)
+        assert {s.params["key"] for s in samples} >= {"super_resolution", "mri_noise", "mri_motion"}
+        for sample in samples:
+            height, width = sample.input.shape[:2]
+            assert sample.input.shape == sample.target_image.shape
+            assert 160 <= height <= 170
+            assert abs(height / width - 640 / 512) < 0.02
+            assert sample.params["original_size"] == [640, 512]
+            step = next(s for s in sample.params["image_steps"] if s["step"] == "acquired size")
+            assert (step["height"], step["width"]) == (height, width)
+            np.testing.assert_allclose(sample.params["spacing"], (0.5 * 640 / height, 0.4 * 512 / width))
+        halved = next(s for s in samples if s.params.get("factor") == 2)
+        whole = next(s for s in made(clean_case("MRI", image=grey(1))) if s.params.get("factor") == 2)
+        assert whole.params["original_size"] == list(whole.input.shape[:2])
+        # Detail was lost, which of the stored image would not have been.
+        assert np.abs(halved.input.astype(int) - halved.target_image).mean() > 1
+        spectrum = np.abs(np.fft.fftshift(np.fft.fft2(halved.target_image[..., 0].astype(float)))) ** 2
+        rim = spectrum[: len(spectrum) // 8].sum()
+        assert rim > 0.5 * halved.input[..., 0].size  # the target fills its own k-space
+
+    def test_training_and_other_modalities(self) -> None:
+        slice_ = grainy(crop(1, 128, 128)[..., 1], 0)
+        stored = np.repeat(zero_filled(slice_, 512, 512)[..., None], 3, axis=2)
+        trained = made(clean_case("MRI", image=stored), split="train")
+        assert {s.bin for s in trained} == {128}
+        assert all(max(s.input.shape[:2]) == s.bin for s in trained)
+        speckled = made(clean_case("ultrasound", image=stored))
+        assert all(s.input.shape[:2] == (512, 512) for s in speckled if isinstance(s, Sample))

@@ -14,7 +14,7 @@ from mie.building.config import parse_recipe
 from mie.recipes.perception import Perception
 from mie.records import Sample
 from mie.store.write import write_dataset
-from tests.conftest import crop, folder_source, make_case, write_folder
+from tests.conftest import crop, folder_source, grainy, make_case, write_folder
 
 TERMS = {"name": "CC0-1.0", "use": "open", "basis": "stated"}
 
@@ -59,13 +59,15 @@ def pairs(tmp_path_factory) -> Path:
         write_folder(root / name, 6, size=300)
         for n, path in enumerate(sorted((root / name / "images").iterdir())):
             grey = cv2.GaussianBlur(crop(first + 4 * n, 300, 300)[..., 1], (0, 0), 1.5)
+            if name == "mri":
+                grey = grainy(grey, n)
             cv2.imwrite(str(path), 255 - grey if name == "T2" else grey)
     sources = []
     for name, modality, anatomy in (("mri", "MRI", "brain"), ("ct", "CT", "chest")):
         source = folder_source(root / name, name=name, modality=modality, anatomy=anatomy, targets=[])
         source["layout"] = {"kind": "folder", "images": "images/{patient}_{id}.png"}
         sources.append(source)
-    sources[1]["hu_range"] = [-1000, 400]
+    sources[1]["hu_range"] = [-160, 240]
     given = folder_source(root, name="given", modality="MRI", anatomy="brain", targets=[])
     given["layout"] = {
         "kind": "paired",
@@ -76,7 +78,11 @@ def pairs(tmp_path_factory) -> Path:
     targets = ["mri_noise", "mri_undersampling", "mri_bias_field", "super_resolution", "low_dose_ct_soft"]
     body = {
         "name": "pairs",
-        "recipe": {"kind": "transformation", "targets": [*targets, "mri_sequence"]},
+        "recipe": {
+            "kind": "transformation",
+            "targets": [*targets, "mri_sequence"],
+            "severity": {"low_dose_ct_soft": {"photons": 3e4}},
+        },
         "split": {"test": 0.0},
         "sources": [*sources, given],
     }

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+import cv2
 import numpy as np
 
 from mie.records import Pixels, Refusal, Sample
 
-# Grey levels (of 255) that the two images must differ by on average; rounding alone gives less.
-_LEAST_DIFFERENCE: Final = 0.05
+# Grey levels (of 255), root mean square, that the two images must differ by where there is something to see:
+# 40 dB, above which nobody does, and what there is to learn is rounding.
+_LEAST_DIFFERENCE: Final = 2.55
+_BLACK: Final = 10  # grey levels up to which a pixel shows nothing
 # Standard deviation, in grey levels, below which an image shows nothing.
 _LEAST_CONTRAST: Final = 2.0
 # The share of what two images tell of each other that must hang on the shift before the shift is believed.
@@ -35,13 +38,13 @@ class PairGate:
                     f"at least {_LEAST_CONTRAST:g}"
                 )
                 return _refuse(sample, "blank", reason, {"contrast": contrast})
-        difference = float(np.mean(np.abs(sample.input.astype(np.int16) - sample.target_image)))
-        if difference < _LEAST_DIFFERENCE:
+        found = _difference(sample.input, sample.target_image)
+        if found < _LEAST_DIFFERENCE:
             reason = (
-                f"input and target image are identical: mean difference {difference:.3f} grey levels, "
+                f"input and target image are the same to the eye: they differ by {found:.3f} grey levels, "
                 f"at least {_LEAST_DIFFERENCE:g}"
             )
-            return _refuse(sample, "identical", reason, {"difference": difference})
+            return _refuse(sample, "identical", reason, {"difference": found})
         return self._aligned(sample)
 
     def _aligned(self, sample: Sample) -> Refusal | None:
@@ -54,6 +57,12 @@ class PairGate:
             f"at most {self.max_shift:g}"
         )
         return _refuse(sample, "misaligned", reason, dict(found))
+
+
+def _difference(a: Pixels, b: Pixels) -> float:
+    """Of two images of one shape, in grey levels, root mean square over what is not black in both."""
+    shown = np.count_nonzero(np.maximum(a, b) > _BLACK)
+    return float(cv2.norm(a, b, cv2.NORM_L2) / max(shown, 1) ** 0.5)
 
 
 def _contrast(image: Pixels) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import cv2
@@ -14,6 +14,7 @@ from mie.errors import ImageError
 from mie.images.ct_windows import FULL_RANGE, WINDOWS, CtWindow, find_ct_window, through_ct_window
 from mie.images.intensity import apply_window
 from mie.images.resize import resize_image, resize_values
+from mie.physics.acquired import at_acquired_size
 from mie.recipes.phrasings import listed
 from mie.recipes.transform_targets import TransformTarget
 from mie.records import Case, Pixels, Values
@@ -69,6 +70,22 @@ def hounsfield_missing(target: TransformTarget, case: Case) -> str | None:
 def window_variants(anatomy: str, asked: tuple[str, ...]) -> Iterator[Mapping[str, Any]]:
     for name in asked or _SUITED[_region(anatomy)]:
         yield {"window": name}
+
+
+def as_acquired(case: Case) -> Case:
+    """An MR case whose image, if it was enlarged, has the size it was acquired at; in colour, as it is."""
+    try:
+        grey = _one_channel(case.image)
+    except ImageError:
+        return case  # the simulators say what is wrong with it
+    small = at_acquired_size(grey)
+    if small is grey:
+        return case
+    spacing = case.spacing
+    if spacing is not None:
+        spacing = (spacing[0] * len(grey) / len(small), spacing[1] * grey.shape[1] / small.shape[1])
+    step = {"step": "acquired size", "height": small.shape[0], "width": small.shape[1]}
+    return replace(case, image=_rgb(small), spacing=spacing, steps=(*case.steps, step))
 
 
 def simulate(

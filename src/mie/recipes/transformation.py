@@ -12,7 +12,13 @@ from mie.images.hashes import checksum
 from mie.images.resize import fitted_size, nearest_bin, resize_image
 from mie.recipes.seeds import generator, sample_seed, stable_hash
 from mie.recipes.transform_phrasings import DESCRIPTIONS, NAMED, PHRASINGS, all_words, ask, places
-from mie.recipes.transform_simulation import Made, hounsfield_missing, simulate, window_variants
+from mie.recipes.transform_simulation import (
+    Made,
+    as_acquired,
+    hounsfield_missing,
+    simulate,
+    window_variants,
+)
 from mie.recipes.transform_targets import TARGETS, TransformTarget, find_target
 from mie.records import Case, Pairing, Pixels, Refusal, Sample
 from mie.vocabulary import BINS
@@ -40,11 +46,14 @@ class Transformation:
     bins: tuple[int, ...] = BINS
 
     def samples(self, case: Case, split: str, build_seed: int) -> Iterator[Sample | Refusal]:
-        """Samples of one case. Test samples keep the original size."""
+        """Samples of one case. Test samples keep the original size; of an MR image, the acquired one."""
+        stored = case.image.shape[:2]
+        if case.pair is None and case.modality == "MRI":
+            case = as_acquired(case)
         height, width = case.image.shape[:2]
         bin_ = None if split == "test" else nearest_bin(height, width, self.bins)
         size = (height, width) if bin_ is None else fitted_size(height, width, bin_)
-        maker = _Maker(case, size, split, bin_, build_seed)
+        maker = _Maker(case, stored, size, split, bin_, build_seed)
         if case.pair is not None:
             yield from self._paired(case, case.pair, maker)
             return
@@ -111,6 +120,7 @@ def _nothing(case: Case, reason: str) -> Refusal:
 @dataclass(frozen=True, slots=True)
 class _Maker:
     case: Case
+    stored: tuple[int, int]  # the size in the file
     size: tuple[int, int]
     split: str
     bin: int | None
@@ -185,7 +195,7 @@ class _Maker:
             params={
                 "key": target.key,
                 "named": [words[name] for name in NAMED.get(target.key, ())],
-                "original_size": list(case.image.shape[:2]),
+                "original_size": list(self.stored),
                 "spacing": None if case.spacing is None else list(case.spacing),
                 **made.params,
             },

@@ -65,7 +65,7 @@ GATES: Final[dict[str, str]] = {
     "blank": "the image shows a single colour, or nothing",
     "empty": "no target is marked in the image, or no target of the recipe fits it",
     "units": "the target needs Hounsfield units, and the image has none",
-    "identical": "input and target image are the same",
+    "identical": "input and target image are the same to the eye",
     "misaligned": "the two images of a pair do not lie on each other",
     "area": "the region is empty, too small or nearly the whole image",
     "expert": "there is no inpainting expert for the modality",

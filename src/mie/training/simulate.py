@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from mie.errors import ImageError
 from mie.images.hashes import pixel_digest
 from mie.images.resize import fitted_size
 from mie.recipes.seeds import generator, stable_hash
-from mie.recipes.transform_simulation import simulate
+from mie.recipes.transform_simulation import as_acquired, simulate
 from mie.recipes.transform_targets import TARGETS
 from mie.records import Case, Pixels
 from mie.training.pack import TRAIN, Ask, Pack, one_channel_if_grey
@@ -147,6 +147,9 @@ def add_pairs(pack: Pack, pairs: Sequence[FreshPair], *, wordings: int = 24) -> 
     return grown
 
 
+_Made: TypeAlias = tuple[Pixels, Pixels, dict[str, str]]
+
+
 @dataclass(frozen=True, slots=True)
 class _Item:
     clean: Pixels
@@ -155,6 +158,7 @@ class _Item:
     anatomy: str
     facts: Mapping[str, Any]
     seed: int
+    stored: bool  # a picture as its file has it; others a recipe has prepared
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +171,12 @@ class _Task:
 def _item(pack: Pack, job: Job, seed: int) -> _Item:
     row = pack.rows[job.row]
     own = stable_hash("fresh", seed, row.id, job.key, dict(job.facts), job.draw)
-    return _Item(pack.images[job.image], job.key, row.modality, row.anatomy, job.facts, own)
+    stored = row.perspective == "perception"
+    return _Item(pack.images[job.image], job.key, row.modality, row.anatomy, job.facts, own, stored)
 
 
-def _make(task: _Task) -> tuple[int, list[tuple[Pixels, Pixels, dict[str, str]] | None]]:
-    made: list[tuple[Pixels, Pixels, dict[str, str]] | None] = []
+def _make(task: _Task) -> tuple[int, list[_Made | None]]:
+    made: list[_Made | None] = []
     for item in task.items:
         try:
             made.append(_pair(item, task.size))
@@ -180,7 +185,7 @@ def _make(task: _Task) -> tuple[int, list[tuple[Pixels, Pixels, dict[str, str]] 
     return task.first, made
 
 
-def _pair(item: _Item, size: int) -> tuple[Pixels, Pixels, dict[str, str]]:
+def _pair(item: _Item, size: int) -> _Made:
     target, facts = TARGETS[item.key], item.facts
     clean = item.clean
     if "white" in facts:  # brighten what was darkened to fit a degraded image into 8 bits
@@ -196,6 +201,9 @@ def _pair(item: _Item, size: int) -> tuple[Pixels, Pixels, dict[str, str]]:
         hu_range=facts.get("hu_range"),
         spacing=None if side is None else (side, side),
     )
+    if item.stored and item.modality == "MRI":
+        case = as_acquired(case)
+        height, width = case.image.shape[:2]
     large = max(height, width) > size
     shape = fitted_size(height, width, size) if large and target.domain == "HU" else (height, width)
     rng = generator(item.seed)

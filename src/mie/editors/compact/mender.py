@@ -2,13 +2,15 @@
 
 A network of its own for transformation (noise, artifacts, resolution, contrast). Its features pass no norm
 (the attention looks through one, and adds): it would take away grey levels and the amount of noise, by which
-a correction is measured. As in the network beside it, the finest level works on 2x2 blocks of pixels.
+a correction is measured. As in the network beside it, the finest level works on 2x2 blocks of pixels. What
+shades an image slowly, as coils do, is undone by a coarse field that the image is multiplied by.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
@@ -38,6 +40,7 @@ class Mender(nn.Module):
         self.encode = nn.ModuleList(nn.ModuleList(_Block(w[k]) for _ in range(DOWN[k])) for k in range(4))
         # Ghosts of motion and of undersampling come from the other end of the image.
         self.look = Attention(w[3], text, heads, itself=True)
+        self.field = _conv(w[3], 1, 3, gain=0.0)
         self.up = nn.ModuleList(_conv(w[k + 1], 4 * w[k], 1) for k in range(3))
         self.decode = nn.ModuleList(nn.ModuleList(_Block(w[k]) for _ in range(UP[k])) for k in range(3))
         self.leave = _conv(w[0], 12, 3, gain=0.0)
@@ -53,11 +56,12 @@ class Mender(nn.Module):
                 x = block(x, hint)
             skips.append(x)
         x = self.look(x, tokens, mask)
+        field = F.interpolate(self.field(x), scale_factor=16.0, mode="bilinear")
         for k in (2, 1, 0):
             x = skips[k] + F.pixel_shuffle(self.up[k](x), 2)
             for block in self.decode[k].children():
                 x = block(x, hint)
-        return F.pixel_shuffle(self.leave(x), 2)
+        return F.pixel_shuffle(self.leave(x), 2) + image * torch.expm1(field)
 
 
 class _Block(nn.Module):

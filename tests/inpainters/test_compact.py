@@ -98,6 +98,21 @@ def test_grain_is_as_strong_as_around_the_hole(smooth_expert, radius):
         assert 0.6 < compare(texture(filled, hole), texture(image, hole))["variance_ratio"] < 1.3
 
 
+def test_in_ct_and_mri_an_edge_runs_on_through_the_hole(smooth_expert):
+    """A mean blurs it over the hole's width."""
+    image = np.repeat(np.random.default_rng(0).normal(60, 2, (160, 160, 1)), 3, axis=2)
+    image[:, 80:] += 120
+    image = image.round().astype(np.uint8)
+    hole = ellipse((160, 160), (80, 80), (30, 30))
+    error = {}
+    for family in ("ct", "mri", "xray"):
+        filled = CompactInpainter(smooth_expert, family).fill(image, hole, seed=1)
+        assert (filled == filled[..., :1]).all()
+        assert (filled[~hole] == image[~hole]).all()
+        error[family] = np.mean((filled[hole].astype(float) - image[hole]) ** 2)
+    assert max(error["ct"], error["mri"]) < 0.5 * error["xray"]
+
+
 def test_where_nothing_can_be_copied_the_network_draws(smooth_expert):
     image, hole = picture(96, 96), np.ones((96, 96), bool)
     hole[:2] = False  # a rim too thin for any tile

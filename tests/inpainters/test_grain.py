@@ -44,6 +44,17 @@ def test_strength_and_mean_are_those_of_the_tissue(size, channels):
         assert abs(grain[hole].mean()) < 1
 
 
+def test_an_edge_beside_the_hole_is_not_its_grain():
+    values, hole = noisy(3.0), disc((160, 160), (80, 88), 18)
+    values[:, 118:] += 120  # twelve pixels from the hole
+    values, strength = filled(values, hole, 120.0), {}
+    for edges in (False, True):
+        grain = graft(values, hole, hole, Grain(4, 2, 18, 1.0, edges=edges), np.random.default_rng(0))
+        strength[edges] = grain[hole].std()
+    assert strength[True] == pytest.approx(3.0, rel=0.25)
+    assert strength[False] > 1.4 * strength[True]
+
+
 def test_grain_comes_from_tissue_that_looks_alike():
     size = (160, 160)
     left = np.zeros((*size, 1), bool)

@@ -15,6 +15,7 @@ from mie.errors import ConfigError
 from mie.images.families import GREY
 from mie.images.files import digest
 from mie.inpainters.base import check_hole
+from mie.inpainters.exemplar import Exemplar
 from mie.inpainters.grain import GRAIN, graft
 from mie.inpainters.harmonic import harmonic
 from mie.networks.shipped import shipped_weights
@@ -35,7 +36,18 @@ _AROUND_WIDE: Final = 1.5
 _LARGEST: Final = 768  # drawn grain comes at the image's own scale, in a larger window at this one
 _COPIED_FROM: Final = 3.0  # a window's side that grain is copied from, in extents of its hole, and at least
 _AT_LEAST: Final = 256  # pixels
-_SMOOTH: Final = 0.6  # the harmonic fill's weight in the mean
+# Weights in the slow part: the harmonic fill's against the network's, then the exemplar fill's against both.
+# Where much of the image is edges, `exemplar` continues them; the other two blur them.
+_SLOW: Final[dict[str, tuple[float, float]]] = {
+    "dermoscopy": (0.8, 0),
+    "endoscopy": (0.6, 0),
+    "ultrasound": (0.6, 0),
+    "mri": (0.6, 0.5),
+    "ct": (0.6, 0.5),
+    "fundus": (0.6, 0),
+    "xray": (0.6, 0),
+}
+_COPIED_BLUR: Final = 1.5  # standard deviation in pixels: of `exemplar` the grain is left out
 _VIEWS: Final = ("endoscopy", "fundus")  # pictures in a dark frame
 _FRAME: Final = 24  # grey level: frames are not quite black
 _NEEDS: Final = ("torch", "safetensors")
@@ -57,15 +69,16 @@ def open_compact(argument: str | None, options: Mapping[str, str], family: str) 
 class CompactInpainter:
     """Any size: a window around each hole is filled at its own scale.
 
-    The slow part lies between what the network expects and the harmonic fill: their errors differ. Of a
-    hole wider than 160 px it comes from the scale that experts learnt at. The grain is copied from around the
-    hole; where there is no room for that, the network draws it. The dark frame of a view is not tissue: like
-    the hole, it is not looked at.
+    The slow part lies between what the network expects and the harmonic fill, in MRI and CT the exemplar fill
+    too: their errors differ. Of a hole wider than 160 px the network's comes from the scale that experts
+    learnt at. The grain is copied from around the hole; where there is no room for that, the network draws
+    it. The dark frame of a view is not tissue: like the hole, it is not looked at.
     """
 
     def __init__(self, path: Path, family: str) -> None:
         self.name = "compact"
         self._family, self._grey, self._view = family, family in GREY, family in _VIEWS
+        self._smooth, self._copied = _SLOW[family]
         self._net, learnt = _network(path)
         self.weights = digest(path)
         if learnt not in (family, None):
@@ -89,6 +102,10 @@ class CompactInpainter:
             window = cut.take(image), cut.take(unknown.astype(np.uint8)), cut.take(noise)
             cut.put(values, self._parts(*window, _TRAINED if wide else side)[0], hole)
             windows.append((cut, window))
+        if self._copied:
+            copied = Exemplar().fill(image, mask, seed=seed).astype(np.float32)
+            copied = cv2.GaussianBlur(copied, (0, 0), _COPIED_BLUR)
+            values[mask] = (1 - self._copied) * values[mask] + self._copied * copied[mask]
         drawn = np.zeros_like(values)
         for (hole, at, extent), (cut, window) in zip(holes, windows, strict=True):
             near = _near(at, max(_AT_LEAST, int(_COPIED_FROM * extent)))
@@ -124,7 +141,7 @@ class CompactInpainter:
             mean, detail = (255 * np.ascontiguousarray(part[0].permute(1, 2, 0).numpy()) for part in parts)
         if not hole.all():
             smooth = harmonic(seen.astype(np.float32), hole > 0)
-            mean = np.where(hole[..., None] > 0, (1 - _SMOOTH) * mean + _SMOOTH * smooth, mean)
+            mean = np.where(hole[..., None] > 0, (1 - self._smooth) * mean + self._smooth * smooth, mean)
         if work != side:
             mean, detail = (
                 cv2.resize(part, (side, side), interpolation=cv2.INTER_CUBIC) for part in (mean, detail)

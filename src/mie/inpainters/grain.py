@@ -40,7 +40,7 @@ GRAIN: Final[dict[str, Grain]] = {
     "endoscopy": Grain(4, 3, 28, 1.0),
     "ultrasound": Grain(4, 3, 28, 0.88, mirror=False),  # speckle lies along the beam
     "mri": Grain(4, 1.5, 16, 0.9, edges=True),
-    "ct": Grain(4, 2, 18, 0.92, edges=True),
+    "ct": Grain(4, 2, 18, 0.88, edges=True),
     "fundus": Grain(3, 2, 18, 0.8),
     "xray": Grain(4, 3, 18, 0.87),
 }

@@ -1,5 +1,6 @@
 """The mender: what it may and may not be moved by, that it learns, and that no feature swells or fades."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -59,6 +60,19 @@ def test_the_text_matters_and_neighbours_and_padding_do_not():
     assert (net(image, vector, tokens.flip(0), mask) - made).abs().max() > 1e-5
     padded = torch.where(mask[..., None], tokens, 1e3)
     torch.testing.assert_close(net(image, vector, padded, mask), made, rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_the_field_multiplies_the_image():
+    net, image = Mender((8, 8, 16, 16), TEXT, 2), pictures(2, 64, 96)
+    net.field.bias.fill_(math.log(1.5))
+    torch.testing.assert_close(net(image, *said()), 0.5 * image)
+    # One that changes does so slowly: it is drawn at every sixteenth pixel.
+    net.field.weight.normal_(std=0.3, generator=torch.Generator().manual_seed(0))
+    gain = 1 + net(image, *said()) / image.clamp(min=1e-3)
+    steps = gain.diff(dim=3)[image[..., 1:].minimum(image[..., :-1]) > 0.1].abs()
+    assert gain.std() > 0.05
+    assert steps.max() < gain.amax() / 8
 
 
 @torch.no_grad()

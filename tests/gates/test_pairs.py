@@ -39,6 +39,20 @@ def test_wrong_pairs(pair, gate, says) -> None:
     assert refusal.numbers
 
 
+@pytest.mark.parametrize(("levels", "refused"), [(2, True), (3, False)])
+def test_what_nobody_sees_is_no_task(levels, refused) -> None:
+    # A head that fills a sixteenth of the image: the air around it does not make a difference smaller.
+    image = np.zeros((160, 160, 3), np.uint8)
+    image[60:100, 60:100] = np.maximum(crop(1)[60:100, 60:100], 20)
+    other = image.copy()
+    other[60:100, 60:100] -= np.uint8(levels)
+    refusal = PairGate()(pair_sample(image, other))
+    assert (refusal is not None) == refused
+    if refusal is not None:
+        assert refusal.gate == "identical"
+        assert refusal.numbers["difference"] == pytest.approx(levels)
+
+
 def test_the_limit_is_the_users() -> None:
     sample = pair_sample(crop(1), np.roll(255 - crop(1), (4, 0), (0, 1)))
     assert PairGate(3.0)(sample) is not None

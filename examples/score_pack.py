@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from mie.images.files import atomic_write
-from mie.training.compact import stem
+from mie.training.compact import data_set_of
 from mie.training.compact_evaluation import compact_edit, evaluate
 from mie.training.pack import Pack, Row
 from mie.training.pack_files import read_pack
@@ -62,10 +62,12 @@ def main() -> None:
 
 def left_out(rows: Rows, data: Mapping[str, Any]) -> tuple[Rows, list[str]]:
     """The rows that a training never saw, and their "modality/target" that other sources taught it."""
-    away = {stem(name) for name in data["leave_out"]}
-    taught = [row for _, row in rows if row.fold == "train" and stem(row.source) not in away]
-    seen = {stem(row.source) for row in taught}
-    unseen = [(p, r) for p, r in rows if stem(r.source) not in seen and r.perspective in data["shares"]]
+    away = {data_set_of(name) for name in data["leave_out"]}
+    taught = [row for _, row in rows if row.fold == "train" and data_set_of(row.source) not in away]
+    seen = {data_set_of(row.source) for row in taught}
+    unseen = [
+        (p, r) for p, r in rows if data_set_of(r.source) not in seen and r.perspective in data["shares"]
+    ]
     names = {(row.modality, name) for row in taught for name in row.target.split(", ")}
     known = {
         f"{row.modality}/{row.target}"

@@ -1,7 +1,7 @@
 import pytest
 
 from mie.errors import ConfigError
-from mie.yaml_files import read_mapping
+from mie.yaml_files import expanded, read_mapping
 
 
 def read(folder, text):
@@ -41,3 +41,16 @@ def test_what_is_refused(tmp_path, text, message):
 def test_no_file(tmp_path):
     with pytest.raises(ConfigError, match=r"cannot read the recipe[\s\S]*none\.yaml"):
         read_mapping(tmp_path / "none.yaml", "recipe", expected="name:")
+
+
+def test_the_environment_in_strings_at_any_depth(monkeypatch):
+    monkeypatch.setenv("MIE_A", "/data")
+    body = {"a": "${MIE_A}/x", "b": [{"c": "${MIE_A}${MIE_A}"}, 1, None], "d": "$MIE_A ${}", "${MIE_A}": True}
+    assert expanded(body, "here") == {
+        "a": "/data/x",
+        "b": [{"c": "/data/data"}, 1, None],
+        "d": "$MIE_A ${}",
+        "${MIE_A}": True,
+    }
+    with pytest.raises(ConfigError, match=r"MIE_NONE is not set[\s\S]*here[\s\S]*export MIE_NONE"):
+        expanded(["${MIE_NONE}/x"], "here")

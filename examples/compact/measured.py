@@ -21,7 +21,7 @@ from mie.protocols.miedb_sample import PSNR_CAP
 from mie.records import Mask, Pixels, Sample
 from mie.store.dataset import Dataset
 from mie.store.runs import Run
-from mie.training.compact import stem
+from mie.training.compact import data_set_of
 
 Record = dict[str, Any]
 BASELINES = {
@@ -31,7 +31,7 @@ BASELINES = {
 }
 # What a line of a table is, by perspective. `NAME_more` holds other images of the data set NAME.
 GROUPS: dict[str, Callable[[Mapping[str, Any]], str]] = {
-    "perception": lambda record: stem(record["source"]),
+    "perception": lambda record: data_set_of(record["source"]),
     "transformation": lambda record: str(record["target"]),
     "modification": lambda record: str(record["task"]),
 }

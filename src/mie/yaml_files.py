@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
 from mie.errors import ConfigError
+
+_VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 def read_mapping(path: Path, noun: str, *, expected: str) -> dict[Any, Any]:
@@ -23,6 +27,27 @@ def read_mapping(path: Path, noun: str, *, expected: str) -> dict[Any, Any]:
     if not isinstance(body, dict):
         raise ConfigError(f"the {noun} is not a mapping", where=path, expected=expected)
     return body
+
+
+def expanded(value: Any, where: str) -> Any:
+    """A value in which `${NAME}` in every string is the environment's."""
+    if isinstance(value, dict):
+        return {key: expanded(item, where) for key, item in value.items()}
+    if isinstance(value, list):
+        return [expanded(item, where) for item in value]
+    return _VARIABLE.sub(lambda match: _variable(match, where), value) if isinstance(value, str) else value
+
+
+def _variable(match: re.Match[str], where: str) -> str:
+    name = match[1]
+    if name not in os.environ:
+        raise ConfigError(
+            f"the environment variable {name} is not set",
+            where=where,
+            found=match.string,
+            fix=f"run `export {name}=...` first",
+        )
+    return os.environ[name]
 
 
 class _UniqueKeys(yaml.SafeLoader):

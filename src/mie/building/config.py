@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,9 +19,7 @@ from mie.sources import catalog
 from mie.sources.catalog import Entry
 from mie.spec import parse_spec
 from mie.vocabulary import BINS, OPACITY, TASKS, nearest_name
-from mie.yaml_files import read_mapping
-
-_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+from mie.yaml_files import expanded, read_mapping
 
 
 class _Strict(BaseModel):
@@ -264,24 +261,9 @@ def _source(item: Any, where: str, base: Path) -> SourceConfig:
     root = item.get("root")
     return SourceConfig(
         entry=entry,
-        root=None if root is None else base / Path(_expanded(str(root), where)).expanduser(),
+        root=None if root is None else base / Path(expanded(str(root), where)).expanduser(),
         limit=item.get("limit"),
     )
-
-
-def _expanded(text: str, where: str) -> str:
-    def value(match: re.Match[str]) -> str:
-        name = match[1]
-        if name not in os.environ:
-            raise ConfigError(
-                f"the environment variable {name} is not set",
-                where=where,
-                found=text,
-                fix=f"run `export {name}=...` first",
-            )
-        return os.environ[name]
-
-    return _VARIABLE.sub(value, text)
 
 
 def _known_keys() -> Iterator[str]:

@@ -248,9 +248,9 @@ class Compact(Trainee):
                     fix=f"did you mean {near!r}?" if near else None,
                 )
         # NAME_more holds other images of the data set NAME: both, or neither.
-        away = {stem(name) for name in self.data.leave_out}
+        away = {data_set_of(name) for name in self.data.leave_out}
         for pack in self._packs:
-            pack.rows = [row for row in pack.rows if stem(row.source) not in away]
+            pack.rows = [row for row in pack.rows if data_set_of(row.source) not in away]
 
     def _pretrain(self, trunk: Trunk, path: Path) -> None:
         trunk.load_pretrained(torch.load(path, weights_only=True, map_location="cpu"))
@@ -268,10 +268,10 @@ class Compact(Trainee):
         return path
 
 
-def stem(source: str) -> str:
+def data_set_of(source: str) -> str:
     """The data set that a source is of.
 
-    >>> stem("isic2018_skin_more"), stem("isic2018_skin")
+    >>> data_set_of("isic2018_skin_more"), data_set_of("isic2018_skin")
     ('isic2018_skin', 'isic2018_skin')
     """
     return source.removesuffix("_more")

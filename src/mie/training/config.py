@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,9 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError,
 
 from mie.errors import ConfigError
 from mie.vocabulary import nearest_name
-from mie.yaml_files import read_mapping
+from mie.yaml_files import expanded, read_mapping
 
-_VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 # What may differ when a run goes on: it changes what is written down, never the weights of a step.
 _FREE: Final = {"name", "checkpoint", "validate", "log_every"}
 
@@ -97,7 +95,7 @@ def read_config(path: Path) -> TrainConfig:
 
 def parse_config(body: Mapping[str, Any], *, where: str = "config", base: Path | str = ".") -> TrainConfig:
     """A training file's content; `base` is where relative paths in it begin."""
-    config = parse_section(TrainConfig, _expanded(dict(body), where), where=where)
+    config = parse_section(TrainConfig, expanded(dict(body), where), where=where)
     config._base = Path(base)
     return config
 
@@ -131,19 +129,3 @@ def _keys(model: type[BaseModel]) -> set[str]:
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             found |= _keys(field.annotation)
     return found
-
-
-def _expanded(value: Any, where: str) -> Any:
-    if isinstance(value, dict):
-        return {key: _expanded(item, where) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_expanded(item, where) for item in value]
-    return _VARIABLE.sub(lambda match: _variable(match[1], where), value) if isinstance(value, str) else value
-
-
-def _variable(name: str, where: str) -> str:
-    if name not in os.environ:
-        raise ConfigError(
-            f"the environment variable {name} is not set", where=where, fix=f"run `export {name}=...` first"
-        )
-    return os.environ[name]

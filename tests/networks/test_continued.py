@@ -34,12 +34,13 @@ def test_known_pixels_stay_and_others_do_not_count(halvings, case):
     assert torch.equal(continued(spoilt, known, halvings), done)
 
 
+@HALVINGS
 @settings(max_examples=60, deadline=None)
 @given(case=holed())
-def test_a_fill_lies_between_what_is_known(case):
+def test_a_fill_lies_between_what_is_known(halvings, case):
     """To the last pixel: with a mean at the end there is no hole that nothing reaches."""
     image, known = case
-    done = continued(image, known, 5)
+    done = continued(image, known, halvings)
     for channel, filled in zip(image[0], done[0], strict=True):
         there = channel[known[0, 0] > 0]
         assert there.min() - 1e-5 <= filled.min()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -61,8 +62,8 @@ class PairGate:
 
 def _difference(a: Pixels, b: Pixels) -> float:
     """Of two images of one shape, in grey levels, root mean square over what is not black in both."""
-    shown = np.count_nonzero(np.maximum(a, b) > _BLACK)
-    return float(cv2.norm(a, b, cv2.NORM_L2) / max(shown, 1) ** 0.5)
+    shown = int(np.count_nonzero(np.maximum(a, b) > _BLACK))
+    return float(cv2.norm(a, b, cv2.NORM_L2)) / math.sqrt(max(shown, 1))
 
 
 def _contrast(image: Pixels) -> float:

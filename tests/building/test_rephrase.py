@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import cv2
 import pytest
 import typer
 import yaml
@@ -25,7 +26,7 @@ from mie.judges import JudgeOptions
 from mie.store.dataset import Dataset
 from mie.store.schema import sample_digest
 from tests.building.test_build import fingerprint
-from tests.conftest import folder_source, write_folder
+from tests.conftest import folder_source, grainy, write_folder
 from tests.judges.server import JudgeServer, Say, texts_of
 
 pytest.importorskip("openai", reason="needs mie[judges]")
@@ -205,6 +206,8 @@ def test_one_good_rephrasing_among_bad_ones_is_enough(source, tmp_path):
 def test_transformations_keep_their_numbers(tmp_path):
     """One reply in two changes a number; those sentences stay as the template has them."""
     root = write_folder(tmp_path / "scans", 16, size=64)
+    for n, path in enumerate(sorted((root / "images").iterdir())):
+        cv2.imwrite(str(path), grainy(cv2.imread(str(path), 0), n))
     body = {
         "name": "scans",
         "recipe": {"kind": "transformation", "targets": ["super_resolution", "mri_undersampling"]},

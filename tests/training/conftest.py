@@ -78,11 +78,7 @@ def pairs(tmp_path_factory) -> Path:
     targets = ["mri_noise", "mri_undersampling", "mri_bias_field", "super_resolution", "low_dose_ct_soft"]
     body = {
         "name": "pairs",
-        "recipe": {
-            "kind": "transformation",
-            "targets": [*targets, "mri_sequence"],
-            "severity": {"low_dose_ct_soft": {"photons": 3e4}},
-        },
+        "recipe": {"kind": "transformation", "targets": [*targets, "mri_sequence"]},
         "split": {"test": 0.0},
         "sources": [*sources, given],
     }

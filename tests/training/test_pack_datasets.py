@@ -140,7 +140,7 @@ def test_pairs_keep_their_pixels_and_say_how_to_simulate_again(pairs) -> None:
         assert (row.simulate is None) == (sample.params["made"] == "pair")
         assert not pack.asks[row.ask].key.startswith("stored/")
     ct = next(row for row in pack.rows if row.key == "low_dose_ct_soft")
-    assert ct.simulate == {"fixed": {"kernel": "hann"}, "hu_range": [-1000.0, 400.0], "field_mm": 360.0}
+    assert ct.simulate == {"fixed": {"kernel": "hann"}, "hu_range": [-160.0, 240.0], "field_mm": 360.0}
     factors = {row.simulate["fixed"]["factor"] for row in pack.rows if row.key == "super_resolution"}
     assert factors == {2, 4}
     keys = {pack.asks[row.ask].key for row in pack.rows if row.key == "mri_sequence"}

@@ -102,11 +102,14 @@ def test_validation_sees_the_average_without_dropout(tmp_path: Path, monkeypatch
     def validate(self: Tiny, model: torch.nn.Module) -> dict[str, float | None]:
         assert not model.training
         assert not torch.is_grad_enabled()
+        assert not torch.backends.cudnn.benchmark  # which would time every size of an image
         seen.update({name: value.clone() for name, value in model.state_dict().items()})
         return {"psnr": None}
 
     monkeypatch.setattr(Tiny, "validate", validate)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     result = train(tiny_config(), tmp_path, device="cpu")
+    assert torch.backends.cudnn.benchmark
     average = load_file(tmp_path / "checkpoints/step-000012/ema.safetensors")
     assert all(torch.equal(seen[name], average[name]) for name in average)
     # Nothing was scored: the last average is shipped, and no number is made up.

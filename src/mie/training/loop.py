@@ -273,11 +273,13 @@ class _Training:
         self._say("validating", done)
         before = time.monotonic()
         seed_step(self.config.seed, done)
+        timed = torch.backends.cudnn.benchmark
         # Images of many sizes: to time cuDNN's algorithms for each anew would take longer than they save.
-        fast = torch.backends.cudnn.flags(enabled=True, benchmark=False, allow_tf32=True)
-        with torch.no_grad(), fast:
+        torch.backends.cudnn.benchmark = False
+        with torch.no_grad():
             figures = self.trainee.validate(self.session.average)
             pixels = self.trainee.grid(self.session.average)
+        torch.backends.cudnn.benchmark = timed
         if pixels is not None:
             self.keeper.grid(done, pixels)
         self.keeper.validation(done, self.trainee.score, figures, time.monotonic() - before)

@@ -26,7 +26,7 @@ def test_a_sound_pair_passes() -> None:
 @pytest.mark.parametrize(
     ("pair", "gate", "says"),
     [
-        (crop(1), "identical", "differ by 0.000 grey levels"),
+        (crop(1), "identical", "differ by at most 0.000 grey levels"),
         (np.full_like(crop(1), 7), "blank", "the target image shows nothing: standard deviation 0.00"),
         (np.roll(255 - crop(1), (6, -4), (0, 1)), "misaligned", "misaligned by 7."),
     ],
@@ -51,6 +51,15 @@ def test_what_nobody_sees_is_no_task(levels, refused) -> None:
     if refusal is not None:
         assert refusal.gate == "identical"
         assert refusal.numbers["difference"] == pytest.approx(levels)
+
+
+def test_a_hair_is_a_task_and_its_shadow_is_not() -> None:
+    skin = crop(1, 512, 512)
+    for levels, refused in ((60, False), (6, True)):
+        hairy = skin.astype(int)
+        hairy[100:160, 300:302] += levels * (1 - 2 * (skin[100:160, 300:302] > 128).astype(int))
+        assert np.sqrt(np.mean((hairy - skin) ** 2)) < 2  # hardly anything over the whole image
+        assert (PairGate()(pair_sample(skin, hairy.astype(np.uint8))) is not None) == refused
 
 
 def test_the_limit_is_the_users() -> None:

@@ -13,6 +13,7 @@ pytest.importorskip("accelerate", reason="training needs the extra `models`")
 import torch
 
 from mie.training import compact_data
+from mie.training.augment import STRENGTHS
 from mie.training.compact_data import Choices, CompactData, Views
 from mie.training.fresh_holes import TEMPLATES, grown, hole_ask, lesion_shape
 from mie.training.hole_cases import hole_cases
@@ -54,6 +55,20 @@ def test_a_batch_of_all_three() -> None:
     assert views.hole.shape == (40, 1, SMALL, SMALL)
     assert not views.hole[:24].any()
     assert len(views.there) == len(views.removal) == 16
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: on a CPU nothing waits")
+def test_making_views_never_waits_for_the_gpu() -> None:
+    data = CompactData(
+        [changed_pack()], TRAIN, torch.device("cuda"), Choices(strength=STRENGTHS["strong"], holes=0.4)
+    )
+    data.views(drawn(data), 0)  # what is copied once is copied now
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        views = data.views(drawn(data), 1)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert len(views.image) == 40
 
 
 def test_only_the_area_differs_and_holes_are_white() -> None:

@@ -8,6 +8,7 @@ go is a `Strength`: `usual`, or `strong` against learning small data sets by hea
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Final
@@ -260,8 +261,14 @@ def cropped(
     return torch.where((draw.chance(0.5) & turns)[:, None, None, None], pairs.transpose(2, 3), pairs)
 
 
+@functools.cache
+def _taps(device: torch.device) -> Tensor:
+    """Copied once: the host waits for the device meanwhile."""
+    return torch.tensor([1.0, 4.0, 6.0, 4.0, 1.0], device=device) / 16
+
+
 def _blur(x: Tensor) -> Tensor:
-    taps = torch.tensor([1.0, 4.0, 6.0, 4.0, 1.0], device=x.device) / 16
+    taps = _taps(x.device)
     c = x.shape[1]
     x = F.conv2d(F.pad(x, (2, 2, 0, 0), mode="replicate"), taps.view(1, 1, 1, 5).expand(c, 1, 1, 5), groups=c)
     return F.conv2d(

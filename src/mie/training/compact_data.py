@@ -35,7 +35,7 @@ from mie.training.modification_data import (
     names_a_place,
 )
 from mie.training.pack import Pack, Row, as_rgb
-from mie.training.pools import Pool, letterbox, letterbox_mask
+from mie.training.pools import Pool, letterbox, letterbox_mask, sent
 from mie.training.prompts import MOST_CLASSES, NOTHING, Prompts
 from mie.vocabulary import PERSPECTIVES
 
@@ -264,7 +264,8 @@ class CompactData:
         image, mask, counted, grey = self._painted_views(p, generator, seed)
         pairs, flat = self._mended_views(t, generator)
         changes = change_views(m, self.changes, self.fresh, self.images, generator, SIDE)
-        colours = _stacked([item.colours for item in p], MOST_CLASSES + 1, self.device)
+        painted = np.array([item.colours for item in p]).reshape(len(p), MOST_CLASSES + 1)
+        colours = self._tensor(painted, torch.long)
         there = self._tensor([not item.vain for item in p], torch.bool)
         asked = torch.stack([(colours == c).any(1) for c in range(NOTHING)], 1)
         lut = F.one_hot(colours, NOTHING + 1)[..., :NOTHING].to(torch.float32)  # (P, classes, 3)
@@ -321,17 +322,19 @@ class CompactData:
                 turns=self._tensor([item.turns for item in some], torch.bool),
                 strength=strength,
             )
-            grey = self._tensor([item.grey for item in some], torch.bool)
-            images.append(recoloured(draw, seen[0], grey, strength))
+            images.append(seen[0])
             masks.append(seen[1])
             counted.append(seen[2])
         shown, inside = _joined(images, 3, self.device), _joined(counted, 1, self.device)
+        grey = self._tensor([item.grey for item in items], torch.bool)
+        draw = Draw(len(items), generator)
+        if items:
+            shown = recoloured(draw, shown, grey, strength)
         if items and strength.mix:
             partner = self._tensor(_partners(items, seed), torch.long)
-            shown = histograms_mixed(Draw(len(items), generator), shown, partner, strength.mix)
+            shown = histograms_mixed(draw, shown, partner, strength.mix)
         if items and strength.cutout:
-            shown, inside = cut_out(Draw(len(items), generator), shown, inside, strength.cutout)
-        grey = self._tensor([item.grey for item in items], torch.bool)
+            shown, inside = cut_out(draw, shown, inside, strength.cutout)
         return shown, _joined(masks, 1, self.device), inside, grey
 
     def _mended_views(self, items: list[_Mended], generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -346,8 +349,8 @@ class CompactData:
             pairs.append(cropped(Draw(len(some), generator), pair.float() / 255, SIDE, turns))
         return _joined(pairs, 6, self.device), self._tensor([item.grey for item in items], torch.bool)
 
-    def _tensor(self, values: list[Any], dtype: torch.dtype) -> Tensor:
-        return torch.tensor(values, dtype=dtype).to(self.device, non_blocking=True)
+    def _tensor(self, values: Any, dtype: torch.dtype) -> Tensor:
+        return sent(values, dtype, self.device)
 
 
 def _partners(items: list[_Painted], seed: int) -> list[int]:
@@ -362,11 +365,6 @@ def _partners(items: list[_Painted], seed: int) -> list[int]:
 
 def _joined(parts: list[Tensor], channels: int, device: torch.device) -> Tensor:
     return torch.cat(parts) if parts else torch.zeros(0, channels, SIDE, SIDE, device=device)
-
-
-def _stacked(rows: list[NDArray[np.int64]], width: int, device: torch.device) -> Tensor:
-    values = np.stack(rows) if rows else np.zeros((0, width), np.int64)
-    return torch.from_numpy(values).to(device)
 
 
 def _side_by_side(image: Pixels, goal: Pixels, side: int) -> NDArray[np.uint8]:

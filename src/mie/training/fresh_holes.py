@@ -20,7 +20,7 @@ from torch import Tensor
 from mie.training.augment import Draw, cropped
 from mie.training.mixture import Groups
 from mie.training.pack import Ask, Pack, Wording
-from mie.training.pools import Pool, letterbox_mask
+from mie.training.pools import Pool, letterbox_mask, sent
 from mie.vocabulary import MODALITIES
 
 _CANVAS: Final = 64  # pixels a side of a stored shape, whose longer side takes
@@ -152,9 +152,9 @@ class FreshHoles:
         device = self._sizes.device
         pool, lesions = pictures[large], self._lesions[large]
         assert pool is not None and lesions is not None  # noqa: S101 PT018 (they hold what was chosen)
-        places = torch.tensor([self.shown[at].place for at in chosen]).to(device)
+        places = sent([self.shown[at].place for at in chosen], torch.long, device)
         image = pool.gather(places).float() / 255
-        marked = lesions.gather(torch.tensor([self._at[at] for at in chosen]).to(device)).float()
+        marked = lesions.gather(sent([self._at[at] for at in chosen], torch.long, device)).float()
         flips, turns = flags
         cut = cropped(draw, torch.cat([image, marked], 1), side, turns, flips)
         goal, marked = cut[:, :3], cut[:, 3:] > 0

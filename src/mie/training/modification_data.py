@@ -17,7 +17,7 @@ from mie.training.augment import Draw, cropped
 from mie.training.fresh_holes import FreshHoles
 from mie.training.mixture import Groups
 from mie.training.pack import Pack, Row, as_rgb
-from mie.training.pools import Pool, letterbox
+from mie.training.pools import Pool, letterbox, sent
 
 # A place in words: mirrored, the words would be wrong.
 _PLACED: Final = frozenset(
@@ -94,7 +94,7 @@ class Modifications:
         large = items[0].large
         pool = self._pools[large]
         assert pool is not None  # noqa: S101 (it holds what was chosen)
-        place = torch.tensor([item.place for item in items]).to(self.device)
+        place = sent([item.place for item in items], torch.long, self.device)
         both = pool.gather(place).float() / 255
         around = self._around[large].index_select(0, place)
         flips, turns = flags(items, self.device)
@@ -106,7 +106,7 @@ class Modifications:
             both = torch.where(whole, halved, both)
             around = torch.where(whole[:, 0, 0], 0.0, around)
         both = cropped(draw, both, side, turns, flips, around if large else None)
-        vain = torch.tensor([item.vain for item in items]).to(self.device)[:, None, None, None]
+        vain = sent([item.vain for item in items], torch.bool, self.device)[:, None, None, None]
         image, goal = torch.where(vain, both[:, 3:6], both[:, :3]), both[:, 3:6]
         area = (both[:, 6:7] > 0.5) & ~vain
         return Changes(image, goal, area.float(), (both[:, 7:8] >= 1).float())
@@ -145,9 +145,8 @@ def change_views(
 
 
 def flags(items: Sequence[Changed], device: torch.device | str) -> tuple[Tensor, Tensor]:
-    flips = torch.tensor([item.flips for item in items]).to(device)
-    turns = torch.tensor([item.turns for item in items]).to(device)
-    return flips, turns
+    flips = sent([item.flips for item in items], torch.bool, device)
+    return flips, sent([item.turns for item in items], torch.bool, device)
 
 
 def names_a_place(text: str) -> bool:

@@ -6,6 +6,7 @@ A few thousand images fit on the GPU as bytes, so a step moves only indices to i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import cv2
 import numpy as np
@@ -43,6 +44,12 @@ def letterbox_mask(mask: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
     out = np.zeros((side, side), np.uint8)
     out[top : top + height, left : left + width] = mask
     return out
+
+
+def sent(values: Any, dtype: torch.dtype, device: torch.device | str) -> Tensor:
+    """A few numbers on the device. Nothing waits for it: they leave from pinned memory."""
+    pinned = torch.device(device).type == "cuda"
+    return torch.tensor(values, dtype=dtype, pin_memory=pinned).to(device, non_blocking=True)
 
 
 class Pool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+import cv2
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -78,7 +79,7 @@ class Modifications:
         maps = [pack.masks[row.mask] > 0, find_hole(as_rgb(image))]
         area, hole = (letterbox(255 * m.astype(np.uint8), side, enlarge=False)[0] for m in maps)
         self.stored.append(Stored(row, large, len(self._arrays[large]), ask, image.ndim == goal.ndim == 2))
-        self._arrays[large].append(np.dstack([*both, area, hole]))
+        self._arrays[large].append(np.asarray(cv2.merge([*both, area, hole]), np.uint8))
         self._centres[large].append(_centre(area > 0))
 
     def finish(self) -> None:

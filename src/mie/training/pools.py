@@ -56,8 +56,8 @@ class Pool:
     """`(n, 3, S, S)` or, for grey images and masks, `(n, 1, S, S)` bytes."""
 
     def __init__(self, arrays: Sequence[NDArray[np.uint8]], device: torch.device | str) -> None:
-        stacked = np.stack([a[None] if a.ndim == 2 else a.transpose(2, 0, 1) for a in arrays])
-        self.values = torch.from_numpy(stacked).to(device)
+        values = torch.from_numpy(np.stack(arrays)).to(device)
+        self.values = values[:, None] if values.ndim == 3 else values.permute(0, 3, 1, 2).contiguous()
 
     def __len__(self) -> int:
         return len(self.values)

@@ -95,6 +95,14 @@ def test_a_small_data_set_is_seen_in_validation_too(tmp_path) -> None:
     }
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_every_data_set_gives_its_share_and_no_more(tmp_path, seed) -> None:
+    samples = painted(range(6), 1) + painted(range(6, 26), 1, source="twenty", case_id="other")
+    rows = pack_datasets([write_samples(samples, tmp_path / "both")], validation=0.1, seed=seed).rows
+    apart = Counter(row.source for row in rows if row.fold == VALIDATION)
+    assert apart == {"test": 1, "twenty": 2}
+
+
 def test_patients_who_share_an_image_nearly_go_together(tmp_path) -> None:
     twins = []
     for number in range(12):

@@ -45,10 +45,11 @@ def pack_datasets(
     and every row's fold is that split.
 
     Images keep their shape; a longer side above `longest` is scaled down to it. Every patient of the train
-    split (an image, where the patient is unknown) falls into the validation fold with chance `validation`, by
-    a hash of `seed`: in all datasets alike, and together with whoever shares an image, or nearly. A data set
-    (a row's `source`) with four patients or more gives at least one. A sample of one dataset whose patient or
-    image is in another's val or test split is left out; `facts["left_out"]` counts them.
+    split (an image, where the patient is unknown) has a place by a hash of `seed`; the first of each data set
+    (a row's `source`) fall into the validation fold, a share `validation` of them, and at least one of four
+    or more: in all datasets alike, and together with whoever shares an image, or nearly. A sample of one
+    dataset whose patient or image is in another's val or test split is left out; `facts["left_out"]` counts
+    them.
     """
     opened = [Dataset(folder) for folder in datasets]
     away = leaking(opened) if split == TRAIN else {}
@@ -130,14 +131,16 @@ class _Packer:
         ]
         one = joined_subjects(self.pack.images, shown)
         places = {name: stable_hash("validation", seed, name) / 2**64 for name in set(one.values())}
-        apart = {name for name, place in places.items() if place < validation}
-        # Data sets have from two to hundreds of patients: chance alone would leave many unseen in validation.
         of_source: dict[str, set[str]] = {}
         for subject, row in zip(self._subjects, rows, strict=True):
             of_source.setdefault(row.source, set()).add(one[subject])
-        for names in of_source.values():
-            if validation and len(names) >= _ENOUGH and not names & apart:
-                apart.add(min(names, key=places.__getitem__))
+        # Data sets have from two to hundreds of patients: by chance alone a small one gives none, or half.
+        # The small ones choose first: whom they share with a larger one counts there too.
+        apart: set[str] = set()
+        for names in sorted(of_source.values(), key=len):
+            number = max(round(validation * len(names)), int(validation > 0 and len(names) >= _ENOUGH))
+            more = sorted(names - apart, key=places.__getitem__)
+            apart.update(more[: max(0, number - len(names & apart))])
         for at, subject in enumerate(self._subjects):
             if one[subject] in apart:
                 rows[at] = replace(rows[at], fold=VALIDATION)

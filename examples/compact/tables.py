@@ -1,12 +1,12 @@
 """The compact editor beside its baselines on the test splits of datasets, as Markdown tables.
 
     python examples/compact/tables.py make DATASET... --runs RUNS [--editor compact:FILE] [-o PAGE]
-    python examples/compact/tables.py tables RUN... [-o PAGE]
+    python examples/compact/tables.py tables RUN... [--plot FILE] [-o PAGE]
 
 `make` runs and scores the editor and the baselines of each dataset's perspectives (runs that are there stay)
 and writes the tables; `tables` takes runs that `mie score` has scored. Of a PAGE that holds the two comment
 lines BEGIN and END only what is between them is replaced. `--wordings FILE`, which `score_pack.py --unseen`
-wrote, adds what unseen wordings cost.
+wrote, adds what unseen wordings cost; `--plot` draws the run that is named last, and those of its name.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from measured import GROUPS, Bench, Record, make, read
+from plots import draw
 
 from mie.images.files import atomic_write
 from mie.protocols.miedb_sample import PSNR_CAP
@@ -213,10 +214,14 @@ def main() -> None:
     reading.add_argument("runs", nargs="+", type=Path)
     for verb in (making, reading):
         verb.add_argument("--wordings", type=Path)
+        verb.add_argument("--plot", type=Path, help="DICE and decibels of the editor, as PNG")
         verb.add_argument("-o", "--output", type=Path)
     args = parser.parse_args()
     folders = make(args.datasets, args.runs, args.editor) if args.verb == "make" else args.runs
-    text = page(read(folders), wordings(args.wordings) if args.wordings else ())
+    benches = read(folders)
+    if args.plot:
+        draw(benches, folders[-1].resolve().name, args.plot)
+    text = page(benches, wordings(args.wordings) if args.wordings else ())
     if args.output:
         put(text, args.output)
     else:

@@ -75,9 +75,12 @@ def test_one_command_makes_the_runs_and_the_tables(
 ) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"before\n{tables.BEGIN}\nold\n{tables.END}\nafter\n")
+    plot = tmp_path / "plot.png"
     command = ["make", str(overlays), "--runs", str(tmp_path / "runs"), "--editor", "oracle", "-o", str(page)]
+    command += ["--plot", str(plot)]
     monkeypatch.setattr(sys, "argv", ["tables.py", *command])
     tables.main()
+    assert min(cv2.imread(str(plot)).std(axis=(0, 1))) > 10, "there is something to see"
     text = page.read_text()
     assert text.startswith(f"before\n{tables.BEGIN}\n")
     assert text.endswith(f"{tables.END}\nafter\n")

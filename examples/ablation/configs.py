@@ -1,6 +1,6 @@
 """The training files of the ablation: perception, modification, transformation or all, two seeds each.
 
-    python examples/ablation/configs.py -o CONFIGS --pack PACK [--trunk FILE] [--steps 900] [--batch 32]
+    python examples/ablation/configs.py -o CONFIGS --pack PACK [--trunk FILE] [--steps 700] [--batch 32]
 
 One network, one optimizer, the same number of steps and images in each: only the shares differ.
 """
@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--pack", type=Path, required=True)
     parser.add_argument("--trunk", type=Path)
-    parser.add_argument("--steps", type=int, default=900)
+    parser.add_argument("--steps", type=int, default=700)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
     options = parser.parse_args()

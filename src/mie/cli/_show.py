@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -52,15 +53,19 @@ class _Plain:
 
     def __init__(self, title: str) -> None:
         self._title = title
-        self._started = self._last = time.monotonic()
+        # The last minute says how long the rest takes: what came before may have been another kind of work.
+        self._said: deque[tuple[float, int]] = deque([(time.monotonic(), 0)], maxlen=12)
 
     def __call__(self, done: int, total: int, note: str = "") -> None:
         now = time.monotonic()
-        if now - self._last < self._EVERY or not total:
+        if now - self._said[-1][0] < self._EVERY or not total:
             return
-        self._last = now
-        left = (now - self._started) / done * (total - done) if done else 0
-        print(f"{self._title}: {done}/{total}, about {left:.0f} s left. {note}", file=sys.stderr, flush=True)
+        since, before = self._said[0]
+        text = f"{self._title}: {done}/{total}"
+        if done > before:
+            text += f", about {(now - since) / (done - before) * (total - done):.0f} s left"
+        print(f"{text}. {note}", file=sys.stderr, flush=True)
+        self._said.append((now, done))
 
 
 def table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -219,7 +219,8 @@ class Compact(Trainee):
         if not self.data.fresh:
             return pack
         jobs = wide_jobs(pack, self.data.fresh, seed=self.config.seed)
-        return add_pairs(pack, fresh_pairs(pack, jobs=jobs, seed=self.config.seed))
+        progress = lambda done, total: self.say(f"simulating pairs, {done} of {total}")
+        return add_pairs(pack, fresh_pairs(pack, jobs=jobs, seed=self.config.seed, progress=progress))
 
     def _refuse_empty_shares(self) -> None:
         """A share without rows would make every batch smaller, and nobody would know."""

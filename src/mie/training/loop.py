@@ -126,6 +126,7 @@ class _Training:
         accelerator.wait_for_everyone()  # until the main process has checked the folder
         self.keeper = Keeper(self.config, self.folder, {**body, **machine.facts(accelerator.device)})
         self._say("reading the data")
+        self.trainee.say = self._say
         self.trainee.prepare(accelerator.device)
         self.session = Session(self.config, self.trainee, accelerator)
         self._resume()
@@ -182,6 +183,8 @@ class _Training:
         prefetch = Prefetch(make, self.first, config.steps, pin=session.device.type == "cuda")
         batches = iter(prefetch)
         self.clock, self.logged = time.monotonic(), self.first
+        if config.compile:
+            self._say("compiling: the first step takes minutes")
         try:
             for step in range(self.first, config.steps):
                 ran_out = None

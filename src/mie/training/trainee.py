@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,6 +25,8 @@ class Trainee(Protocol):
     score: str  # the validation figure that chooses the best checkpoint; higher is better
     slower: Mapping[str, float] = {}  # by the beginning of a parameter's name: its share of the rate
     flops_per_image: float | None = None  # forward and backward, for the TFLOP/s of `--profile`
+    # What `prepare` is busy with, for the progress bar; the loop sets it.
+    say: Callable[[str], None] = staticmethod(lambda note: None)
 
     def __init__(self, config: TrainConfig) -> None: ...
 

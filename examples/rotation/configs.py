@@ -1,6 +1,6 @@
 """The training files of the rotation: each leaves whole data sets out, which are then scored.
 
-    python examples/rotation/configs.py -o CONFIGS --pack PACK [--trunk FILE] [--steps 1800] [--batch 48]
+    python examples/rotation/configs.py -o CONFIGS --pack PACK [--trunk FILE] [--steps 1000] [--batch 48]
 
 What a left-out data set shows is still trained from another one, under the same name or nearly. Data sets
 that show the same patients go out together; `mie train` takes twins (NAME_more) along by itself.
@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--pack", type=Path, required=True)
     parser.add_argument("--trunk", type=Path)
-    parser.add_argument("--steps", type=int, default=1800)
+    parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--batch", type=int, default=48)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
@@ -94,14 +94,17 @@ def main() -> None:
                 # A source of test rows alone is not in this pack; `score_pack.py` scores it in every fold.
                 "leave_out": [source for source in sources if source in there],
                 "merge": True,
+                "patients": True,
                 "augment": "strong",
                 "smoothing": 0.05,
                 "validate_rows": 100,
             },
             "model": {
+                "backbone": "efficientnet-lite2",
                 "trunk": str(options.trunk.resolve()) if options.trunk else None,
                 "dropout": 0.1,
                 "drop_path": 0.1,
+                "local": True,
             },
         }
         (options.output / f"{name}.yaml").write_text(yaml.safe_dump(body, sort_keys=False))

@@ -408,8 +408,10 @@ def test_the_trunk_starts_from_the_pretrained_file(pack: Path, tmp_path: Path) -
 
     state = pretrained()
     torch.save(state, tmp_path / "trunk.pt")
-    made = compact.Compact(compact_config(pack, model={"trunk": str(tmp_path / "trunk.pt"), "trunk_lr": 0.5}))
-    assert made.slower == {"trunk.": 0.5}
+    made = compact.Compact(
+        compact_config(pack, model={"trunk": str(tmp_path / "trunk.pt"), "trunk_lr": 0.5, "mender_lr": 0.3})
+    )
+    assert made.slower == {"trunk.": 0.5, "mender.": 0.3}
     assert made.check()["trunk"] == hashlib.sha256((tmp_path / "trunk.pt").read_bytes()).hexdigest()
     net = made.model()
     scale = state["features.0.1.weight"] / (state["features.0.1.running_var"] + 1e-5).sqrt()

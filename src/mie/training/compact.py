@@ -78,6 +78,7 @@ class ModelConfig(Strict):
     mender: tuple[Width, Width, Width, Width] | None = Field(
         None, description="widths of a network for transformation alone"
     )
+    mender_lr: float = Field(1, gt=0, le=1, description="its share of the rate")
 
 
 class Compact(Trainee):
@@ -87,7 +88,7 @@ class Compact(Trainee):
         self.config = config
         self.data = parse_section(DataConfig, config.data, where="data")
         self.shape = parse_section(ModelConfig, config.model, where="model")
-        self.slower = {"trunk.": self.shape.trunk_lr}
+        self.slower = {"trunk.": self.shape.trunk_lr, "mender.": self.shape.mender_lr}
 
     def check(self) -> Mapping[str, Any]:
         trunk = self._trunk()

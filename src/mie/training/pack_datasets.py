@@ -130,7 +130,7 @@ class _Packer:
             if place is not None
         ]
         one = joined_subjects(self.pack.images, shown)
-        places = {name: stable_hash("validation", seed, name) / 2**64 for name in set(one.values())}
+        places = {name: stable_hash("validation", seed, name) for name in set(one.values())}
         of_source: dict[str, set[str]] = {}
         for subject, row in zip(self._subjects, rows, strict=True):
             of_source.setdefault(row.source, set()).add(one[subject])

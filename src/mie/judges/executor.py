@@ -112,7 +112,7 @@ class Executor:
             async with asyncio.TaskGroup() as group:
                 for _ in range(self._most + _AHEAD):
                     group.create_task(work())
-        except* Exception as errors:
+        except ExceptionGroup as errors:
             raise _first(errors) from None
         finally:
             await self.journal.drain()

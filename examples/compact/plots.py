@@ -11,12 +11,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import ScalarFormatter
 from measured import GROUPS, Bench
 
+from mie.report.charts import COLOURS, MARKS
 from mie.training.compact_evaluation import summary
 
 _BAR_DICE, _BAR_DB = 0.83, 3.0
 _LOW = 0.4
-_BLUE, _RED, _GREY = "#0072B2", "#D55E00", "#6B7280"
-_MODALITY_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A6FAC", "#6B7280")
+_BLUE, _RED, _GREY = COLOURS[0], COLOURS[1], COLOURS[7]
 
 
 def draw(benches: Sequence[Bench], name: str, path: Path) -> None:
@@ -42,16 +42,15 @@ def _dice(axis: Any, bench: Bench, name: str) -> None:
     records = bench.part("perception")[name]
     found = summary(records, "dice", by=by)["groups"]
     modality = {by(record): record["modality"] for record in records}
-    kinds = sorted(set(modality.values()))
-    colours = {kind: _MODALITY_COLOURS[at % len(_MODALITY_COLOURS)] for at, kind in enumerate(kinds)}
-    marks = {kind: "os^D"[at // len(_MODALITY_COLOURS)] for at, kind in enumerate(kinds)}
-    for kind in kinds:
+    for number, kind in enumerate(sorted(set(modality.values()))):
         some = [group for group in found if trained.get(group) and modality[group] == kind]
         axis.scatter(
             [trained[group] for group in some],
             [found[group]["mean"] for group in some],
-            c=colours[kind],
-            marker=marks[kind],
+            color=COLOURS[number % len(COLOURS)],
+            marker=MARKS[
+                (number + number // len(COLOURS)) % len(MARKS)
+            ],  # a colour's second time, another mark
             s=36,
             label=kind if some else None,
         )

@@ -37,6 +37,7 @@ PUBLISHED = {
     "all": (0.831, 0.737, 65.9, 22.6, 0.685),
 }
 PUBLISHED_COLUMNS = ("DICE", "P-ACC", "rubric", "PSNR", "SSIM")
+PUBLISHED_DIGITS = (3, 3, 1, 1, 3)
 ORDER = ("none", "P", "M", "T", "all")
 
 
@@ -70,7 +71,10 @@ def table(found: dict[str, list[list[dict[str, Any]]]]) -> str:
             line.append(shown(cell(seeds, perspective, metric), digits))
         lines.append(line)
     published = [["trained on", *PUBLISHED_COLUMNS], ["---"] * 6]
-    published += [[kind, *map(str, PUBLISHED[kind])] for kind in ORDER]
+    published += [
+        [kind, *(f"{v:.{digits}f}" for v, digits in zip(PUBLISHED[kind], PUBLISHED_DIGITS, strict=True))]
+        for kind in ORDER
+    ]
     return "\n".join(
         [
             *("| " + " | ".join(line) + " |" for line in lines),

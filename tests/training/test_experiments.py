@@ -181,6 +181,7 @@ def test_the_ablation_s_table_and_plot(tmp_path: Path) -> None:
     assert "unscored" in line, "what was not measured is not a number"
     assert "| all | 0.715 " in shown
     assert "| all | 0.831 | 0.737 | 65.9 | 22.6 | 0.685 |" in shown
+    assert "| M | 0.001 | 0.000 | 57.5 | 19.8 | 0.631 |" in shown
     assert (tmp_path / "plot.png").stat().st_size > 5000
 
 

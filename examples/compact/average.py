@@ -1,8 +1,8 @@
-"""The mean of several checkpoints' averaged weights, as one weights file of the compact editor.
+"""Weights from checkpoints: the averaged weights of one, or the mean of several, as a file of the compact editor.
 
-    python examples/compact/average.py OUT/checkpoints/step-004000 OUT/checkpoints/step-010000 -o FILE
+    python examples/compact/average.py OUT/checkpoints/step-006000 OUT/checkpoints/step-007000 -o FILE
 
-The network's shape is that of OUT/weights.safetensors.
+OUT is a folder of `mie train`, complete or not.
 """
 
 from __future__ import annotations
@@ -10,8 +10,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mie.editors.compact.weights import load_weights, save_weights
+from mie.errors import ConfigError
+from mie.networks.weights import fit
 from mie.training.checkpoint import read_ema
+from mie.training.config import parse_config
+from mie.training.folder import Folder
+from mie.training.keeper import without_folders
+from mie.training.registry import make_trainee
 
 
 def main() -> None:
@@ -19,10 +24,25 @@ def main() -> None:
     parser.add_argument("checkpoints", nargs="+", type=Path)
     parser.add_argument("-o", "--output", type=Path, required=True)
     args = parser.parse_args()
+    out = args.checkpoints[0].resolve().parents[1]
+    info = Folder(out).info()
+    if info is None:
+        raise ConfigError("not a training's folder", where=out, expected="train.json", found="none")
     states = [read_ema(folder) for folder in args.checkpoints]
     mean = {name: sum(state[name] for state in states) / len(states) for name in states[0]}
-    _, config, _ = load_weights(args.checkpoints[0].parent.parent / "weights.safetensors")
-    save_weights(args.output, mean, config, {"mean_of": [folder.name for folder in args.checkpoints]})
+    config = info["config"]
+    # What a training begins with is in its checkpoints.
+    shape = {**config["model"], "trunk": None, "start": None}
+    trainee = make_trainee(parse_config({**config, "model": shape}))
+    model = trainee.model().eval()
+    fit(model, mean, args.checkpoints[0])
+    facts = {
+        "mean_of": [folder.name for folder in args.checkpoints],
+        "config": without_folders(config),
+        "data_digests": info["decisive"]["data_digests"],
+        "versions": info["versions"],
+    }
+    trainee.save(model, args.output, facts)
 
 
 if __name__ == "__main__":

@@ -27,8 +27,9 @@ from typer.testing import CliRunner
 from mie.cli import app
 from mie.editors.compact import inference
 from mie.editors.compact.network import Heads
-from mie.editors.compact.weights import load_network
+from mie.editors.compact.weights import load_network, load_weights
 from mie.errors import ConfigError, MieError
+from mie.images.files import digest
 from mie.training import compact
 from mie.training.compact_data import Views
 from mie.training.config import read_config
@@ -252,6 +253,26 @@ def test_a_mender_alone_and_a_mender_with_nothing_to_do(
         compact_config(tmp_path / "pack", data={"shares": {"perception": 1}}, model=MENDER["model"])
     )
     assert idle.model().mender is None
+
+
+def test_a_mender_goes_on_from_weights_and_the_rest_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = prepared(tmp_path, monkeypatch, **MENDER)
+    torch.manual_seed(1)
+    first.save(first.model(), tmp_path / "start.safetensors", {})
+    begun = load_weights(tmp_path / "start.safetensors")[0]
+    model = {**MENDER["model"], "change": True, "start": str(tmp_path / "start.safetensors")}
+    config = compact_config(tmp_path / "pack", data={"shares": {"transformation": 1}}, model=model)
+    assert train(config, tmp_path / "out", device="cpu").complete
+    ended, _, meta = load_weights(tmp_path / "out/weights.safetensors")
+    differ = {name.split(".")[0] for name in begun if not torch.allclose(begun[name], ended[name], atol=1e-6)}
+    assert differ == {"mender"}
+    assert meta["data_digests"]["start"] == digest(tmp_path / "start.safetensors")
+    wider = {**model, "mender": [16, 16, 16, 24]}
+    other = compact_config(tmp_path / "pack", data={"shares": {"transformation": 1}}, model=wider)
+    with pytest.raises(MieError, match="another architecture"):
+        compact.Compact(other).check()
 
 
 def test_the_weights_work_in_the_editor(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

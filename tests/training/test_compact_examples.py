@@ -261,7 +261,7 @@ def test_the_float_weights_are_those_that_the_file_was_made_of(
     assert torch.allclose(mean[name], (read_ema(first)[name] + read_ema(second)[name]) / 2)
 
 
-def test_the_mean_of_checkpoints_keeps_the_network_as_it_was_trained(
+def test_the_mean_of_checkpoints_keeps_the_network_and_says_what_made_it(
     trained: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, _ = trained
@@ -272,6 +272,9 @@ def test_the_mean_of_checkpoints_keeps_the_network_as_it_was_trained(
     state, config, meta = load_weights(tmp_path / "mean.safetensors")
     assert config == load_weights(out / "weights.safetensors")[1]
     assert meta["mean_of"] == [folder.name for folder in folders]
+    assert meta["config"]["steps"] == 4
+    assert meta["data_digests"]["packs"]
+    assert str(out.parent) not in json.dumps(meta)
     exact = script("quantised", monkeypatch).float_weights(out, [2, 4])
     assert all((state[n] - exact[n]).abs().max() <= 0.01 * exact[n].abs().max() + 1e-6 for n in exact)
 

@@ -80,6 +80,29 @@ def test_ct_is_scaled_whole_and_its_field_of_view_stays(pack) -> None:
     assert pair.job.facts["field_mm"] == 360.0
 
 
+def test_bent_ct_is_another_patient_with_other_pixels_and_the_rest_stays(pack, fresh) -> None:
+    bent = fresh_pairs(pack, per_row=2, size=160, bent=1, workers=1, seed=5)
+    sizes, ranges = set(), set()
+    for pair, straight in zip(bent, fresh, strict=True):
+        if TARGETS[pair.job.key].domain == "HU":
+            assert pair.input.shape == pair.goal.shape
+            assert not same(pair.goal, straight.goal)
+            sizes.add(max(pair.goal.shape))
+            size = pair.goal.shape[::-1]
+            usual = cv2.resize(straight.goal, size, interpolation=cv2.INTER_AREA)
+            alike = np.corrcoef(usual.ravel(), pair.goal.ravel())[0, 1]
+            assert 0.1 < alike < 0.99, "moved, not made up"
+            ranges.add(int(pair.goal.max()) - int(np.median(pair.goal)))
+        else:
+            assert same(pair.input, straight.input)
+            assert same(pair.goal, straight.goal)
+    assert len(sizes) > 3
+    assert len(ranges) > 3, "in several windows"
+    assert 96 <= min(sizes) <= max(sizes) <= 160
+    again = fresh_pairs(pack, per_row=2, size=160, bent=1, workers=2, seed=5)
+    assert all(same(a.input, b.input) for a, b in zip(again, bent, strict=True))
+
+
 def test_a_darkened_clean_image_is_brightened_first(pack) -> None:
     at, row = next((at, r) for at, r in enumerate(pack.rows) if r.key == "mri_noise" and r.fold == TRAIN)
     clean = np.minimum(crop(4, 128, 128)[..., 1], 200)

@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from mie.editors.compact.mender import Widths
 from mie.editors.compact.network import TEXT_WIDTH, CompactNet, NetConfig
 from mie.editors.compact.text import TOKENS, EmbeddingCache, TextEncoder
-from mie.editors.compact.weights import save_weights
+from mie.editors.compact.weights import load_weights, save_weights
 from mie.errors import ConfigError
 from mie.images.files import digest
 from mie.networks.trunk import BACKBONES, Trunk
+from mie.networks.weights import fit
 from mie.records import Pixels
 from mie.training.augment import STRENGTHS
 from mie.training.compact_data import SIDE, Choices, CompactData, Views
@@ -47,6 +48,7 @@ class DataConfig(Strict):
     )
     absent: float = Field(0.07, ge=0, lt=1, description="rows asked for what is not there")
     fresh: int = Field(0, ge=0, description="new simulations for each target, made before training begins")
+    bent: float = Field(0, ge=0, le=1, description="share of new CT simulations from bent, smaller images")
     leave_out: list[str] = Field([], description="sources not trained on, with their twins NAME_more")
     validate_rows: int = Field(600, ge=1)
     merge: bool = Field(False, description="rows of one target and modality are one group")
@@ -62,6 +64,7 @@ class ModelConfig(Strict):
     """The network's shape, and the file of the trunk's pretrained weights (none: from scratch)."""
 
     trunk: str | None = None
+    start: str | None = Field(None, description="weights of the same shape to go on from")
     backbone: Literal["mobilenetv2", "efficientnet-lite2"] = "mobilenetv2"
     trunk_lr: float = Field(0.2, gt=0, le=1, description="the pretrained trunk's share of the rate")
     widths: tuple[Width, Width, Width, Width] = (64, 96, 192, 320)
@@ -99,8 +102,13 @@ class Compact(Trainee):
         self._refuse_empty_shares()
         if self._modifies() and not self._gated():
             raise ConfigError("modification needs its gate", where="model.change", found=False)
-        packs = [pack.facts["digest"] for pack in self._packs]
-        return {"packs": packs} if trunk is None else {"packs": packs, "trunk": digest(trunk)}
+        found: dict[str, Any] = {"packs": [pack.facts["digest"] for pack in self._packs]}
+        if trunk is not None:
+            found["trunk"] = digest(trunk)
+        if self.shape.start is not None:
+            self.model()  # refuses weights that do not fit
+            found["start"] = digest(self.config.path(self.shape.start))
+        return found
 
     def prepare(self, device: torch.device) -> None:
         self.device = device
@@ -125,10 +133,14 @@ class Compact(Trainee):
         net = CompactNet(self._net_config())
         if net.mender is not None and len(self.data.shares) == 1:
             net.requires_grad_(False)  # what no row comes through; its values stay
-            net.reader.requires_grad_(True)
+            # The other network reads the text by it too, and goes on working where all of it was trained before.
+            net.reader.requires_grad_(self.shape.start is None)
             net.mender.requires_grad_(True)
         if (path := self._trunk()) is not None:
             self._pretrain(net.trunk, path)
+        if self.shape.start is not None:
+            where = self.config.path(self.shape.start)
+            fit(net, load_weights(where)[0], where)
         return net
 
     @cached_property
@@ -221,7 +233,8 @@ class Compact(Trainee):
             return pack
         jobs = wide_jobs(pack, self.data.fresh, seed=self.config.seed)
         progress = lambda done, total: self.say(f"simulating pairs, {done} of {total}")
-        return add_pairs(pack, fresh_pairs(pack, jobs=jobs, seed=self.config.seed, progress=progress))
+        seed, bent = self.config.seed, self.data.bent
+        return add_pairs(pack, fresh_pairs(pack, jobs=jobs, bent=bent, seed=seed, progress=progress))
 
     def _refuse_empty_shares(self) -> None:
         """A share without rows would make every batch smaller, and nobody would know."""
@@ -258,7 +271,7 @@ class Compact(Trainee):
         trunk.load_pretrained(torch.load(path, weights_only=True, map_location="cpu"))
 
     def _trunk(self) -> Path | None:
-        if self.shape.trunk is None:
+        if self.shape.trunk is None or self.shape.start is not None:
             return None
         path = self.config.path(self.shape.trunk)
         if not path.is_file():

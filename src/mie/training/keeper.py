@@ -102,7 +102,7 @@ class Keeper:
         load_model(model, read_ema(where), where)
         facts = {
             "step": step,
-            "config": _without_folders(self.config.document()),
+            "config": without_folders(self.config.document()),
             "validation": self.best["figures"] if self.best else None,
             "data_digests": self.body["decisive"]["data_digests"],
             "versions": machine.versions(),
@@ -112,10 +112,10 @@ class Keeper:
         self.status("complete", self.config.steps)
 
 
-def _without_folders(value: Any) -> Any:
+def without_folders(value: Any) -> Any:
     """A config whose absolute paths are names only: a file that travels says nothing of this machine."""
     if isinstance(value, dict):
-        return {key: _without_folders(item) for key, item in value.items()}
+        return {key: without_folders(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_without_folders(item) for item in value]
+        return [without_folders(item) for item in value]
     return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value

@@ -49,7 +49,8 @@ def letterbox_mask(mask: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
 def sent(values: Any, dtype: torch.dtype, device: torch.device | str) -> Tensor:
     """A few numbers on the device. Nothing waits for it: they leave from pinned memory."""
     pinned = torch.device(device).type == "cuda"
-    return torch.tensor(values, dtype=dtype, pin_memory=pinned).to(device, non_blocking=True)
+    made = torch.tensor(values, dtype=dtype)
+    return (made.pin_memory() if pinned else made).to(device, non_blocking=True)
 
 
 class Pool:

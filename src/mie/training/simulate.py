@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
+import cv2
 import numpy as np
 
 from mie.engines import run_tasks
@@ -29,6 +30,13 @@ _JOBS_PER_TASK: Final = 16
 _PLACES: Final = 4
 # OCT is left out: only averaged scans are clean, and perception does not say which are.
 _CLEAN_IN_PERCEPTION: Final = ("MRI", "ultrasound", "dermoscopy")
+_SMALLEST: Final = 96  # pixels, of the longer side of a bent image
+_TURN: Final = 20  # degrees
+_STRETCH: Final = 0.2  # log, of each side
+_BEND: Final = 0.03  # standard deviation of the displacement, of the longer side
+_NARROW: Final = 0.5  # chance that bent CT is shown in a window for soft tissue,
+_LEVELS: Final = (-50.0, 120.0)  # whose level and
+_WIDTHS: Final = (250.0, 700.0)  # width, in HU, are about those of mediastinum, abdomen and liver
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +91,7 @@ def fresh_pairs(
     per_row: int = 1,
     jobs: Sequence[Job] | None = None,
     size: int = 256,
+    bent: float = 0,
     seed: int = 0,
     workers: int | None = None,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
@@ -91,11 +100,12 @@ def fresh_pairs(
 
     A larger image is degraded whole and then cut to a window of `size`, because motion, coils and frames
     belong to the whole field of view; CT, whose projections cost most, is scaled down to `size` before. An
-    image that the physics refuses (colour where it knows grey) gives no pair.
+    image that the physics refuses (colour where it knows grey) gives no pair. Of CT, where clean images are of
+    few patients, the share `bent` is bent, turned, stretched and scaled down first.
     """
     jobs = own_jobs(pack, per_row) if jobs is None else jobs
     tasks = [
-        _Task(at, size, [_item(pack, job, seed) for job in jobs[at : at + _JOBS_PER_TASK]])
+        _Task(at, size, bent, [_item(pack, job, seed) for job in jobs[at : at + _JOBS_PER_TASK]])
         for at in range(0, len(jobs), _JOBS_PER_TASK)
     ]
     pairs: dict[int, FreshPair] = {}
@@ -165,6 +175,7 @@ class _Item:
 class _Task:
     first: int
     size: int
+    bent: float
     items: list[_Item]
 
 
@@ -179,15 +190,19 @@ def _make(task: _Task) -> tuple[int, list[_Made | None]]:
     made: list[_Made | None] = []
     for item in task.items:
         try:
-            made.append(_pair(item, task.size))
+            made.append(_pair(item, task.size, task.bent))
         except ImageError:
             made.append(None)
     return task.first, made
 
 
-def _pair(item: _Item, size: int) -> _Made:
+def _pair(item: _Item, size: int, bent: float = 0) -> _Made:
     target, facts = TARGETS[item.key], item.facts
     clean = item.clean
+    rng = generator(item.seed)
+    other = target.domain == "HU" and bent > 0 and rng.random() < bent
+    if other:
+        clean = _bent(clean, size, rng)
     if "white" in facts:  # brighten what was darkened to fit a degraded image into 8 bits
         clean = np.minimum(np.round(clean * (facts["white"] / 255)), 255).astype(np.uint8)
     height, width = clean.shape[:2]
@@ -206,11 +221,41 @@ def _pair(item: _Item, size: int) -> _Made:
         height, width = case.image.shape[:2]
     large = max(height, width) > size
     shape = fitted_size(height, width, size) if large and target.domain == "HU" else (height, width)
-    rng = generator(item.seed)
     made = simulate(target, facts["fixed"], case, shape, rng)
-    place = _window(made.target_image, size, rng)
-    pictures = [one_channel_if_grey(np.ascontiguousarray(p[place])) for p in (made.input, made.target_image)]
+    shown = [made.input, made.target_image]
+    if other and "hu_range" in facts and rng.random() < _NARROW:
+        grey_of = _narrowed(facts["hu_range"], rng)
+        shown = [grey_of[picture] for picture in shown]
+    place = _window(shown[1], size, rng)
+    pictures = [one_channel_if_grey(np.ascontiguousarray(picture[place])) for picture in shown]
     return pictures[0], pictures[1], dict(made.words)
+
+
+def _bent(image: Pixels, size: int, rng: np.random.Generator) -> Pixels:
+    """As if of another patient, with other pixels: its longer side is between 96 pixels and `size`."""
+    height, width = image.shape[:2]
+    most = min(size, max(height, width))
+    longer = int(np.exp(rng.uniform(np.log(min(_SMALLEST, most)), np.log(most))))
+    height, width = fitted_size(height, width, longer)
+    image = np.asarray(cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA))
+    turn = np.deg2rad(rng.uniform(-_TURN, _TURN))
+    stretch = np.exp(rng.uniform(-_STRETCH, _STRETCH, 2))
+    slow = rng.normal(0, _BEND * longer, (4, 4, 2)).astype(np.float32)
+    field = cv2.resize(slow, (width, height), interpolation=cv2.INTER_CUBIC)
+    y, x = np.mgrid[:height, :width].astype(np.float32)
+    y, x = (y - height / 2) * stretch[0], (x - width / 2) * stretch[1]
+    to_x = np.cos(turn) * x - np.sin(turn) * y + width / 2 + field[..., 0]
+    to_y = np.sin(turn) * x + np.cos(turn) * y + height / 2 + field[..., 1]
+    there = [np.asarray(place, np.float32) for place in (to_x, to_y)]
+    moved = cv2.remap(image, *there, interpolation=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+    return np.asarray(moved, np.uint8)
+
+
+def _narrowed(hu_range: tuple[float, float], rng: np.random.Generator) -> Pixels:
+    """For each grey level of a picture of that range, the one in a random window for soft tissue."""
+    level, width = rng.uniform(*_LEVELS), rng.uniform(*_WIDTHS)
+    hounsfield = np.linspace(*hu_range, 256)
+    return np.clip(np.round((hounsfield - level + width / 2) * (255 / width)), 0, 255).astype(np.uint8)
 
 
 def _window(image: Pixels, size: int, rng: np.random.Generator) -> tuple[slice, slice]:

@@ -1,4 +1,4 @@
-"""Weights from checkpoints: the averaged weights of one, or the mean of several, as a file of the compact editor.
+"""The averaged weights of a checkpoint, or the mean of several, as a weights file of the compact editor.
 
     python examples/compact/average.py OUT/checkpoints/step-006000 OUT/checkpoints/step-007000 -o FILE
 
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+
+import torch
 
 from mie.errors import ConfigError
 from mie.networks.weights import fit
@@ -29,7 +31,7 @@ def main() -> None:
     if info is None:
         raise ConfigError("not a training's folder", where=out, expected="train.json", found="none")
     states = [read_ema(folder) for folder in args.checkpoints]
-    mean = {name: sum(state[name] for state in states) / len(states) for name in states[0]}
+    mean = {name: torch.stack([state[name] for state in states]).mean(0) for name in states[0]}
     config = info["config"]
     # What a training begins with is in its checkpoints.
     shape = {**config["model"], "trunk": None, "start": None}

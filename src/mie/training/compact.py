@@ -133,7 +133,7 @@ class Compact(Trainee):
         net = CompactNet(self._net_config())
         if net.mender is not None and len(self.data.shares) == 1:
             net.requires_grad_(False)  # what no row comes through; its values stay
-            # The other network reads the text by it too, and goes on working where all of it was trained before.
+            # The other network reads the text by it too: where that was trained before, it goes on working.
             net.reader.requires_grad_(self.shape.start is None)
             net.mender.requires_grad_(True)
         if (path := self._trunk()) is not None:

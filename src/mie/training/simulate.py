@@ -100,8 +100,8 @@ def fresh_pairs(
 
     A larger image is degraded whole and then cut to a window of `size`, because motion, coils and frames
     belong to the whole field of view; CT, whose projections cost most, is scaled down to `size` before. An
-    image that the physics refuses (colour where it knows grey) gives no pair. Of CT, where clean images are of
-    few patients, the share `bent` is bent, turned, stretched and scaled down first.
+    image that the physics refuses (colour where it knows grey) gives no pair. Of CT, where clean images are
+    of few patients, the share `bent` is bent, turned, stretched and scaled down first.
     """
     jobs = own_jobs(pack, per_row) if jobs is None else jobs
     tasks = [
@@ -246,8 +246,8 @@ def _bent(image: Pixels, size: int, rng: np.random.Generator) -> Pixels:
     y, x = (y - height / 2) * stretch[0], (x - width / 2) * stretch[1]
     to_x = np.cos(turn) * x - np.sin(turn) * y + width / 2 + field[..., 0]
     to_y = np.sin(turn) * x + np.cos(turn) * y + height / 2 + field[..., 1]
-    there = [np.asarray(place, np.float32) for place in (to_x, to_y)]
-    moved = cv2.remap(image, *there, interpolation=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+    to_x, to_y = to_x.astype(np.float32), to_y.astype(np.float32)
+    moved = cv2.remap(image, to_x, to_y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
     return np.asarray(moved, np.uint8)
 
 

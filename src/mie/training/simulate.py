@@ -16,6 +16,7 @@ import numpy as np
 
 from mie.engines import run_tasks
 from mie.errors import ImageError
+from mie.images.ct_windows import through_ct_window
 from mie.images.hashes import pixel_digest
 from mie.images.resize import fitted_size
 from mie.recipes.seeds import generator, stable_hash
@@ -254,8 +255,7 @@ def _bent(image: Pixels, size: int, rng: np.random.Generator) -> Pixels:
 def _narrowed(hu_range: tuple[float, float], rng: np.random.Generator) -> Pixels:
     """For each grey level of a picture of that range, the one in a random window for soft tissue."""
     level, width = rng.uniform(*_LEVELS), rng.uniform(*_WIDTHS)
-    hounsfield = np.linspace(*hu_range, 256)
-    return np.clip(np.round((hounsfield - level + width / 2) * (255 / width)), 0, 255).astype(np.uint8)
+    return through_ct_window(np.linspace(*hu_range, 256), level, width)
 
 
 def _window(image: Pixels, size: int, rng: np.random.Generator) -> tuple[slice, slice]:

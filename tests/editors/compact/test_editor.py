@@ -123,7 +123,7 @@ def test_a_transformation_adds_its_residual_at_full_resolution(bright, size):
     inner = max(size) if max(size) <= 512 else 1018
     assert max(net.seen[0][2:]) == -(-inner // 32) * 32
     assert edited.meta["changed"] > 0.9
-    assert ("smaller" in edited.meta.get("note", "")) == (max(size) < 256)
+    assert ("small for this network" in edited.meta.get("note", "")) == (max(size) < 256)
 
 
 def test_what_is_not_understood_changes_nothing(bright):

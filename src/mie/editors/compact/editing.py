@@ -17,7 +17,7 @@ from mie.records import Pixels, Values
 
 _UNDERSTOOD: Final = 0.6  # probability of a perspective, below which an instruction is not followed
 _PRESENT: Final = 0.5
-_SMALLEST: Final = 256  # the longer side of those that transformation was trained on
+_SMALLEST: Final = 256  # the longer side of the views that the network is trained on
 _SIDED: Final = frozenset(("left", "right"))  # words that a mirror would make wrong
 
 
@@ -114,8 +114,8 @@ def _edited(image: Pixels, asked: Asked, seen: Sequence[tuple[View, Maps]]) -> E
         meta["changed"] = round(share, 6)
         if share == 0:
             meta["note"] = "nothing was found to change; the image is unchanged"
-        elif asked.perspective == "transformation" and max(image.shape[:2]) < _SMALLEST:
-            meta["note"] = f"smaller than the images of the training ({_SMALLEST} pixels): look closely"
+        elif asked.perspective == "transformation" and max(seen[0][0].size) < _SMALLEST:
+            meta["note"] = f"small for this network (below {_SMALLEST} pixels): look closely"
     return Edited(composed.image, {**meta, "confidence": round(confidence, 4)})
 
 

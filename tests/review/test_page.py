@@ -141,6 +141,34 @@ def test_inspect_with_the_mouse_alone(served, seats):
     assert page.get_by_role("group", name="quality").get_by_label("2").is_checked()
 
 
+def test_what_was_taken_back_stays_when_older_news_of_the_server_arrives(served, seats):
+    seat = seats().join(served)
+    page = seat.page
+    page.locator(".card", has_text="Inspect").get_by_role("link").click()
+    first = seat.shown()
+    late: list[Any] = []
+    page.route("**/api/tasks/inspect/next", lambda route: late.append((route, route.fetch())), times=1)
+    page.get_by_role("button", name="Flag").click()
+    second = seat.shown(first)
+    seat.saved()
+    while not late:  # the server has said what comes next; it has not arrived yet
+        page.wait_for_timeout(20)
+    page.get_by_role("button", name="Undo").click()
+    assert seat.shown(second) == first
+    seat.saved()
+    with page.expect_response("**/api/tasks/inspect/next"):
+        route, response = late[0]
+        route.fulfill(response=response)
+    assert first not in {item["id"] for item in response.json()["items"]}
+    page.evaluate("fetch('/static/icon.svg').then((later) => later.text())")  # it has been read by now
+    assert seat.shown() == first
+    assert "0 of 24" in page.locator("#bar .count").inner_text()
+    page.get_by_role("button", name="Accept").click()
+    assert seat.shown(first) == second
+    seat.saved()
+    assert {n: a["decision"] for n, a in served.answers().items()} == {first: "accept"}
+
+
 def test_rank_with_the_keyboard_alone(served, seats):
     seat = seats().join(served)
     page = seat.page

@@ -14,6 +14,7 @@ export class Feed extends EventTarget {
     this.trail = []; // ids, oldest answer first
     this.open = []; // ids still to be answered
     this.done = new Set(); // answered here, perhaps not yet told to the server
+    this.taken = new Set(); // taken back here, likewise
     this.at = 0; // place in the trail; its length: the first open item
     this.sent = (event) => this.onSent(event.detail);
     outbox.addEventListener("sent", this.sent);
@@ -47,18 +48,19 @@ export class Feed extends EventTarget {
   /** Ask for what comes next. Items whose answers are still on their way come again, and are left out. */
   async fill() {
     const unsent = this.outbox.waiting().length;
+    const told = this.outbox.count;
     const asked = (this.asked = {});
     try {
       const said = await post(`/api/tasks/${this.task.kind}/next`, { count: Math.min(10, AHEAD + unsent) });
       if (this.stopped || asked !== this.asked) return;
       this.down = false;
       const fresh = said.items.filter((item) => !this.done.has(item.id));
-      const current = this.open[0];
       for (const item of fresh) if (!this.items.has(item.id)) this.items.set(item.id, item);
-      // What is on the screen stays there.
+      // What is on the screen stays there; so does what was taken back, which the server may not know yet.
       const ids = fresh.map((item) => item.id);
-      this.open = ids.includes(current) ? [current, ...ids.filter((id) => id !== current)] : ids;
-      if (!unsent) this.task.progress = said.progress;
+      const stay = this.open.filter((id, at) => this.taken.has(id) || (at === 0 && ids.includes(id)));
+      this.open = [...stay, ...ids.filter((id) => !stay.includes(id))];
+      if (!unsent && told === this.outbox.count) this.task.progress = said.progress;
     } catch (error) {
       if (this.stopped || asked !== this.asked) return;
       if (error instanceof Refusal && error.status === 401) this.dispatchEvent(new CustomEvent("locked"));
@@ -107,6 +109,7 @@ export class Feed extends EventTarget {
     this.draft(item, null);
     const again = this.trail.includes(item.id);
     this.done.add(item.id);
+    this.taken.delete(item.id);
     this.open = this.open.filter((id) => id !== item.id);
     if (again) {
       this.at = Math.min(this.at + 1, this.trail.length);
@@ -129,6 +132,7 @@ export class Feed extends EventTarget {
     this.trail.splice(this.at, 1);
     this.at = this.trail.length;
     this.done.delete(item.id);
+    this.taken.add(item.id);
     const taken = item.answer;
     item.answer = null;
     this.open = [item.id, ...this.open];

@@ -12,6 +12,7 @@ export class Outbox extends EventTarget {
     super();
     this.prefix = `out:${user}:`;
     this.memory = new Map(); // where storage is full or forbidden
+    this.count = 0; // entries since the page was opened
     this.tries = 0;
     this.sending = false;
     this.late = false;
@@ -34,7 +35,7 @@ export class Outbox extends EventTarget {
   /** `mask`: a PNG as data URL, to be uploaded before the answer that names it. */
   add({ path, body, item, mask = null }) {
     const stamp = String(Date.now()).padStart(15, "0");
-    const number = String((this.count = (this.count ?? 0) + 1)).padStart(6, "0");
+    const number = String((this.count += 1)).padStart(6, "0");
     const key = crypto.randomUUID?.() ?? randomKey();
     const name = `${this.prefix}${stamp}-${number}-${key}`;
     const entry = { path, item, mask, body: { key, ...body } };

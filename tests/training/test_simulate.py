@@ -158,6 +158,33 @@ def test_wide_jobs_use_every_clean_image_for_every_target_that_fits(pack, overla
     assert ct == {r.goal for r in joined.rows if r.key == "low_dose_ct_soft" and r.fold == TRAIN}
 
 
+def test_ct_pictures_of_perception_are_clean_images_in_an_assumed_window(pack, overlays) -> None:
+    """Large ones only, in turns with CT of known units; what is black is air, and stays black."""
+    painted = pack_datasets([overlays], validation=0.2)
+    rows = [replace(row, modality="CT", anatomy="liver") for row in painted.rows if row.fold == TRAIN][:2]
+    body = np.zeros((300, 300), np.uint8)
+    cv2.circle(body, (150, 150), 110, 120, -1)
+    rows[0] = replace(rows[0], input=len(painted.images))
+    rows[1] = replace(rows[1], input=len(painted.images) + 1)
+    pictures = [*painted.images, body, np.ascontiguousarray(body[100:300, 50:250])]
+    joined = join_packs([pack, replace(painted, images=pictures, rows=rows)])
+    jobs = [job for job in wide_jobs(joined, 8, seed=2) if job.key == "low_dose_ct_soft"]
+    assert ["hu_range" in job.facts for job in jobs] == [True, False] * 4
+    assumed = [job for job in jobs if "hu_range" not in job.facts]
+    assert len({job.image for job in assumed}) == 1
+    pairs = fresh_pairs(joined, jobs=assumed, size=300, workers=1, seed=3)
+    inside, outside = body > 0, cv2.dilate(body, np.ones((5, 5))) == 0
+    noise = []
+    for pair in pairs:
+        assert np.array_equal(pair.goal, body)
+        difference = pair.input.astype(float) - body
+        assert abs(difference[inside].mean()) < 2
+        assert np.abs(difference[outside]).max() == 0, "noise of air is far below what the window shows"
+        noise.append(difference[inside].std())
+    assert min(noise) > 1
+    assert max(noise) > 1.5 * min(noise)  # other doses, other windows
+
+
 def test_an_image_that_physics_refuses_gives_no_pair(pack) -> None:
     at, row = next((at, r) for at, r in enumerate(pack.rows) if r.key == "mri_noise" and r.fold == TRAIN)
     changed = Pack([*pack.images, crop(1)], [], [*pack.rows], pack.asks, {})

@@ -38,6 +38,9 @@ _SUITED: Final = {
 # The input's window is wider than the wanted one: enough to see it, and leaving 20 grey levels inside it.
 _WIDER: Final = (1.5, 12.0)
 _AIR_HU: Final = -1024.0
+# A picture whose black is brighter than this, in HU, shows air and lung as black: up to so many grey levels.
+_SOFT_FROM: Final = -500.0
+_BLACK: Final = 4
 _ARTIFACTS: Final = {
     "hairs": "hair",
     "ruler": "ruler marks",
@@ -137,6 +140,7 @@ def _hounsfield(
         facts["assumed"] = {"field_of_view_mm": _FIELD_OF_VIEW[_region(case.anatomy)]}
     if case.units == "HU" and case.values is not None:
         values = resize_values(case.values, size)
+        air = np.zeros(values.shape, bool)
         names = _SHOWN_IN.get(target.key, _SHOWN)[_region(case.anatomy)]
         window = WINDOWS[str(rng.choice(names))]
         facts |= _steps(case, window)
@@ -150,11 +154,13 @@ def _hounsfield(
         facts |= _steps(case)
         grey = _one_channel(resize_image(case.image, size))
         values = (low + grey.astype(np.float32) * ((high - low) / 255)).astype(np.float32)
+        air = (grey <= _BLACK) & (low > _SOFT_FROM)
 
         def show(hu: Values) -> Pixels:
             return _rgb(apply_window(hu, {"low": low, "high": high}))
 
-    degraded = effect.apply(values, rng, spacing=(side, side))
+    degraded = effect.apply(np.where(air, np.float32(_AIR_HU), values), rng, spacing=(side, side))
+    degraded[air] = np.maximum(degraded[air], values[air])  # most noise of air is below what the picture shows
     return show(values), show(degraded), facts
 
 

@@ -2,7 +2,8 @@
 
 A dataset holds one draw of each pair. A network that sees it a hundred times learns that one noise by heart,
 so training draws new ones from the clean images. A clean image is the goal of a simulated row, or the input
-of a perception row of a modality whose physics asks for no more than a usual picture.
+of a perception row of a modality whose physics asks for no more than a usual picture. CT physics asks for
+Hounsfield units, which pictures of perception have lost: a window such as radiologists use is assumed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from mie.images.hashes import pixel_digest
 from mie.images.resize import fitted_size
 from mie.recipes.seeds import generator, stable_hash
 from mie.recipes.transform_simulation import as_acquired, simulate
-from mie.recipes.transform_targets import TARGETS
+from mie.recipes.transform_targets import TARGETS, TransformTarget
 from mie.records import Case, Pixels
 from mie.training.pack import TRAIN, Ask, Pack, one_channel_if_grey
 from mie.training.wordings import transformation_ask
@@ -35,9 +36,11 @@ _SMALLEST: Final = 96  # pixels, of the longer side of a bent image
 _TURN: Final = 20  # degrees
 _STRETCH: Final = 0.2  # log, of each side
 _BEND: Final = 0.03  # standard deviation of the displacement, of the longer side
-_NARROW: Final = 0.5  # chance that bent CT is shown in a window for soft tissue,
-_LEVELS: Final = (-50.0, 120.0)  # whose level and
-_WIDTHS: Final = (250.0, 700.0)  # width, in HU, are about those of mediastinum, abdomen and liver
+_NARROW: Final = 0.5  # chance that bent CT is shown in a window for soft tissue
+# Windows about those of mediastinum, abdomen and liver, and of the brain: their levels and widths, in HU.
+_SOFT: Final = ((-50.0, 120.0), (250.0, 700.0))
+_BRAIN: Final = ((30.0, 50.0), (100.0, 350.0))
+_LEAST_CT: Final = 256  # pixels, of the longer side: smaller pictures show no grain to keep
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +77,22 @@ def own_jobs(pack: Pack, per_row: int = 1) -> list[Job]:
 def wide_jobs(pack: Pack, per_target: int, *, seed: int = 0) -> list[Job]:
     """`per_target` pairs for each simulated target of the pack, over all clean images that suit its modality.
 
-    Every image, in every variant (super-resolution by 2 and by 4), comes once before one comes again.
+    Every image, in every variant (super-resolution by 2 and by 4), comes once before one comes again. CT of
+    known and of assumed Hounsfield units take turns, because many pictures of the second kind would leave
+    hardly a lung among them.
     """
     jobs = []
     for key in sorted({row.key for row in pack.rows if row.key and row.simulate is not None}):
-        pool = _clean_images(pack, key)
-        order = generator(stable_hash("clean images", seed, key)).permutation(len(pool))
+        found, target = _clean_images(pack, key), TARGETS[key]
+        halves = [[each for each in found if _knows_units(target, each[2]) == known] for known in (True, False)]
+        pools = [pool for pool in halves if pool]
+        rng = generator(stable_hash("clean images", seed, key))
+        orders = [rng.permutation(len(pool)) for pool in pools]
         for at in range(per_target):
-            row, image, facts = pool[order[at % len(pool)]]
-            jobs.append(Job(row, image, key, facts, at // len(pool)))
+            turn, which = divmod(at, len(pools))
+            pool, order = pools[which], orders[which]
+            row, image, facts = pool[order[turn % len(pool)]]
+            jobs.append(Job(row, image, key, facts, turn // len(pool)))
     return jobs
 
 
@@ -214,7 +224,7 @@ def _pair(item: _Item, size: int, bent: float = 0) -> _Made:
         image=np.repeat(clean[..., None], 3, axis=2) if clean.ndim == 2 else clean,
         modality=item.modality,
         anatomy=item.anatomy,
-        hu_range=facts.get("hu_range"),
+        hu_range=facts.get("hu_range") if _knows_units(target, facts) else _assumed(item.anatomy, rng),
         spacing=None if side is None else (side, side),
     )
     if item.stored and item.modality == "MRI":
@@ -254,8 +264,19 @@ def _bent(image: Pixels, size: int, rng: np.random.Generator) -> Pixels:
 
 def _narrowed(hu_range: tuple[float, float], rng: np.random.Generator) -> Pixels:
     """For each grey level of a picture of that range, the one in a random window for soft tissue."""
-    level, width = rng.uniform(*_LEVELS), rng.uniform(*_WIDTHS)
+    level, width = (rng.uniform(*bounds) for bounds in _SOFT)
     return through_ct_window(np.linspace(*hu_range, 256), level, width)
+
+
+def _knows_units(target: TransformTarget, facts: Mapping[str, Any]) -> bool:
+    """Whether the physics needs no more than the clean image's facts say."""
+    return target.domain != "HU" or "hu_range" in facts
+
+
+def _assumed(anatomy: str, rng: np.random.Generator) -> tuple[float, float]:
+    """What black and white of a CT picture may stand for, in HU."""
+    level, width = (rng.uniform(*bounds) for bounds in (_BRAIN if anatomy == "brain" else _SOFT))
+    return level - width / 2, level + width / 2
 
 
 def _window(image: Pixels, size: int, rng: np.random.Generator) -> tuple[slice, slice]:
@@ -281,10 +302,16 @@ def _clean_images(pack: Pack, key: str) -> list[tuple[int, int, Mapping[str, Any
             continue
         if row.simulate is not None and row.goal is not None and "white" not in row.simulate:
             image, facts = row.goal, row.simulate
-        elif row.perspective == "perception" and row.modality in _CLEAN_IN_PERCEPTION:
+        elif row.perspective == "perception" and _is_clean(pack.images[row.input], row.modality):
             image, facts = row.input, {}
         else:
             continue
         for number, values in fixed.items():
             found.setdefault((image, number), (at, image, {**facts, "fixed": values}))
     return list(found.values())
+
+
+def _is_clean(picture: Pixels, modality: str) -> bool:
+    if modality == "CT":
+        return max(picture.shape[:2]) >= _LEAST_CT
+    return modality in _CLEAN_IN_PERCEPTION

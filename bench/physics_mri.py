@@ -24,7 +24,7 @@ from mie.physics import kspace
 from mie.physics.dermoscopy import SkinArtifacts
 from mie.physics.low_resolution import LowResolution
 from mie.physics.mri_bias import BiasField
-from mie.physics.mri_motion import Motion, reconstruct
+from mie.physics.mri_motion import Motion, line_weights, reconstruct
 from mie.physics.mri_noise import RicianNoise
 from mie.physics.mri_undersampling import Undersampling
 from mie.physics.speckle import Speckle
@@ -104,7 +104,7 @@ def main() -> None:
         good = kspace.good_shape(shape)
         rng = np.random.default_rng(1)
         still = kspace.pad_to(image, good) * kspace.smooth_phase(good, rng)
-        moves = (still, *Motion(2, 3, 8, 8).poses(good[0], min(shape), rng))
+        moves = (still, *Motion(2, 3, 8, 8).poses(line_weights(still), min(shape), rng))
         calls = [lambda f=f, m=moves: f(*m) for f in (numpy_motion, numpy_same_steps, reconstruct)]
         results = [np.abs(call()) for call in calls]
         error = max(np.abs(results[2] - r).max() for r in results[:2]) / image.max()

@@ -1,9 +1,12 @@
+import itertools
+
+import cv2
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mie.physics.mri_motion import Motion, reconstruct
+from mie.physics.mri_motion import Motion, line_weights, reconstruct
 from tests.physics.slices import SIDES, head, noise, real_slice
 
 
@@ -51,7 +54,7 @@ def test_zero_motion_is_the_identity(height, width, seed, moves, echoes, axis):
 def test_agrees_with_the_definition_in_double_precision(shape, echoes):
     rng = np.random.default_rng(4)
     still = (noise(*shape, 1) * np.exp(1j * noise(*shape, 2))).astype(np.complex64)
-    segment, poses = Motion(3, 5, 6, echoes).poses(shape[0], min(shape), rng)
+    segment, poses = Motion(3, 5, 6, echoes).poses(line_weights(still), min(shape), rng)
     assert np.abs(poses).max() > 1
     expected = numpy_motion(still, segment, poses)
     np.testing.assert_allclose(np.abs(reconstruct(still, segment, poses)), np.abs(expected), atol=1e-4)
@@ -81,19 +84,46 @@ def test_a_turned_and_shifted_picture_is_the_one_drawn_in_that_pose(shape, degre
 
 
 @given(st.integers(2, 200), st.integers(1, 32), st.integers(1, 32), st.integers(0, 1000))
-def test_poses_have_the_stated_size_and_start_from_the_centre_of_kspace(lines, moves, echoes, seed):
-    segment, poses = Motion(2, 3, moves, echoes).poses(lines, 150, np.random.default_rng(seed))
+def test_poses_have_the_stated_size_and_are_measured_from_their_mean(lines, moves, echoes, seed):
+    rng = np.random.default_rng(seed)
+    weights = rng.random(lines)
+    segment, poses = Motion(2, 3, moves, echoes).poses(weights, 150, rng)
     shots = -(-lines // echoes)
     assert segment.shape == (lines,)
     assert len(poses) == min(moves, shots - 1) + 1
     assert set(segment) == set(range(len(poses)))
-    np.testing.assert_array_equal(poses[segment[lines // 2]], 0)
+    if len(poses) > 1:
+        np.testing.assert_allclose(np.average(poses[segment], axis=0, weights=weights), 0, atol=1e-9)
     if len(poses) > 1:
         assert np.hypot(poses[:, 0], poses[:, 1]).max() == pytest.approx(3.0)
         assert np.abs(poses[:, 2]).max() == pytest.approx(3.0)
     # All lines of one shot are acquired in one pose.
     for shot in range(min(shots, lines)):
         assert len(set(segment[shot::shots])) == 1
+
+
+def test_lines_weigh_by_what_a_shift_changes():
+    """Against differences: the energy of what a small shift down and across adds to each line."""
+    still = cv2.GaussianBlur(head(96, 80), (0, 0), 6).astype(np.complex64)  # no finer than what counts
+    added = sum(
+        np.abs(np.fft.fft2(np.roll(still, 1, axis) - np.roll(still, -1, axis)).astype(complex)) ** 2
+        for axis in (0, 1)
+    ).sum(1)
+    found = np.fft.ifftshift(line_weights(still))
+    np.testing.assert_allclose(found / found.sum(), added / added.sum(), atol=0.01)
+
+
+@pytest.mark.parametrize("echoes", [1, 4, 16])
+def test_the_result_lies_on_the_clean_image(echoes):
+    """Without it a turbo spin echo is seen pixels away, and nobody could tell by how much."""
+    image = head(160, 128)
+    for seed in range(6):
+        moved = Motion(3, 0, 6, echoes, seed % 2).apply(image, np.random.default_rng(seed))
+        here = ((moved - image) ** 2).mean()
+        assert here > 1e-4 * image.max() ** 2
+        for shift in itertools.product((-2, -1, 0, 1, 2), repeat=2):
+            there = ((np.roll(moved, shift, (0, 1)) - image) ** 2).mean()
+            assert there >= 0.99 * here, (seed, shift)
 
 
 @pytest.mark.parametrize("axis", [0, 1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,10 @@ from scipy import fft
 
 from mie.physics import kspace
 from mie.physics._severity import Ranges, as_params, check_choice, check_fields, check_ranges, draw_ranges
+
+
+_FINEST: Final = 0.05  # cycles per pixel
+_STEPS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +26,9 @@ class Motion:
     ring. More echoes are a turbo spin echo: neighbouring lines come from different moments, which gives the
     regular ghosts along the phase direction.
 
-    Poses are measured from the one at the centre of k-space, which decides where the head is seen, so the
-    result lies on the clean image. Shifts and turns (about the centre) are phase ramps, hence exact for what
+    Poses are measured from their mean over the lines, each line by how much it says about the place of edges;
+    then the whole is shifted onto the clean image, where it fits best: nobody who sees the result could tell
+    by how much it is displaced. Shifts and turns (about the centre) are phase ramps, hence exact for what
     k-space holds, and wrap at the border as on a scanner.
     """
 
@@ -58,22 +63,26 @@ class Motion:
             magnitude = np.ascontiguousarray(magnitude.T)
         shape = kspace.good_shape(magnitude.shape)
         still = kspace.pad_to(magnitude, shape) * kspace.smooth_phase(shape, rng)
-        segment, poses = self.poses(shape[0], min(magnitude.shape), rng)
-        moved = np.abs(reconstruct(still, segment, poses))
-        out = kspace.crop_to(moved, magnitude.shape)
+        segment, poses = self.poses(line_weights(still), min(magnitude.shape), rng)
+        moved = shifted_onto(reconstruct(still, segment, poses), still)
+        out = kspace.crop_to(np.abs(moved), magnitude.shape)
         return np.ascontiguousarray(out.T if self.phase_axis == 1 else out)
 
     def poses(
-        self, lines: int, side: int, rng: np.random.Generator
+        self, weights: NDArray[np.float64], side: int, rng: np.random.Generator
     ) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-        """For each line (centred order) its segment, and for each segment (down, across, degrees)."""
+        """For each line (centred order) its segment, and for each segment (down, across, degrees).
+
+        `weights (lines,)`: by how much each line counts for the mean pose.
+        """
+        lines = len(weights)
         shots = -(-lines // self.echoes)
         moves = min(self.moves, shots - 1)
         when = np.sort(rng.choice(np.arange(1, shots), moves, replace=False)) if moves else np.zeros(0)
         segment = np.searchsorted(when, np.arange(lines) % shots, side="right")
         # A patient slides away in a random walk rather than jumping about.
         walk = np.cumsum(rng.standard_normal((moves + 1, 3)), axis=0)
-        walk -= walk[segment[lines // 2]]
+        walk -= np.average(walk[segment], axis=0, weights=weights)
         shift = np.hypot(walk[:, 0], walk[:, 1]).max()
         turn = np.abs(walk[:, 2]).max()
         tiny = np.finfo(np.float64).tiny
@@ -83,6 +92,18 @@ class Motion:
 
     def params(self) -> dict[str, Any]:
         return as_params(self)
+
+
+def line_weights(still: NDArray[np.complex64]) -> NDArray[np.float64]:
+    """`(lines,)`, centred order: how much each line of k-space says about where edges are.
+
+    A small shift by `d` changes what is measured at a frequency `k` by `k d` of it, so its energy weighs by
+    `k` squared. Above `_FINEST` it weighs no more: fine detail goes out of phase in any case.
+    """
+    energy = np.abs(fft.fft2(still)).astype(np.float64) ** 2
+    ky, kx = (np.minimum(np.abs(fft.fftfreq(side)), _FINEST) for side in still.shape)
+    weights = energy.sum(1) * ky**2 + energy @ kx**2
+    return np.asarray(fft.fftshift(weights)) + np.finfo(np.float64).tiny  # without edges any mean will do
 
 
 def reconstruct(
@@ -115,6 +136,21 @@ def reconstruct(
         lines = fft.fft(lines, axis=1, overwrite_x=True)
         acquired[rows] = lines * (_ramp(ky[rows], np.array([dy])) * _ramp(np.array([dx]), kx))
     return fft.ifft2(acquired, overwrite_x=True)
+
+
+def shifted_onto(moved: NDArray[np.complex64], still: NDArray[np.complex64]) -> NDArray[np.complex64]:
+    """`moved`, shifted to where its magnitude differs least from that of `still` (to 1 / _STEPS of a pixel)."""
+    ky, kx = (fft.fftfreq(side) for side in still.shape)
+    product = np.conj(fft.fft2(np.abs(moved))) * fft.fft2(np.abs(still))
+    correlation = fft.ifft2(product).real
+    peak = np.unravel_index(int(correlation.argmax()), correlation.shape)
+    near = np.arange(-_STEPS, _STEPS + 1) / _STEPS
+    down, across = (at + near for at in peak)
+    fine = (_ramp(-down, ky) @ product @ _ramp(kx, -across)).real
+    row, column = np.unravel_index(int(fine.argmax()), fine.shape)
+    spectrum = fft.fft2(moved)
+    spectrum *= _ramp(ky, down[[row]]) * _ramp(across[[column]], kx)
+    return fft.ifft2(spectrum, overwrite_x=True)
 
 
 def _ramp(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.complex64]:

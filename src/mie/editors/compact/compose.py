@@ -1,7 +1,8 @@
 """From what the network says to an edited image. Pixels that are not edited stay exactly as they were.
 
 Perception:      an overlay, and nothing else. A pixel is painted at opacity 0.6 in the most probable of
-                 the three colours, where that has more than one half.
+                 the three colours, where that has more than a little over one half: of two views, one
+                 that is sure does not outvote the other's plain no.
 Transformation:  image + residual. Grey stays grey: the three channels get the mean of the residual's.
 Modification:    as transformation, but only in the area that changes: where the network's gate is open.
 """
@@ -20,6 +21,7 @@ from mie.images.overlay import paint
 from mie.records import Mask, Pixels, Values
 from mie.vocabulary import COLOURS
 
+_PAINTED: Final = 0.52  # probability from which a pixel is painted
 _CHANGE: Final = 2 / 255  # a smaller residual is no change
 _BLUR: Final = 2.0  # pixels, the Gaussian's sigma: a single pixel makes no area
 
@@ -36,7 +38,7 @@ def overlay(image: Pixels, probabilities: Iterable[Values]) -> Composed:
     The maps are taken one after the other, so that a large image needs only one of them at a time.
     """
     height, width = image.shape[:2]
-    best: Values = np.full((height, width), 0.5, np.float32)
+    best: Values = np.full((height, width), _PAINTED, np.float32)
     chosen: NDArray[np.int8] = np.full((height, width), -1, np.int8)
     for at, probability in enumerate(probabilities):
         chosen[probability > best] = at

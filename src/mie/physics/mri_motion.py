@@ -12,7 +12,6 @@ from scipy import fft
 from mie.physics import kspace
 from mie.physics._severity import Ranges, as_params, check_choice, check_fields, check_ranges, draw_ranges
 
-
 _FINEST: Final = 0.05  # cycles per pixel
 _STEPS: Final = 10
 
@@ -139,7 +138,7 @@ def reconstruct(
 
 
 def shifted_onto(moved: NDArray[np.complex64], still: NDArray[np.complex64]) -> NDArray[np.complex64]:
-    """`moved`, shifted to where its magnitude differs least from that of `still` (to 1 / _STEPS of a pixel)."""
+    """`moved`, shifted so that its magnitude differs least from that of `still`, to 1 / _STEPS of a pixel."""
     ky, kx = (fft.fftfreq(side) for side in still.shape)
     product = np.conj(fft.fft2(np.abs(moved))) * fft.fft2(np.abs(still))
     correlation = fft.ifft2(product).real

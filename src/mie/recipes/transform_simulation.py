@@ -160,7 +160,8 @@ def _hounsfield(
             return _rgb(apply_window(hu, {"low": low, "high": high}))
 
     degraded = effect.apply(np.where(air, np.float32(_AIR_HU), values), rng, spacing=(side, side))
-    degraded[air] = np.maximum(degraded[air], values[air])  # most noise of air is below what the picture shows
+    # Most noise of air is darker than what the picture shows.
+    degraded[air] = np.maximum(degraded[air], values[air])
     return show(values), show(degraded), facts
 
 

@@ -83,9 +83,10 @@ def wide_jobs(pack: Pack, per_target: int, *, seed: int = 0) -> list[Job]:
     """
     jobs = []
     for key in sorted({row.key for row in pack.rows if row.key and row.simulate is not None}):
-        found, target = _clean_images(pack, key), TARGETS[key]
-        halves = [[each for each in found if _knows_units(target, each[2]) == known] for known in (True, False)]
-        pools = [pool for pool in halves if pool]
+        halves: dict[bool, list[_Clean]] = {True: [], False: []}
+        for each in _clean_images(pack, key):
+            halves[_knows_units(TARGETS[key], each[2])].append(each)
+        pools = [pool for pool in halves.values() if pool]
         rng = generator(stable_hash("clean images", seed, key))
         orders = [rng.permutation(len(pool)) for pool in pools]
         for at in range(per_target):
@@ -168,6 +169,7 @@ def add_pairs(pack: Pack, pairs: Sequence[FreshPair], *, wordings: int = 24) -> 
     return grown
 
 
+_Clean: TypeAlias = tuple[int, int, Mapping[str, Any]]  # row, image, facts
 _Made: TypeAlias = tuple[Pixels, Pixels, dict[str, str]]
 
 
@@ -291,12 +293,12 @@ def _window(image: Pixels, size: int, rng: np.random.Generator) -> tuple[slice, 
     return max(places, key=lambda place: float(image[place].std()))
 
 
-def _clean_images(pack: Pack, key: str) -> list[tuple[int, int, Mapping[str, Any]]]:
+def _clean_images(pack: Pack, key: str) -> list[_Clean]:
     """(row, image, facts) of each training image that target `key` can be made from, in each variant."""
     target = TARGETS[key]
     own = [(row, row.simulate) for row in pack.rows if row.key == key and row.simulate is not None]
     fixed = {stable_hash(facts["fixed"]): facts["fixed"] for _, facts in own}
-    found: dict[tuple[int, int], tuple[int, int, Mapping[str, Any]]] = {}
+    found: dict[tuple[int, int], _Clean] = {}
     for at, row in enumerate(pack.rows):
         if row.fold != TRAIN or row.modality not in target.modalities:
             continue

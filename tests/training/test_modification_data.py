@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,8 @@ from mie.training.compact_data import Choices, CompactData, Views
 from mie.training.fresh_holes import TEMPLATES, grown, hole_ask, lesion_shape
 from mie.training.hole_cases import hole_cases
 from mie.training.modification_data import mean_filled, names_a_place
-from mie.training.pack import TRAIN
+from mie.training.pack import TRAIN, as_rgb
+from mie.training.pools import letterbox
 from mie.vocabulary import PERSPECTIVES
 from tests.conftest import crop, ellipse
 from tests.training.compact_tiny import SMALL, changed_pack
@@ -55,6 +57,35 @@ def test_a_batch_of_all_three() -> None:
     assert views.hole.shape == (40, 1, SMALL, SMALL)
     assert not views.hole[:24].any()
     assert len(views.there) == len(views.removal) == 16
+
+
+def test_a_picture_without_its_lesion_is_asked_for_it_in_vain() -> None:
+    """Counterfactuals of training patients, in the lesion's own words: nothing is to be painted on them."""
+    pack = changed_pack()
+    lesion = {"source": "endoscopy", "target": "polyp"}  # as the modifications have it
+    pack.rows = [replace(row, **lesion) if row.modality == "fundus" else row for row in pack.rows]
+    healthy = [row for row in pack.rows if row.task == "removal" and row.fold == TRAIN]
+    plain, data = (
+        CompactData([pack], TRAIN, torch.device("cpu"), Choices(healthy=share)) for share in (0.0, 1.0)
+    )
+    sizes = [sum(len(pool) for pool in each.images if pool) for each in (plain, data)]
+    assert sizes[1] - sizes[0] == len(healthy) == 4
+    items = drawn(data, 60, absent=0.5, perception=1.0)["painted"]
+    views = data.views({"painted": items, "mended": [], "changed": []}, 0)
+    vain = views.present == 0
+    assert 0.3 < vain.float().mean() < 0.7
+    said = texts(data, views)
+    assert all("optic disc" in text for text, absent in zip(said, vain, strict=True) if absent)
+    assert not views.overlay[vain].any()
+    # What is shown is the picture after removal, not before.
+    for stored, row in zip(data._healthy, healthy, strict=True):
+        pool = data.images[stored.large]
+        assert pool is not None
+        side = (SMALL, 2 * SMALL)[stored.large]
+        shown = pool.gather(torch.tensor([stored.place]))[0].permute(1, 2, 0).numpy()
+        assert np.array_equal(shown, letterbox(as_rgb(pack.images[row.goal]), side)[0])
+    assert {item.modality for item in items if item.vain} == {"endoscopy"}
+    assert {item.grey for item in items if item.vain} == {pack.images[row.goal].ndim == 2 for row in healthy}
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: on a CPU nothing waits")

@@ -47,6 +47,9 @@ class DataConfig(Strict):
         {"perception": 0.6, "transformation": 0.4}, min_length=1
     )
     absent: float = Field(0.07, ge=0, lt=1, description="rows asked for what is not there")
+    healthy: float = Field(
+        0, ge=0, le=1, description="share of those asked for a lesion that a counterfactual took away"
+    )
     fresh: int = Field(0, ge=0, description="new simulations for each target, made before training begins")
     bent: float = Field(0, ge=0, le=1, description="share of new CT simulations from bent, smaller images")
     leave_out: list[str] = Field([], description="sources not trained on, with their twins NAME_more")
@@ -226,6 +229,7 @@ class Compact(Trainee):
             strength=STRENGTHS[data.augment],
             smoothing=data.smoothing,
             holes=data.holes if self._modifies() else 0.0,
+            healthy=data.healthy,
         )
 
     def _with_fresh_pairs(self, pack: Pack) -> Pack:

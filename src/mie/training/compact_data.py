@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -55,6 +55,7 @@ class Choices:
     strength: Strength = STRENGTHS["usual"]
     smoothing: float = 0.0  # of the masks of groups below 50 rows
     holes: float = 0.0  # share of the modifications whose hole is made on the way
+    healthy: float = 0.0  # share of what is asked in vain that is a lesion which a counterfactual took away
 
 
 @dataclass(slots=True)
@@ -131,6 +132,16 @@ class CompactData:
         filled: tuple[list[Any], list[Any]] = ([], [])
         both: tuple[list[Any], list[Any]] = ([], [])
         self.changes = Modifications(device, (SIDE, LARGE))
+
+        def store(row: Row, image: Pixels, ask: int, mask: Pixels) -> _Stored:
+            large = int(max(image.shape[:2]) > SIDE)
+            side = (SIDE, LARGE)[large]
+            shown, (h, w) = letterbox(as_rgb(image), side)
+            images[large].append(shown)
+            masks[large].append(letterbox_mask(mask, side))
+            filled[large].append((h / side, w / side))
+            return _Stored(row, large, len(images[large]) - 1, ask, image.ndim == 2)
+
         for pack in packs:
             asks = [self.prompts.add(ask) for ask in pack.asks]
             for row in pack.rows:
@@ -138,21 +149,20 @@ class CompactData:
                     continue
                 image = pack.images[row.input]
                 large = int(max(image.shape[:2]) > SIDE)
-                side = (SIDE, LARGE)[large]
                 if row.perspective == "modification":
                     self.changes.add(pack, row, asks[row.ask])
                 elif row.mask is not None:
-                    shown, (h, w) = letterbox(as_rgb(image), side)
-                    self._painted.append(
-                        _Stored(row, large, len(images[large]), asks[row.ask], image.ndim == 2)
-                    )
-                    images[large].append(shown)
-                    masks[large].append(letterbox_mask(pack.masks[row.mask], side))
-                    filled[large].append((h / side, w / side))
+                    self._painted.append(store(row, image, asks[row.ask], pack.masks[row.mask]))
                 elif row.goal is not None:
                     goal = pack.images[row.goal]
                     self._mended.append(_Stored(row, large, len(both[large]), asks[row.ask], goal.ndim == 2))
-                    both[large].append(_side_by_side(image, goal, side))
+                    both[large].append(_side_by_side(image, goal, (SIDE, LARGE)[large]))
+        self._healthy = [
+            store(row, picture, ask, np.zeros(picture.shape[:2], np.uint8))
+            for row, picture, ask in self._without_lesions(packs, fold)
+        ]
+        sources = [stored.row.source for stored in self._healthy]
+        self.healthy = Groups.of(sources, self.choices.power) if sources else None
         self.images = [Pool(some, device) if some else None for some in images]
         self.masks = [Pool(some, device) if some else None for some in masks]
         self.filled = [torch.tensor(some, dtype=torch.float32, device=device) for some in filled]
@@ -185,6 +195,17 @@ class CompactData:
             return row.source, row.task
         return (row.modality if self.choices.merge else row.source), row.task, row.target
 
+    def _without_lesions(self, packs: Sequence[Pack], fold: str) -> Iterator[tuple[Row, Pixels, int]]:
+        """Removals of lesions that perception is asked for too: the healthy picture, and that request."""
+        if not self.choices.healthy:
+            return
+        asked = {(s.row.source, s.row.target): s.ask for s in self._painted if s.row.task == "lesion"}
+        for pack in packs:
+            for row in pack.rows:
+                ask = asked.get((row.source, row.target))
+                if row.fold == fold and row.task == "removal" and row.goal is not None and ask is not None:
+                    yield row, pack.images[row.goal], ask
+
     def _fresh_holes(self, packs: Sequence[Pack], fold: str) -> FreshHoles | None:
         places = [(stored.large, stored.place, stored.grey) for stored in self._painted]
         shown, shapes = healthy_pictures(packs, fold, places, (SIDE, LARGE))
@@ -204,13 +225,16 @@ class CompactData:
         if self.painted is not None:
             for at in self.painted.draw(rng, number.get("perception", 0)):
                 row, large, place, ask, grey = self._painted[at]
-                elsewhere = self._elsewhere[row.modality]
-                vain = bool(rng.random() < absent) and bool(elsewhere)
-                if vain:
+                elsewhere, smooth = self._elsewhere[row.modality], self._smooth[at]
+                vain = bool(rng.random() < absent)
+                if vain and self.healthy is not None and rng.random() < self.choices.healthy:
+                    row, large, place, ask, grey = self._healthy[self.healthy.draw(rng, 1)[0]]
+                elif vain and elsewhere:
                     ask = elsewhere[int(rng.integers(len(elsewhere)))]
+                else:
+                    vain = False
                 prompt, colours = self._wording(rng, ask)
                 flips, turns = may_flip(row.target), may_turn(row.modality)
-                smooth = self._smooth[at]
                 painted.append(
                     _Painted(large, place, prompt, colours, vain, grey, flips, turns, row.modality, smooth)
                 )

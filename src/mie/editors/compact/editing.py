@@ -17,6 +17,7 @@ from mie.records import Pixels, Values
 
 _UNDERSTOOD: Final = 0.6  # probability of a perspective, below which an instruction is not followed
 _PRESENT: Final = 0.5
+_ABSENT: Final = 0.1  # probability that what is asked for is there, below which nothing is painted
 _SMALLEST: Final = 256  # the longer side of the views that the network is trained on
 _SIDED: Final = frozenset(("left", "right"))  # words that a mirror would make wrong
 
@@ -96,7 +97,8 @@ def _edited(image: Pixels, asked: Asked, seen: Sequence[tuple[View, Maps]]) -> E
         meta |= {"confidence": 0.0, "note": "the instruction was not understood; the image is unchanged"}
         return Edited(image, meta)
     presence = _presence([maps for _, maps in seen])
-    composed = _composed(image, asked.perspective, seen)
+    absent = asked.perspective == "perception" and presence is not None and presence < _ABSENT
+    composed = _unchanged(image) if absent else _composed(image, asked.perspective, seen)
     share = float(composed.changed.mean())
     meta["views"] = [list(view.size) for view, _ in seen]
     if presence is not None:
@@ -105,7 +107,9 @@ def _edited(image: Pixels, asked: Asked, seen: Sequence[tuple[View, Maps]]) -> E
     if asked.perspective == "perception" and presence is not None:
         confidence *= presence * composed.certainty
         meta["painted"] = round(share, 6)
-        if share == 0:
+        if absent:
+            meta["note"] = "what is asked for was not found in this image; it is unchanged"
+        elif share == 0:
             meta["note"] = "nothing was found to paint; the image is unchanged"
         elif presence < _PRESENT:
             meta["note"] = "what is asked for may not be in this image"
@@ -117,6 +121,10 @@ def _edited(image: Pixels, asked: Asked, seen: Sequence[tuple[View, Maps]]) -> E
         elif asked.perspective == "transformation" and max(seen[0][0].size) < _SMALLEST:
             meta["note"] = f"small for this network (below {_SMALLEST} pixels): look closely"
     return Edited(composed.image, {**meta, "confidence": round(confidence, 4)})
+
+
+def _unchanged(image: Pixels) -> Composed:
+    return Composed(image, np.zeros(image.shape[:2], np.bool_), 0.0)
 
 
 def _composed(image: Pixels, perspective: str, seen: Sequence[tuple[View, Maps]]) -> Composed:

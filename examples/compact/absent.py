@@ -1,0 +1,98 @@
+"""What an editor paints when it is asked for what is not there.
+
+    python examples/compact/absent.py PERCEPTION MODIFICATION [--editor compact] [--samples 200] [-o FILE]
+
+Samples of the test splits of two datasets. Asked for: what is there; what only pictures of another modality
+show; things that no data set marks; a lesion that a counterfactual has taken away, beside the same request
+before it was. How much is painted, and the editor's `confidence`. To invent is to paint at a confidence of
+one half or more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mie.editors.registry import open_editor
+from mie.images.files import atomic_write
+from mie.records import Pixels, Sample
+from mie.store.dataset import Dataset
+
+UNKNOWN = ("patella", "pacemaker lead", "appendix", "cochlea", "wedding ring", "tooth root", "thyroid")
+SURE = 0.5
+Asked = tuple[str, Pixels, str]  # what kind of request, the image, the instruction
+
+
+def requests(perception: Dataset, modification: Dataset, count: int) -> Iterator[Asked]:
+    rng = np.random.default_rng(1)
+    samples = _some([s for s in perception.samples("test") if s.task != "holistic"], count, rng)
+    names = {sample.modality: set[str]() for sample in samples}
+    for sample in samples:
+        names[sample.modality].add(sample.target)
+    for at, sample in enumerate(samples):
+        yield "there", sample.input, sample.prompt
+        others = [
+            other
+            for other in samples
+            if other.modality != sample.modality and other.target not in names[sample.modality]
+        ]
+        yield "of another modality", sample.input, others[int(rng.integers(len(others)))].prompt
+        yield "unknown", sample.input, f"Highlight the {UNKNOWN[at % len(UNKNOWN)]} in RED."
+    for sample in _some([s for s in modification.samples("test") if s.task == "removal"], count, rng):
+        prompt = f"Highlight the {sample.target} in RED."
+        yield "a lesion, before it is taken away", sample.input, prompt
+        yield "a lesion, after", sample.target_image, prompt
+
+
+def _some(samples: list[Sample], count: int, rng: np.random.Generator) -> list[Sample]:
+    return [samples[at] for at in sorted(rng.permutation(len(samples))[:count])]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("perception", type=Path)
+    parser.add_argument("modification", type=Path)
+    parser.add_argument("--editor", default="compact")
+    parser.add_argument("--samples", type=int, default=200)
+    parser.add_argument("-o", "--output", type=Path)
+    options = parser.parse_args()
+    found: dict[str, list[tuple[float, float]]] = {}
+    editor = open_editor(options.editor)
+    asked = requests(Dataset(options.perception), Dataset(options.modification), options.samples)
+    for kind, image, prompt in asked:
+        edited = editor.edit(image, prompt, seed=0, history=())
+        painted = float((edited.image != image).any(2).mean())
+        found.setdefault(kind, []).append((painted, float(edited.meta["confidence"])))
+    rows = [row(kind, values) for kind, values in found.items()]
+    print("| asked for | images | painted | median share of the image | median confidence | invented |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for line in rows:
+        print("| " + " | ".join(_shown(value) for value in line.values()) + " |")
+    if options.output:
+        atomic_write(options.output, json.dumps(rows, indent=1).encode())
+
+
+def row(kind: str, values: list[tuple[float, float]]) -> dict[str, Any]:
+    painted, confidence = np.array(values).T
+    some = painted > 0
+    return {
+        "asked for": kind,
+        "images": len(values),
+        "painted": float(some.mean()),
+        "median share": float(np.median(painted[some])) if some.any() else 0.0,
+        "median confidence": float(np.median(confidence)),
+        "invented": float((some & (confidence >= SURE)).mean()),
+    }
+
+
+def _shown(value: str | float) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    main()

@@ -4,8 +4,8 @@
 
 Samples of the test splits of two datasets. Asked for: what is there; what only pictures of another modality
 show; things that no data set marks; a lesion that a counterfactual has taken away, beside the same request
-before it was. How much is painted, and the editor's `confidence`. To invent is to paint at a confidence of
-one half or more.
+before it was. How often and how much is painted, and at which `confidence`: what is painted at one half or
+more where nothing is to be painted, is invented.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def main() -> None:
         painted = float((edited.image != image).any(2).mean())
         found.setdefault(kind, []).append((painted, float(edited.meta["confidence"])))
     rows = [row(kind, values) for kind, values in found.items()]
-    print("| asked for | images | painted | median share of the image | median confidence | invented |")
+    print("| asked for | images | painted | median share | median confidence | painted, sure |")
     print("| --- | --- | --- | --- | --- | --- |")
     for line in rows:
         print("| " + " | ".join(_shown(value) for value in line.values()) + " |")
@@ -86,7 +86,7 @@ def row(kind: str, values: list[tuple[float, float]]) -> dict[str, Any]:
         "painted": float(some.mean()),
         "median share": float(np.median(painted[some])) if some.any() else 0.0,
         "median confidence": float(np.median(confidence)),
-        "invented": float((some & (confidence >= SURE)).mean()),
+        "painted, sure": float((some & (confidence >= SURE)).mean()),
     }
 
 

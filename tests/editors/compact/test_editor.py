@@ -142,7 +142,7 @@ def test_absent_and_nothing_found_are_said(bright):
     assert edited.meta["note"] == "what is asked for may not be in this image"
     assert edited.meta["confidence"] < 0.15
     assert edited.meta["painted"] > 0
-    sure, _ = bright("perception", presence=-3.0)
+    sure, _ = bright("perception", presence=-5.0)
     edited = sure.edit(disc(128, 128), ASK, seed=0, history=())
     assert np.array_equal(edited.image, disc(128, 128))
     assert (edited.meta["painted"], edited.meta["confidence"]) == (0, 0)

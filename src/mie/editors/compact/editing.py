@@ -17,7 +17,7 @@ from mie.records import Pixels, Values
 
 _UNDERSTOOD: Final = 0.6  # probability of a perspective, below which an instruction is not followed
 _PRESENT: Final = 0.5
-_ABSENT: Final = 0.1  # probability that what is asked for is there, below which nothing is painted
+_ABSENT: Final = 0.02  # probability that what is asked for is there, below which nothing is painted
 _SMALLEST: Final = 256  # the longer side of the views that the network is trained on
 _SIDED: Final = frozenset(("left", "right"))  # words that a mirror would make wrong
 

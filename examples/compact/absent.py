@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.console import Console
+from rich.progress import track
 
 from mie.editors.registry import open_editor
 from mie.images.files import atomic_write
@@ -36,12 +38,9 @@ def requests(perception: Dataset, modification: Dataset, count: int) -> Iterator
         names[sample.modality].add(sample.target)
     for at, sample in enumerate(samples):
         yield "there", sample.input, sample.prompt
-        others = [
-            other
-            for other in samples
-            if other.modality != sample.modality and other.target not in names[sample.modality]
-        ]
-        yield "of another modality", sample.input, others[int(rng.integers(len(others)))].prompt
+        others = [other for other in samples if other.target not in names[sample.modality]]
+        if others:
+            yield "of another modality", sample.input, others[int(rng.integers(len(others)))].prompt
         yield "unknown", sample.input, f"Highlight the {UNKNOWN[at % len(UNKNOWN)]} in RED."
     for sample in _some([s for s in modification.samples("test") if s.task == "removal"], count, rng):
         prompt = f"Highlight the {sample.target} in RED."
@@ -63,8 +62,8 @@ def main() -> None:
     options = parser.parse_args()
     found: dict[str, list[tuple[float, float]]] = {}
     editor = open_editor(options.editor)
-    asked = requests(Dataset(options.perception), Dataset(options.modification), options.samples)
-    for kind, image, prompt in asked:
+    asked = list(requests(Dataset(options.perception), Dataset(options.modification), options.samples))
+    for kind, image, prompt in track(asked, "editing", console=Console(stderr=True)):
         edited = editor.edit(image, prompt, seed=0, history=())
         painted = float((edited.image != image).any(2).mean())
         found.setdefault(kind, []).append((painted, float(edited.meta["confidence"])))

@@ -292,3 +292,42 @@ def test_a_loss_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert one["int8"]["mean"] == 0
     assert one["lost"]["mean"] == pytest.approx(np.mean([100 - value for value in before]))
     assert "+" in quantised.shown([one])
+
+
+def test_what_is_not_there_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    absent = script("absent", monkeypatch)
+    fundus = painted(range(4), classes=1, split="test")
+    skin = [
+        replace(s, id=f"skin{s.id}", modality="dermoscopy", target="mole", prompt=f"Paint the mole {n}")
+        for n, s in enumerate(painted(range(8, 11), classes=1, split="test"))
+    ]
+    pairs = [changed(41, "removal")[0], changed(42, "inpainting")[0]]
+    perception = Dataset(write_samples([*fundus, *skin], tmp_path / "p"))
+    modification = Dataset(write_samples(pairs, tmp_path / "m"))
+    asked = list(absent.requests(perception, modification, 100))
+    assert Counter(kind for kind, _, _ in asked) == {
+        "there": 7,
+        "of another modality": 7,
+        "unknown": 7,
+        "a lesion, before it is taken away": 1,
+        "a lesion, after": 1,
+    }
+    moles = {sample.input.tobytes() for sample in skin}
+    for kind, image, prompt in asked[:21]:
+        assert ("mole" in prompt) == {
+            "there": image.tobytes() in moles,
+            "of another modality": image.tobytes() not in moles,
+            "unknown": False,
+        }[kind]
+    before, after = (image for _, image, _ in asked[21:])
+    assert np.array_equal(before, pairs[0].input)
+    assert np.array_equal(after, pairs[0].target_image)
+    # Painted on three of four, one of them surely; what is not painted has no share.
+    assert absent.row("x", [(0.0, 0.9), (0.1, 0.5), (0.3, 0.2), (0.2, 0.4)]) == {
+        "asked for": "x",
+        "images": 4,
+        "painted": 0.75,
+        "median share": 0.2,
+        "median confidence": 0.45,
+        "painted, sure": 0.25,
+    }

@@ -246,6 +246,13 @@ class Compact(Trainee):
         kinds = {row.perspective for row in rows}
         if self.data.holes and any(row.task == "lesion" for row in rows):
             kinds.add("modification")
+        if self.data.healthy and not any(row.task == "removal" for row in rows):
+            raise ConfigError(
+                "no picture whose lesion was taken away",
+                where="data.healthy",
+                found="packs without removals",
+                fix="pack a dataset of modification too, or leave out data.healthy",
+            )
         for kind in self.data.shares:
             if kind not in kinds:
                 raise ConfigError(

@@ -11,6 +11,7 @@ import pytest
 from mie.errors import ConfigError
 from mie.images.ct_windows import FULL_RANGE, WINDOWS, through_ct_window
 from mie.recipes.transform_phrasings import DESCRIPTIONS, NAMED, PHRASINGS, places, with_article
+from mie.recipes.transform_simulation import simulate
 from mie.recipes.transform_targets import TARGETS, check_pairing, find_target
 from mie.recipes.transformation import Transformation
 from mie.records import Pairing, Refusal, Sample
@@ -163,6 +164,28 @@ class TestSimulated:
         assert refusal.gate == "units"
         assert "no Hounsfield units" in refusal.reason
         assert sample.params["assumed"] == {"hu_range": [-1000, 400], "field_of_view_mm": 360.0}
+
+    def test_black_of_a_window_for_soft_tissue_is_air_to_the_physics(self) -> None:
+        """Its noise is that of the patient in Hounsfield units, not of one in a block of fat."""
+        low, high = -160.0, 240.0
+        patient = body()
+        shown = np.clip(np.round((patient - low) * (255 / (high - low))), 0, 255)
+        picture = np.repeat(shown.astype(np.uint8)[..., None], 3, axis=2)
+        case = clean_case("CT", image=picture, values=None, units=None, spacing=None, hu_range=(low, high))
+        target = TARGETS["low_dose_ct_soft"]
+        made = simulate(target, target.fixed, case, (96, 96), np.random.default_rng(5))
+        assert np.array_equal(made.target_image, picture)
+        rng = np.random.default_rng(5)
+        effect = target.simulator().draw(rng, **target.fixed)
+        tissue = (low + shown.astype(np.float32) * ((high - low) / 255)).astype(np.float32)
+        known = np.where(shown == 0, np.float32(-1024), tissue)
+        noisy = effect.apply(known, rng, spacing=(3.75, 3.75))
+        inside = (shown > 0) & (shown < 255)
+        expected = np.clip((noisy - low) * (255 / (high - low)), 0, 255)
+        assert np.abs(made.input[..., 0] - expected)[inside].max() < 1.5
+        assert made.input[..., 0][shown == 0].max() == 0, "the noise of air is not seen"
+        block = effect.apply(tissue, np.random.default_rng(5), spacing=(3.75, 3.75))
+        assert np.std((block - tissue)[inside]) > 2 * np.std((noisy - tissue)[inside])
 
 
 class TestBadInput:

@@ -151,13 +151,15 @@ def test_what_was_taken_back_stays_when_older_news_of_the_server_arrives(served,
     page.get_by_role("button", name="Flag").click()
     second = seat.shown(first)
     seat.saved()
-    while not late:  # the server has said what comes next; it has not arrived yet
+    for _ in range(500):
+        if late:
+            break
         page.wait_for_timeout(20)
+    route, response = late[0]  # the server has said what comes next; it has not arrived yet
     page.get_by_role("button", name="Undo").click()
     assert seat.shown(second) == first
     seat.saved()
     with page.expect_response("**/api/tasks/inspect/next"):
-        route, response = late[0]
         route.fulfill(response=response)
     assert first not in {item["id"] for item in response.json()["items"]}
     page.evaluate("fetch('/static/icon.svg').then((later) => later.text())")  # it has been read by now

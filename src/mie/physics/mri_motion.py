@@ -12,8 +12,8 @@ from scipy import fft
 from mie.physics import kspace
 from mie.physics._severity import Ranges, as_params, check_choice, check_fields, check_ranges, draw_ranges
 
-_FINEST: Final = 0.05  # cycles per pixel
-_STEPS: Final = 10
+_FINEST: Final = 0.05  # cycles per pixel, above which detail no longer says where edges are
+_STEPS: Final = 10  # to a pixel, when the best place is looked for
 
 
 @dataclass(frozen=True, slots=True)

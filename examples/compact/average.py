@@ -36,6 +36,7 @@ def main() -> None:
     # What a training begins with is in its checkpoints.
     shape = {**config["model"], "trunk": None, "start": None}
     trainee = make_trainee(parse_config({**config, "model": shape}))
+    trainee.check()  # reads the packs, whose wordings go into the file
     model = trainee.model().eval()
     fit(model, mean, args.checkpoints[0])
     facts = {

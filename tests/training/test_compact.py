@@ -38,7 +38,7 @@ from mie.training.journal import read_log
 from mie.training.keeper import without_folders
 from mie.training.loop import train
 from mie.training.pack import TRAIN
-from mie.training.pack_files import write_pack
+from mie.training.pack_files import read_pack, write_pack
 from tests.conftest import crop
 from tests.editors.compact.tiny import Words
 from tests.training import compact_tiny
@@ -153,6 +153,12 @@ def test_the_folder_says_what_was_trained(pack: Path, whole: Path) -> None:
     assert meta["config"]["seed"] == 5
     assert meta["config"]["data"]["packs"] == ["pack"], "a name, not a path of this machine"
     assert str(pack.parent) not in json.dumps(meta)
+    made = read_pack(pack)
+    asks = {row.ask for row in made.rows if row.perspective == "transformation" and row.fold == "train"}
+    prompts = {wording.prompt: wording.template for ask in asks for wording in made.asks[ask].wordings}
+    assert meta["taught"]["readings"], "one at least"
+    assert {*meta["taught"]["readings"], *meta["taught"]["wordings"]} <= prompts.keys()
+    assert {prompts[prompt] for prompt in meta["taught"]["wordings"]} == set(prompts.values())
 
 
 def test_a_mender_is_trained_validated_and_put_to_work(

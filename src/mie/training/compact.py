@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ import torch.nn.functional as F  # noqa: N812
 from pydantic import Field
 from torch import Tensor, nn
 
+from mie.editors.compact.known import representatives
 from mie.editors.compact.mender import Widths
 from mie.editors.compact.network import TEXT_WIDTH, CompactNet, NetConfig
 from mie.editors.compact.text import TOKENS, EmbeddingCache, TextEncoder
@@ -192,7 +193,29 @@ class Compact(Trainee):
         return self.validation.grid(model)
 
     def save(self, model: nn.Module, path: Path, facts: Mapping[str, Any]) -> None:
+        if "transformation" in self.data.shares:
+            facts = {**facts, "taught": self._taught(cast(CompactNet, model))}
         save_weights(path, model.state_dict(), self._net_config(), facts)
+
+    @torch.no_grad()
+    def _taught(self, model: CompactNet) -> dict[str, list[str]]:
+        """How transformations were asked for, as `known.Known` takes it."""
+        asks = {
+            pack.asks[row.ask]
+            for pack in self._packs
+            for row in pack.rows
+            if row.fold == TRAIN and row.perspective == "transformation"
+        }
+        templates = {wording.prompt: wording.template for ask in asks for wording in ask.wordings}
+        prompts = sorted(templates)
+        place = next(model.parameters()).device
+        tokens, mask = (t.to(place) for t in EmbeddingCache().encode(prompts))
+        vectors = model.reader(tokens.float(), mask).vector
+        wordings = []
+        for template in sorted(set(templates.values())):
+            same = [at for at, prompt in enumerate(prompts) if templates[prompt] == template]
+            wordings += [prompts[same[at]] for at in representatives(vectors[same])]
+        return {"readings": [prompts[at] for at in representatives(vectors)], "wordings": wordings}
 
     def _net_config(self) -> NetConfig:
         shape = self.shape

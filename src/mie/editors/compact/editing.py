@@ -15,7 +15,7 @@ from mie.editors.compact.inference import Asked, Inference, Maps
 from mie.editors.compact.views import View, back, look, views
 from mie.records import Pixels, Values
 
-_UNDERSTOOD: Final = 0.6  # probability of a perspective, below which an instruction is not followed
+_UNDERSTOOD: Final = 0.6  # below which an instruction is not followed
 _PRESENT: Final = 0.5
 _ABSENT: Final = 0.02  # probability that what is asked for is there, below which nothing is painted
 _SMALLEST: Final = 256  # the longer side of the views that the network is trained on
@@ -43,7 +43,7 @@ def _seen(
     """Every view of every request that is understood, those of one size through the network together."""
     groups: dict[tuple[int, ...], list[tuple[int, View]]] = {}
     for at, (request, said) in enumerate(zip(requests, asked, strict=True)):
-        if said.probability < _UNDERSTOOD:
+        if said.understood < _UNDERSTOOD:
             continue
         height, width = request.image.shape[:2]
         for longer in views(height, width, said.perspective, size):
@@ -88,14 +88,17 @@ def _average_mirrored(
 def _edited(image: Pixels, asked: Asked, seen: Sequence[tuple[View, Maps]]) -> Edited:
     """The image by what the network saw, and how sure it is.
 
-    Confidence, from 0 to 1, is the probability that the instruction was understood, for perception times the
-    probability that what it asks for is in the image, times how decided the painted or modified pixels are
-    (mean of |2p - 1|; 0 where there are none).
+    Confidence, from 0 to 1, is how far the instruction was understood, for perception times the probability
+    that what it asks for is in the image, times how decided the painted or modified pixels are (mean of
+    |2p - 1|; 0 where there are none).
     """
-    meta: dict[str, Any] = {"perspective": asked.perspective, "understood": round(asked.probability, 4)}
+    meta: dict[str, Any] = {"perspective": asked.perspective, "understood": round(asked.understood, 4)}
     if not seen:
-        meta |= {"confidence": 0.0, "note": "the instruction was not understood; the image is unchanged"}
-        return Edited(image, meta)
+        near = f" (the nearest known: {asked.taken_for!r})" if asked.taken_for else ""
+        note = f"the instruction was not understood{near}; the image is unchanged"
+        return Edited(image, {**meta, "confidence": 0.0, "note": note})
+    if asked.taken_for:
+        meta["taken_for"] = asked.taken_for
     presence = _presence([maps for _, maps in seen])
     absent = asked.perspective == "perception" and presence is not None and presence < _ABSENT
     composed = _unchanged(image) if absent else _composed(image, asked.perspective, seen)
@@ -103,7 +106,7 @@ def _edited(image: Pixels, asked: Asked, seen: Sequence[tuple[View, Maps]]) -> E
     meta["views"] = [list(view.size) for view, _ in seen]
     if presence is not None:
         meta["presence"] = round(presence, 4)
-    confidence = asked.probability
+    confidence = asked.understood
     if asked.perspective == "perception" and presence is not None:
         confidence *= presence * composed.certainty
         meta["painted"] = round(share, 6)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from mie.editors.compact.hole import find_hole
+from mie.editors.compact.known import LIKE, NEAR, Known, mean_token
 from mie.editors.compact.network import CompactNet
 from mie.editors.compact.text import EmbeddingCache, TextEncoder
 from mie.editors.compact.weights import load_network
@@ -28,7 +29,10 @@ class Asked(NamedTuple):
     tokens: Tensor  # (1, T, 384)
     mask: Tensor  # (1, T)
     perspective: str
-    probability: float  # of that perspective among the three
+    understood: (
+        float  # probability of that perspective among the three, times how near it is to what was taught
+    )
+    taken_for: str | None = None  # a wording of the training, where the text itself was not understood
 
 
 class Maps(NamedTuple):
@@ -49,26 +53,45 @@ class Inference:
         encoder: TextEncoder | EmbeddingCache,
         device: torch.device,
         half: bool,
+        taught: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
+        """`taught`: the transformations that a weights file knows; without it none is doubted."""
         self.device, self.half = device, half
         self._network, self._encoder = network, encoder
+        self._known = Known(taught, self._meant) if taught else None
         self.read = lru_cache(_PROMPTS)(self._read)
 
     @classmethod
     def load(cls, weights: Path, device: str = "auto", precision: str = "auto") -> Inference:
         """The network of a weights file."""
         place = torch.device(_device(device))
-        network, _ = load_network(weights)
+        network, meta = load_network(weights)
         network.to(place, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        return cls(network, TextEncoder(), place, _is_half(precision, place))
+        return cls(network, TextEncoder(), place, _is_half(precision, place), meta.get("taught"))
 
     @torch.inference_mode()
     def _read(self, instruction: str) -> Asked:
         """One instruction at a time and in float32: what comes out does not depend on its neighbours."""
         tokens, mask = (t.to(self.device) for t in self._encoder.encode([instruction]))
-        chances = self._network.reader(tokens.float(), mask).perspective[0].softmax(0).tolist()
+        reading = self._network.reader(tokens.float(), mask)
+        chances = reading.perspective[0].softmax(0).tolist()
         best = max(range(len(PERSPECTIVES)), key=chances.__getitem__)
-        return Asked(tokens, mask, PERSPECTIVES[best], chances[best])
+        asked = Asked(tokens, mask, PERSPECTIVES[best], chances[best])
+        if asked.perspective != "transformation" or self._known is None:
+            return asked
+        near = self._known.nearness(reading.vector[0])
+        if near >= NEAR:
+            return asked._replace(understood=asked.understood * near)
+        wording, like = self._known.likest(mean_token(tokens, mask)[0])
+        if like < LIKE:
+            return asked._replace(understood=asked.understood * near * like, taken_for=wording)
+        return self._read(wording)._replace(understood=asked.understood * like, taken_for=wording)
+
+    @torch.inference_mode()
+    def _meant(self, prompts: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """The reader's vectors of prompts, and their mean tokens."""
+        tokens, mask = (t.to(self.device) for t in self._encoder.encode(prompts))
+        return self._network.reader(tokens.float(), mask).vector, mean_token(tokens, mask)
 
     def run(self, images: Sequence[Pixels], asked: Sequence[Asked]) -> list[Maps]:
         """Images `(H, W, 3)` of one size, whose sides are multiples of 32, each with its instruction.

@@ -40,7 +40,7 @@ class Bright(torch.nn.Module):
         self.seen = []
 
     def reader(self, tokens, mask):
-        return SimpleNamespace(perspective=self.logits[None].float())
+        return SimpleNamespace(perspective=self.logits[None].float(), vector=torch.zeros(1, 4))
 
     def forward(self, image, tokens, mask, hole=None):
         self.seen.append(tuple(image.shape))

@@ -50,7 +50,26 @@ def test_the_nearest_by_hand():
     known = Known({"readings": ["a", "b"], "wordings": ["b", "a"]}, read)
     assert known.nearness(torch.tensor([3.0, 4.0])) == pytest.approx(0.8)
     assert known.nearness(torch.tensor([-1.0, -1.0])) == 0
-    assert known.likest(torch.tensor([4.0, 3.0, 0.0])) == ("a", pytest.approx(0.8))
+    assert known.likest("what?", torch.tensor([4.0, 3.0, 0.0])) == ("a", pytest.approx(0.8))
+    assert known.likest("what?", torch.tensor([-1.0, -1.0, 0.0]))[1] == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "taken"),
+    [
+        ("Make a CT of it", "Show it as a CT"),
+        ("Make a PET of it", None),
+        ("Make a PET of this MR image", None),
+        ("Clean this MR image", "Denoise this MRI"),
+        ("Clean this sonogram", "Despeckle this ultrasound"),
+        ("Clean it", "Despeckle this ultrasound"),
+    ],
+)
+def test_no_other_kind_of_picture_is_made_than_the_one_that_is_named(text, taken):
+    wordings = ["Denoise this MRI", "Despeckle this ultrasound", "Show it as a CT"]
+    read = lambda prompts: (torch.ones(len(prompts), 2), torch.tensor([[1.0, 0.1], [1.0, 0.0], [1.0, 0.2]]))
+    known = Known({"readings": wordings, "wordings": wordings}, read)
+    assert known.likest(text, torch.tensor([1.0, 0.0]))[0] == taken
 
 
 def test_the_mean_token_leaves_out_what_is_behind_the_text():

@@ -69,23 +69,30 @@ class Inference:
         network.to(place, memory_format=torch.channels_last)  # type: ignore[call-overload]
         return cls(network, TextEncoder(), place, _is_half(precision, place), meta.get("taught"))
 
-    @torch.inference_mode()
     def _read(self, instruction: str) -> Asked:
-        """One instruction at a time and in float32: what comes out does not depend on its neighbours."""
-        tokens, mask = (t.to(self.device) for t in self._encoder.encode([instruction]))
+        asked, vector = self._alone(instruction)
+        if asked.perspective != "transformation" or self._known is None:
+            return asked
+        near = self._known.nearness(vector)
+        if near >= NEAR:
+            return asked._replace(understood=asked.understood * near)
+        wording, like = self._known.likest(instruction, mean_token(asked.tokens, asked.mask)[0])
+        if wording is None or like < LIKE:
+            return asked._replace(understood=asked.understood * near * like, taken_for=wording)
+        taken, _ = self._alone(wording)
+        return taken._replace(understood=taken.understood * like, taken_for=wording)
+
+    @torch.inference_mode()
+    def _alone(self, text: str) -> tuple[Asked, Tensor]:
+        """What a text says, and the reader's vector of it `(C,)`.
+
+        One at a time and in float32: what comes out does not depend on its neighbours.
+        """
+        tokens, mask = (t.to(self.device) for t in self._encoder.encode([text]))
         reading = self._network.reader(tokens.float(), mask)
         chances = reading.perspective[0].softmax(0).tolist()
         best = max(range(len(PERSPECTIVES)), key=chances.__getitem__)
-        asked = Asked(tokens, mask, PERSPECTIVES[best], chances[best])
-        if asked.perspective != "transformation" or self._known is None:
-            return asked
-        near = self._known.nearness(reading.vector[0])
-        if near >= NEAR:
-            return asked._replace(understood=asked.understood * near)
-        wording, like = self._known.likest(mean_token(tokens, mask)[0])
-        if like < LIKE:
-            return asked._replace(understood=asked.understood * near * like, taken_for=wording)
-        return self._read(wording)._replace(understood=asked.understood * like, taken_for=wording)
+        return Asked(tokens, mask, PERSPECTIVES[best], chances[best]), reading.vector[0]
 
     @torch.inference_mode()
     def _meant(self, prompts: Sequence[str]) -> tuple[Tensor, Tensor]:

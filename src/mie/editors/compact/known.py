@@ -8,6 +8,7 @@ more words, may find a wording that means nearly the same.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Final
@@ -19,6 +20,11 @@ from torch import Tensor
 NEAR: Final = 0.85  # cosine of two readings, from which on they are of one transformation
 LIKE: Final = 0.65  # cosine of two texts, from which on they mean nearly the same
 _SAME: Final = 0.97
+# Kinds of picture by name. To the text encoder PET and CT mean nearly the same; to a patient they do not.
+_PICTURES: Final = re.compile(
+    r"\b(ct|mri?|pet|spect|x-?ray|ultrasound|sonogram|oct|flair|t1|t2|dwi|adc|dermoscop\w*)\b", re.IGNORECASE
+)
+_ALIASES: Final = {"mr": "mri", "xray": "x-ray", "sonogram": "ultrasound"}
 
 
 def representatives(vectors: Tensor) -> list[int]:
@@ -52,11 +58,20 @@ class Known:
         """The cosine between a reading `(C,)` and the nearest that was taught, at least 0."""
         return max(float((self._vectors @ F.normalize(vector.float(), dim=0)).max()), 0.0)
 
-    def likest(self, meant: Tensor) -> tuple[str, float]:
-        """The wording that means most nearly what a mean token `(W,)` does, and how nearly, from 0 to 1."""
+    def likest(self, text: str, meant: Tensor) -> tuple[str | None, float]:
+        """The wording that means most nearly what `text` does, and how nearly, from 0 to 1.
+
+        `meant` is its mean token `(W,)`. None where no wording names every kind of picture that it names.
+        """
+        named = _pictures(text)
         cosines = self._meanings @ F.normalize(meant.float(), dim=0)
-        at = int(cosines.argmax())
-        return self._taught["wordings"][at], max(float(cosines[at]), 0.0)
+        found = [
+            (max(cosine, 0.0), wording)
+            for cosine, wording in zip(cosines.tolist(), self._taught["wordings"], strict=True)
+            if named <= _pictures(wording)
+        ]
+        like, wording = max(found, default=(0.0, None))
+        return wording, like
 
     @cached_property
     def _vectors(self) -> Tensor:
@@ -65,6 +80,10 @@ class Known:
     @cached_property
     def _meanings(self) -> Tensor:  # a second's work, which most instructions do not need
         return F.normalize(self._read(self._taught["wordings"])[1].float(), dim=1)
+
+
+def _pictures(text: str) -> set[str]:
+    return {_ALIASES.get(name, name) for name in map(str.lower, _PICTURES.findall(text))}
 
 
 def mean_token(tokens: Tensor, mask: Tensor) -> Tensor:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -64,4 +66,13 @@ def edit(
         }
         print_json(plain(document))
     else:
-        typer.echo(f"{output}: {size[1]}x{size[0]}, {seconds:.2f} s")
+        typer.echo(f"{output}: {size[1]}x{size[0]}, {seconds:.2f} s{_said(edited.meta)}")
+
+
+def _said(meta: Mapping[str, Any]) -> str:
+    """What people should know of an edit before they use it, where its editor says it."""
+    sure, taken, note = (meta.get(key) for key in ("confidence", "taken_for", "note"))
+    lines = f", confidence {sure:.2f}" if isinstance(sure, int | float) else ""
+    lines += f"\n  taken for: {taken}" if isinstance(taken, str) else ""
+    lines += f"\n  note: {note}" if isinstance(note, str) else ""
+    return "".join(c if c.isprintable() or c == "\n" else "?" for c in lines)

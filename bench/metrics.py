@@ -21,9 +21,9 @@ import numpy as np
 import skimage
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
-from mie import metrics
 from mie.images.overlay import paint
 from mie.images.png import encode_png
+from mie.scoring import metrics
 from mie.vocabulary import COLOURS
 
 Numbers = tuple[float, ...]

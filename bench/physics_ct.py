@@ -18,10 +18,9 @@ import numpy as np
 from skimage.data import shepp_logan_phantom
 from skimage.transform import iradon, radon, resize
 
-from mie.physics.ct_dose import LowDose
-from mie.physics.ct_geometry import even_angles, fbp, project
-from mie.physics.ct_metal import MetalArtifact
-from mie.physics.ct_sparse import SparseView
+from mie.perspectives.transformation.physics.ct import even_angles, fbp, project
+from mie.perspectives.transformation.physics.ct_dose import LowDose, SparseView
+from mie.perspectives.transformation.physics.ct_metal import MetalArtifact
 
 SIZE, VIEWS = 512, 180
 PROJECTION, RECONSTRUCTION = 5.0, 3.5

@@ -20,14 +20,12 @@ import cv2
 import numpy as np
 import scipy.fft
 
-from mie.physics import kspace
-from mie.physics.dermoscopy import SkinArtifacts
-from mie.physics.low_resolution import LowResolution
-from mie.physics.mri_bias import BiasField
-from mie.physics.mri_motion import Motion, line_weights, reconstruct
-from mie.physics.mri_noise import RicianNoise
-from mie.physics.mri_undersampling import Undersampling
-from mie.physics.speckle import Speckle
+from mie.perspectives.transformation.physics import kspace
+from mie.perspectives.transformation.physics.dermoscopy import SkinArtifacts
+from mie.perspectives.transformation.physics.mri import BiasField, RicianNoise, Undersampling
+from mie.perspectives.transformation.physics.mri_motion import Motion, line_weights, reconstruct
+from mie.perspectives.transformation.physics.resolution import LowResolution
+from mie.perspectives.transformation.physics.speckle import Speckle
 
 
 def seconds(*calls: Callable[[], object], repeats: int) -> list[float]:

@@ -32,13 +32,12 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from bench.sources import write_sources
-from mie.building.build import build
-from mie.building.config import parse_recipe
+from mie.datasets.build import build
+from mie.datasets.dataset import Dataset
+from mie.datasets.recipe import parse_recipe
+from mie.datasets.write import write_dataset
 from mie.review.accounts import invite
-from mie.review.database import Database
-from mie.review.tables import answers, events
-from mie.store.dataset import Dataset
-from mie.store.write import write_dataset
+from mie.review.database import Database, answers, events
 
 PEOPLE = 50
 ANSWERS = 20  # of each person

@@ -42,11 +42,11 @@ except SystemExit as end:
 def write_run(root: Path, count: int, every: int, size: int = 512) -> None:
     """A dataset, a run whose outputs paint a region a little beside the right one, and all of it as PNG."""
     from bench.sources import write_sources
+    from mie.datasets.dataset import Dataset
+    from mie.datasets.write import write_dataset
     from mie.images.overlay import paint
     from mie.images.png import encode_png
     from mie.records import Sample
-    from mie.store.dataset import Dataset
-    from mie.store.write import write_dataset
 
     write_sources(root / "source", count, size)
     for name in ("input", "target", "run/outputs"):

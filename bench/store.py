@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from bench.sources import write_sources
-from mie.building.build import build
-from mie.building.config import parse_recipe
-from mie.store import shards
-from mie.store.dataset import Dataset
+from mie.datasets import shards
+from mie.datasets.build import build
+from mie.datasets.dataset import Dataset
+from mie.datasets.recipe import parse_recipe
 
 ROWS = 192
 DRAWS = 120

@@ -13,8 +13,7 @@ import numpy as np
 from scipy.optimize import minimize
 from skimage.feature import local_binary_pattern
 
-from mie.metrics.seam import seam_energy
-from mie.metrics.texture import luma, texture
+from mie.images.texture import luma, seam_energy, texture
 
 RING = 10  # pixels around the hole
 OWN = 28  # features of the region alone; then the same against the ring, and the outline

@@ -21,9 +21,9 @@ import numpy as np
 from PIL import Image
 
 import mie
+from mie.datasets.schema import sample_from_row
 from mie.records import Sample
 from mie.report.contact_sheet import contact_sheet, pair_sheet
-from mie.store.schema import sample_from_row
 
 
 def main() -> None:

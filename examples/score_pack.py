@@ -17,11 +17,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mie.images.files import atomic_write
+from mie.core.files import atomic_write
 from mie.training.compact import data_set_of
-from mie.training.compact_evaluation import compact_edit, evaluate
-from mie.training.pack import Pack, Row
-from mie.training.pack_files import read_pack
+from mie.training.compact_validation import compact_edit, evaluate
+from mie.training.pack import Pack, Row, read_pack
 
 Rows = list[tuple[Pack, Row]]
 

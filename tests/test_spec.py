@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mie.core.spec import Spec, mask_secrets, parse_spec
 from mie.errors import ConfigError
-from mie.spec import Spec, mask_secrets, parse_spec
 
 text = st.text(st.characters(exclude_categories=("Cs",)), max_size=40)
 # The characters that the grammar is about, far more often than chance would have them.

@@ -1,7 +1,7 @@
 import pytest
 
+from mie.core.yaml_files import expanded, read_mapping
 from mie.errors import ConfigError
-from mie.yaml_files import expanded, read_mapping
 
 
 def read(folder, text):

@@ -14,7 +14,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from mie.training.compact_evaluation import summary
+from mie.training.compact_validation import summary
 
 # (perspective, metric, title, digits)
 COLUMNS = (

@@ -20,10 +20,10 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from mie.editors.registry import open_editor
-from mie.images.files import atomic_write
+from mie.core.files import atomic_write
+from mie.datasets.dataset import Dataset
+from mie.editors.base import open_editor
 from mie.records import Pixels, Sample
-from mie.store.dataset import Dataset
 
 UNKNOWN = ("patella", "pacemaker lead", "appendix", "cochlea", "wedding ring", "tooth root", "thyroid")
 SURE = 0.5

@@ -16,9 +16,8 @@ from mie.errors import ConfigError
 from mie.networks.weights import fit
 from mie.training.checkpoint import read_ema
 from mie.training.config import parse_config
-from mie.training.folder import Folder
-from mie.training.keeper import without_folders
-from mie.training.registry import make_trainee
+from mie.training.folder import Folder, without_folders
+from mie.training.trainee import make_trainee
 
 
 def main() -> None:

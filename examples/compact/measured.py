@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import mie
-from mie import metrics
-from mie.analysis.scores import read_score_table
-from mie.editors.registry import open_editor
+from mie.datasets.dataset import Dataset
+from mie.editors.base import open_editor
+from mie.editors.runs import Run
 from mie.images.read import read_picture
-from mie.metrics import MetricError
-from mie.protocols.miedb_sample import PSNR_CAP
 from mie.records import Mask, Pixels, Sample
-from mie.store.dataset import Dataset
-from mie.store.runs import Run
+from mie.scoring import metrics
+from mie.scoring.benchmarks.miedb.score import PSNR_CAP
+from mie.scoring.metrics import MetricError
+from mie.scoring.results import read_score_table
 from mie.training.compact import data_set_of
 
 Record = dict[str, Any]

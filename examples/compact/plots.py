@@ -12,7 +12,7 @@ from matplotlib.ticker import ScalarFormatter
 from measured import GROUPS, Bench
 
 from mie.report.charts import COLOURS, MARKS
-from mie.training.compact_evaluation import summary
+from mie.training.compact_validation import summary
 
 _BAR_DICE, _BAR_DB = 0.83, 3.0
 _LOW = 0.4

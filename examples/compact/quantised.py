@@ -18,17 +18,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mie.editors.compact.editing import edit_all
+from mie.core.files import atomic_write
+from mie.editors.compact.editor import edit_all
 from mie.editors.compact.inference import Inference
-from mie.editors.compact.network import CompactNet, NetConfig
-from mie.editors.compact.text import TextEncoder
-from mie.editors.compact.weights import load_weights
-from mie.images.files import atomic_write
+from mie.networks.compact import CompactNet, NetConfig, load_weights
+from mie.networks.text import TextEncoder
 from mie.networks.weights import fit
 from mie.training.checkpoint import read_ema
-from mie.training.compact_evaluation import Edit, evaluate, summary
-from mie.training.pack import VALIDATION, Pack, Row
-from mie.training.pack_files import read_pack
+from mie.training.compact_validation import Edit, evaluate, summary
+from mie.training.pack import VALIDATION, Pack, Row, read_pack
 
 Record = Mapping[str, Any]
 # (metric, title, digits, the groups whose means are averaged), as the training's validation has them.

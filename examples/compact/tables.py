@@ -20,9 +20,9 @@ from typing import Any
 from measured import GROUPS, Bench, Record, make, read
 from plots import draw
 
-from mie.images.files import atomic_write
-from mie.protocols.miedb_sample import PSNR_CAP
-from mie.training.compact_evaluation import summary
+from mie.core.files import atomic_write
+from mie.scoring.benchmarks.miedb.score import PSNR_CAP
+from mie.training.compact_validation import summary
 
 BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
 # Perspective -> what its lines are, and (metric, title, digits) of each table.

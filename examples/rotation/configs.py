@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
 
-    from mie.training.pack_files import read_pack
+    from mie.training.pack import read_pack
 
     there = {row.source for row in read_pack(options.pack).rows}
     options.output.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from mie.training.compact_evaluation import summary
+from mie.training.compact_validation import summary
 
 
 def read(runs: Path) -> list[dict[str, Any]]:

@@ -22,16 +22,15 @@ from typing import Any
 import numpy as np
 import yaml
 
-from mie.analysis.bootstrap import bootstrap_mean
-from mie.detectors.compact import CompactDetector
-from mie.editors.registry import open_editor
-from mie.images.files import atomic_write
+from mie.core.files import atomic_write
+from mie.datasets.dataset import Dataset
+from mie.editors.base import open_editor
 from mie.images.overlay import paint
-from mie.protocols.miedb_sample import Reference, score_output
+from mie.perspectives.modification.detectors.compact import CompactDetector
 from mie.records import Sample
-from mie.store.dataset import Dataset
-from mie.training.pack import VALIDATION
-from mie.training.pack_files import read_pack
+from mie.scoring.benchmarks.miedb.score import Reference, score_output
+from mie.scoring.statistics.bootstrap import bootstrap_mean
+from mie.training.pack import VALIDATION, read_pack
 
 # 3.5 million weights, eight times a detector's.
 MODEL = {

@@ -8,36 +8,37 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from mie.datasets.build import build
+    from mie.datasets.dataset import Dataset
+    from mie.datasets.recipe import read_recipe
+    from mie.datasets.verify import verify
+    from mie.editors.run import run_editor as run
+    from mie.editors.runs import read_run
+    from mie.errors import MieError
+    from mie.images.read import read_picture
+    from mie.report.page import write_report
+    from mie.scoring.benchmarks import score
+    from mie.scoring.results import read_scores
+    from mie.scoring.triplet import score_triplet
+
 __version__ = "0.1.0"
 
 _PUBLIC = {
-    "Dataset": "mie.store.dataset:Dataset",
+    "Dataset": "mie.datasets.dataset:Dataset",
     "MieError": "mie.errors:MieError",
-    "build": "mie.building.build:build",
+    "build": "mie.datasets.build:build",
     "read_picture": "mie.images.read:read_picture",
-    "read_recipe": "mie.building.config:read_recipe",
-    "read_run": "mie.store.runs:read_run",
-    "read_scores": "mie.protocols.frame:read_scores",
-    "run": "mie.running.run:run_editor",
-    "score": "mie.protocols:score",
-    "score_triplet": "mie.protocols.triplet:score_triplet",
-    "verify": "mie.building.verify:verify",
+    "read_recipe": "mie.datasets.recipe:read_recipe",
+    "read_run": "mie.editors.runs:read_run",
+    "read_scores": "mie.scoring.results:read_scores",
+    "run": "mie.editors.run:run_editor",
+    "score": "mie.scoring.benchmarks:score",
+    "score_triplet": "mie.scoring.triplet:score_triplet",
+    "verify": "mie.datasets.verify:verify",
     "write_report": "mie.report.page:write_report",
 }
 
-if TYPE_CHECKING:
-    from mie.building.build import build
-    from mie.building.config import read_recipe
-    from mie.building.verify import verify
-    from mie.errors import MieError
-    from mie.images.read import read_picture
-    from mie.protocols import score
-    from mie.protocols.frame import read_scores
-    from mie.protocols.triplet import score_triplet
-    from mie.report.page import write_report
-    from mie.running.run import run_editor as run
-    from mie.store.dataset import Dataset
-    from mie.store.runs import read_run
 
 __all__ = [
     "Dataset",

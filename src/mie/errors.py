@@ -75,3 +75,10 @@ class ImageError(MieError):
 
 class ConfigError(MieError):
     """A recipe, catalogue entry or option that does not make sense. Exit code 2."""
+
+
+# Why a number could not be computed.
+
+
+class MetricError(MieError):
+    """A metric that has no value here: the sample is unscored for it, and `reason` says why."""

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mie.analysis.agreement import agree
 from mie.errors import ConfigError, MieError
+from mie.scoring.statistics.agreement import agree
 from tests.analysis.scored import write_ratings, write_scored_run
 
 # Sample -> model -> DICE and LPIPS.

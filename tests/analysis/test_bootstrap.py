@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mie.analysis import bootstrap_mean, bootstrap_means
-from mie.analysis.bootstrap import bootstrap_macro
+from mie.scoring.statistics import bootstrap_mean, bootstrap_means
+from mie.scoring.statistics.bootstrap import bootstrap_macro
 
 
 def by_hand(values, clusters, n, seed):
@@ -42,7 +42,7 @@ def test_agrees_with_scipy():
 def test_the_blocks_of_draws_do_not_show(monkeypatch):
     values = np.random.default_rng(1).normal(size=30)
     whole = bootstrap_mean(values)
-    monkeypatch.setattr("mie.analysis.bootstrap._CELLS", 70)
+    monkeypatch.setattr("mie.scoring.statistics.bootstrap._CELLS", 70)
     assert bootstrap_mean(values) == whole
 
 

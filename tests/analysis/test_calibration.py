@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import isotonic_regression
 
-from mie.analysis.calibration import cross_validated, fit_isotonic
+from mie.scoring.statistics.agreement import cross_validated, fit_isotonic
 
 points = st.lists(st.tuples(st.integers(0, 9), st.floats(-100, 100)), min_size=1, max_size=40)
 

@@ -5,8 +5,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from mie.analysis import bootstrap_mean, compare_runs, holm
 from mie.errors import ConfigError
+from mie.scoring.statistics import bootstrap_mean, compare_runs, holm
 from tests.analysis.files import write_scores
 
 A = [0.91, 0.85, 0.40, 0.77, 0.66, 0.95, 0.30]

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mie.analysis.human import Rating, gather, read_human, read_ratings
 from mie.errors import ConfigError, MieError
+from mie.scoring.statistics.people import Rating, gather, read_human, read_ratings
 
 ROWS = [
     {"sample_id": "s1", "rater": "ann", "run": "a", "rank": 1},

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mie.analysis.kappa import quadratic_kappa, within
+from mie.scoring.statistics.ranks import quadratic_kappa, within
 
 scores = st.integers(1, 30).flatmap(
     lambda n: st.tuples(*[st.lists(st.integers(1, 5), min_size=n, max_size=n)] * 2)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mie.analysis.krippendorff import LEVELS, krippendorff_alpha
 from mie.errors import ConfigError
+from mie.scoring.statistics.ranks import LEVELS, krippendorff_alpha
 
 _ = np.nan
 # Computing Krippendorff's Alpha-Reliability (2011), section C: four observers, twelve units.

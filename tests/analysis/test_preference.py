@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from mie.analysis.preference import KINDS, leaderboard, place_model
 from mie.errors import ConfigError, MieError
+from mie.scoring.statistics.preference import KINDS, leaderboard, place_model
 
 
 def strengths(board):

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mie.analysis.quality import Key, Opinion, Stratum, quality, read_answers
-from mie.analysis.shares import wilson
 from mie.errors import MieError
+from mie.scoring.statistics.bootstrap import wilson
+from mie.scoring.statistics.quality import Key, Opinion, Stratum, quality, read_answers
 
 
 def key_of(*strata: tuple[int, int]) -> Key:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from mie.analysis.ranks import average_ranks, kendall_tau_b, kendall_w, spearman, spearman_formula
+from mie.scoring.statistics.ranks import average_ranks, kendall_tau_b, kendall_w, spearman, spearman_formula
 
 orders = st.integers(2, 12).flatmap(
     lambda m: st.tuples(*[st.lists(st.integers(0, 5), min_size=m, max_size=m)] * 2)

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mie.analysis.sampling import allocate, allocate_equally, draw
+from mie.scoring.statistics.quality import allocate, allocate_equally, draw
 
 IDS = [f"{n:016x}" for n in range(1000)]
 

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from mie.analysis import read_score_table
 from mie.errors import ConfigError, MieError
+from mie.scoring.statistics import read_score_table
 from tests.analysis.files import write_scores
 
 SAMPLES = {

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 import yaml
 
-from mie.building import build as building
-from mie.building.build import build
-from mie.building.config import parse_recipe
-from mie.building.verify import verify
+from mie.datasets import build as building
+from mie.datasets.build import build
+from mie.datasets.dataset import Dataset
+from mie.datasets.recipe import parse_recipe
+from mie.datasets.shards import read_rejected
+from mie.datasets.verify import verify
 from mie.errors import ConfigError, MieError
-from mie.store.dataset import Dataset
-from mie.store.shards import read_rejected
 from tests.conftest import crop, folder_source, write_folder
 
 
@@ -54,8 +54,8 @@ def test_painting_needs_neither_numba_nor_pandas(source, tmp_path):
     script = """
 import json, sys
 from pathlib import Path
-from mie.building.build import build
-from mie.building.config import parse_recipe
+from mie.datasets.build import build
+from mie.datasets.recipe import parse_recipe
 recipe, folder = sys.argv[1:]
 build(parse_recipe(json.loads(recipe), where="t", base=Path()).limited(20), folder, workers=1)
 print([name for name in ("numba", "pandas", "scipy") if name in sys.modules])
@@ -162,7 +162,7 @@ def test_workers_end_with_a_build_that_is_killed(source, tmp_path):
 import json, os, sys, time
 from pathlib import Path
 from mie.building import build as building
-from mie.building.config import parse_recipe
+from mie.datasets.recipe import parse_recipe
 
 def endless(task):
     Path(sys.argv[2], str(os.getpid())).touch()
@@ -188,8 +188,8 @@ def test_a_build_in_a_script_without_a_guard_says_what_to_do(source, tmp_path):
     script.write_text("""
 import json, sys
 from pathlib import Path
-from mie.building.build import build
-from mie.building.config import parse_recipe
+from mie.datasets.build import build
+from mie.datasets.recipe import parse_recipe
 build(parse_recipe(json.loads(sys.argv[1]), where="t", base=Path()), sys.argv[2], workers=2)
 """)
     recipe = json.dumps({"name": "discs", "seed": 3, "sources": [folder_source(source)]})
@@ -202,7 +202,7 @@ build(parse_recipe(json.loads(sys.argv[1]), where="t", base=Path()), sys.argv[2]
 
 def test_killed_while_finishing_it_ends_with_the_same_bytes(source, whole, tmp_path, monkeypatch):
     """Stop after every single step of the finish."""
-    from mie.building import finish
+    from mie.datasets import finish
 
     for name in ("_write_shards", "write_rejected", "data_card", "write_info"):
         folder = tmp_path / name
@@ -346,7 +346,7 @@ def test_refusals_name_no_place_on_this_machine(tmp_path):
 def test_two_builds_into_one_folder(source, tmp_path):
     script = (
         "import sys, time, pathlib\n"
-        "from mie.images.files import folder_lock\n"
+        "from mie.core.files import folder_lock\n"
         "with folder_lock(pathlib.Path(sys.argv[1])):\n"
         "    print('held', flush=True)\n"
         "    time.sleep(60)\n"

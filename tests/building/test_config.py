@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from mie.building.config import parse_recipe, read_recipe
+from mie.datasets.recipe import parse_recipe, read_recipe
 from mie.errors import ConfigError
 from tests.conftest import folder_source
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from mie.building.faithful import any_of, fault, filled, take_apart
-from mie.recipes.phrasings import HOLISTIC, LESION, STRUCTURE, ask_for_all, ask_for_one
-from mie.recipes.transform_phrasings import NAMED, PHRASINGS, all_words, ask
+from mie.datasets.faithful import any_of, fault, filled, take_apart
+from mie.perspectives.perception.phrasings import HOLISTIC, LESION, STRUCTURE, ask_for_all, ask_for_one
+from mie.perspectives.transformation.phrasings import NAMED, PHRASINGS, all_words, ask
 from mie.records import Target
 from mie.vocabulary import COLOURS, MODALITIES
 

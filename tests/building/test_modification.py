@@ -18,14 +18,14 @@ import numpy as np
 import pytest
 import yaml
 
-from mie.building.build import build
-from mie.building.config import parse_recipe
-from mie.building.plan import make_plan
-from mie.building.verify import verify
+from mie.datasets.build import build
+from mie.datasets.dataset import Dataset
+from mie.datasets.plan import make_plan
+from mie.datasets.recipe import parse_recipe
+from mie.datasets.shards import read_rejected
+from mie.datasets.verify import verify
 from mie.errors import ConfigError, MieError
-from mie.recipes import experts
-from mie.store.dataset import Dataset
-from mie.store.shards import read_rejected
+from mie.perspectives.modification import experts
 from tests.building.test_verify import rewrite
 from tests.judges.server import JudgeServer, Say
 from tests.recipes.lesions import DarkFinder, disc, tissue, with_lesions
@@ -330,10 +330,10 @@ def test_a_killed_build_asks_its_judge_nothing_twice(source, tmp_path):
 
 def test_the_weights_that_filled_are_named_and_a_build_does_not_go_on_with_others(source, tmp_path):
     torch = pytest.importorskip("torch", reason="the compact expert needs the extra `models`")
-    from mie.images.files import digest
-    from mie.inpainters.compact import FORMAT
-    from mie.inpainters.network import FillConfig, FillNet
+    from mie.core.files import digest
     from mie.networks import weights
+    from mie.networks.fill import FillConfig, FillNet
+    from mie.perspectives.modification.inpainters.compact import FORMAT
 
     path = tmp_path / "expert.safetensors"
     shape = FillConfig((8, 8, 8, 8), (1,))

@@ -11,15 +11,15 @@ import nibabel as nib
 import numpy as np
 import pydicom
 import pytest
-import SimpleITK as sitk  # noqa: N813
+import SimpleITK as sitk
 from PIL import Image
 from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, generate_uid
 
-from mie.building.build import build
-from mie.building.config import parse_recipe
-from mie.store.dataset import Dataset
-from mie.store.exports import export
-from mie.store.imports import import_dataset
+from mie.datasets.build import build
+from mie.datasets.dataset import Dataset
+from mie.datasets.exports import export
+from mie.datasets.imports import import_dataset
+from mie.datasets.recipe import parse_recipe
 from tests.images.phantom import l_phantom
 
 L = l_phantom()

@@ -16,15 +16,15 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
-from mie.building.build import build
-from mie.building.config import parse_recipe
-from mie.building.rephrase import Rephrase
-from mie.building.verify import verify
 from mie.cli.build import build as build_verb
+from mie.datasets.build import build
+from mie.datasets.dataset import Dataset
+from mie.datasets.recipe import parse_recipe
+from mie.datasets.rephrase import Rephrase
+from mie.datasets.schema import sample_digest
+from mie.datasets.verify import verify
 from mie.errors import ConfigError, MieError
 from mie.judges import JudgeOptions
-from mie.store.dataset import Dataset
-from mie.store.schema import sample_digest
 from tests.building.test_build import fingerprint
 from tests.conftest import folder_source, grainy, write_folder
 from tests.judges.server import JudgeServer, Say, texts_of
@@ -291,7 +291,7 @@ def test_no_key_is_found_out_before_any_image_is_read(source, tmp_path, monkeypa
 def test_a_changed_instruction_is_found_by_verify(whole):
     from dataclasses import replace
 
-    from mie.building.verify import check_sample
+    from mie.datasets.verify import check_sample
 
     sample = next(iter(Dataset(whole[0]).samples()))
     assert check_sample(sample) == []

@@ -8,12 +8,12 @@ import cv2
 import numpy as np
 import pytest
 
-from mie.building.build import build
-from mie.building.config import parse_recipe
-from mie.building.verify import check_sample, verify
+from mie.datasets.build import build
+from mie.datasets.dataset import Dataset
+from mie.datasets.recipe import parse_recipe
+from mie.datasets.shards import read_rejected
+from mie.datasets.verify import check_sample, verify
 from mie.errors import ConfigError
-from mie.store.dataset import Dataset
-from mie.store.shards import read_rejected
 from tests.conftest import crop, folder_source, grainy, write_folder
 
 

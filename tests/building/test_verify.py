@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mie.building.build import build
-from mie.building.config import parse_recipe
-from mie.building.verify import check_sample, verify
+from mie.datasets.build import build
+from mie.datasets.dataset import Dataset, dataset_digest, write_info
+from mie.datasets.recipe import parse_recipe
+from mie.datasets.schema import RowEncoder, sample_from_row
+from mie.datasets.shards import ShardWriter, read_rows
+from mie.datasets.verify import check_sample, verify
 from mie.errors import MieError
-from mie.store.dataset import Dataset, dataset_digest, write_info
-from mie.store.schema import RowEncoder, sample_from_row
-from mie.store.shards import ShardWriter, read_rows
 from tests.conftest import folder_source, write_folder
 
 

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from mie.cli.weights import app
 from mie.errors import ConfigError, MieError
-from mie.metrics.perceptual import weights
-from mie.metrics.perceptual.weights import Member, WeightFile
-from mie.sources import package_index
+from mie.scoring.metrics.perceptual import weights
+from mie.scoring.metrics.perceptual.weights import Member, WeightFile
+from mie.sources import fetch as package_index
 
 TRUNK, LINEAR = b"trunk tensors", b"linear tensors"
 

@@ -13,12 +13,11 @@ pytest.importorskip("torch", reason="detectors need the extra `models`")
 
 import torch
 
-from mie.detectors import detector_names, make_detector
-from mie.detectors.compact import FORMAT, load_detector
-from mie.detectors.looking import mask_of, probabilities, score_of
-from mie.detectors.network import NetConfig, UNet
 from mie.errors import ConfigError, MieError
 from mie.networks import weights
+from mie.networks.unet import NetConfig, UNet, mask_of, probabilities, score_of
+from mie.perspectives.modification.detectors import detector_names, make_detector
+from mie.perspectives.modification.detectors.compact import FORMAT, load_detector
 from tests.conftest import crop
 
 TINY = NetConfig(widths=(8, 8, 8, 8, 8), down=(1, 1, 0, 0, 1), trunk="none", side=64)
@@ -141,6 +140,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     assert detector_names() == ["compact", "nnunet"]
 
 
-def test_the_room_opens_without_torch() -> None:
-    code = "import sys; sys.modules['torch'] = None; import mie.detectors, mie.detectors.quality"
+def test_detectors_import_without_torch() -> None:
+    code = "import sys; sys.modules['torch'] = None; "
+    code += "import mie.perspectives.modification.detectors.quality"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -16,9 +16,9 @@ import torch
 from dynamic_network_architectures.architectures import unet
 from torch import nn
 
-from mie.detectors import make_detector
-from mie.detectors.nnunet import normalised, starts
 from mie.errors import ConfigError, MieError
+from mie.perspectives.modification.detectors import make_detector
+from mie.perspectives.modification.detectors.nnunet import normalised, starts
 from tests.conftest import crop
 
 KWARGS = {

@@ -8,8 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from mie.detectors.base import Finding
-from mie.detectors.quality import Counts, area_under_curve, count, measure, summarise
+from mie.perspectives.modification.detectors import Finding
+from mie.perspectives.modification.detectors.quality import (
+    Counts,
+    area_under_curve,
+    count,
+    measure,
+    summarise,
+)
 
 
 def drawn(*boxes: tuple[int, int, int, int]) -> np.ndarray:

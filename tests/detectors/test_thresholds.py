@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from mie.detectors.quality import Counts
-from mie.detectors.thresholds import DEFAULT, LEVELS, Measured, best_level, choose
+from mie.perspectives.modification.detectors.quality import (
+    DEFAULT,
+    LEVELS,
+    Counts,
+    Measured,
+    best_level,
+    choose,
+)
 
 
 def image(patient: str, best: float, *, elsewhere: float = 0.2, at_best: float = 0.9) -> Measured:

@@ -19,33 +19,33 @@ from pydantic import BaseModel
 from typer.main import get_command
 
 import mie
-from mie import metrics
-from mie.building import config
-from mie.building.build import build
 from mie.cli import app
+from mie.core.files import cache_folder
+from mie.datasets import recipe as config
+from mie.datasets.build import build
+from mie.datasets.card import GATES
+from mie.datasets.schema import SCHEMA
 from mie.editors import editor_class
-from mie.editors.registry import _OURS as EDITORS
+from mie.editors.base import _OURS as EDITORS
 from mie.errors import MieError
-from mie.images.ct_windows import WINDOWS
-from mie.images.files import cache_folder
+from mie.images.windows import WINDOWS
 from mie.judges.clients import _OURS as JUDGES
 from mie.judges.clients import client_class
 from mie.judges.contracts import STATES
-from mie.protocols import _OURS as PROTOCOLS
-from mie.protocols.imgedit.published import IMGEDIT
-from mie.protocols.imgedit.score import METHOD as IMGEDIT_METHOD
-from mie.protocols.medebench.published import MEDEBENCH
-from mie.protocols.medebench.score import METHOD as MEDEBENCH_METHOD
-from mie.protocols.miedb_sample import METRICS
-from mie.protocols.omni_iie.published import OMNI_IIE
-from mie.protocols.omni_iie.score import METHOD as OMNI_METHOD
-from mie.protocols.published import MIEDB
-from mie.recipes.modification_phrasings import PHRASINGS
-from mie.recipes.transform_targets import TARGETS
+from mie.perspectives.modification.phrasings import PHRASINGS
+from mie.perspectives.transformation.targets import TARGETS
+from mie.scoring import metrics
+from mie.scoring.benchmarks import _OURS as PROTOCOLS
+from mie.scoring.benchmarks.imgedit.score import METHOD as IMGEDIT_METHOD
+from mie.scoring.benchmarks.imgedit.tables import IMGEDIT
+from mie.scoring.benchmarks.medebench.score import METHOD as MEDEBENCH_METHOD
+from mie.scoring.benchmarks.medebench.tables import MEDEBENCH
+from mie.scoring.benchmarks.miedb.published import MIEDB
+from mie.scoring.benchmarks.miedb.score import METRICS
+from mie.scoring.benchmarks.omni_iie.score import METHOD as OMNI_METHOD
+from mie.scoring.benchmarks.omni_iie.tables import OMNI_IIE
 from mie.sources import catalog
 from mie.sources.samples import samples_root
-from mie.store.card import GATES
-from mie.store.schema import SCHEMA
 
 ROOT = Path(__file__).parents[2]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
@@ -226,8 +226,8 @@ def test_every_key_and_bound_of_modification_is_explained() -> None:
 
 def test_everything_to_train_and_its_keys_are_explained() -> None:
     pytest.importorskip("torch", reason="trainees need the extra models")
-    from mie.training.registry import _OURS as TRAINEES
-    from mie.training.registry import trainee_class
+    from mie.training.trainee import _OURS as TRAINEES
+    from mie.training.trainee import trainee_class
 
     pages = "".join(
         (ROOT / "docs" / page).read_text(encoding="utf-8") for page in ("train.md", "flux-fill.md")

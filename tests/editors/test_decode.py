@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from mie.editors import EditError
-from mie.editors.decode import decode_output
+from mie.editors.outputs import decode_output
 from tests.conftest import crop
 
 

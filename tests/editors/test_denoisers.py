@@ -5,7 +5,7 @@ import pytest
 from skimage.metrics import peak_signal_noise_ratio
 
 from mie.editors import open_editor
-from mie.editors.noise import noise_level
+from mie.editors.baselines import noise_level
 from tests.conftest import crop, shipped
 
 

@@ -58,7 +58,7 @@ def test_every_naming_is_found(tmp_path, sample, attempt, name):
 
 
 def test_the_names_of_our_own_export_are_those_that_the_export_writes(tmp_path):
-    from mie.store.exports.miedb import _record
+    from mie.datasets.exports.miedb import _record
 
     for colour in ("blue", "red,green"):
         body = {"colour": colour, "perspective": "perception", "id": "0f", "prompt": "p"}

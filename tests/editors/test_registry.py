@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mie.editors import Edited, EditError, Editor, Request, SampleRef, editor_names, open_editor
-from mie.editors.identity import Identity
+from mie.editors.baselines import Identity
 from mie.errors import ConfigError, MieError
 from tests.conftest import crop
 

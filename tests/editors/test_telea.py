@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 
 from mie.editors import EditError, open_editor
-from mie.editors.telea import white_hole
-from mie.inpainters import make_inpainter
+from mie.editors.baselines import white_hole
+from mie.perspectives.modification.inpainters import make_inpainter
 from tests.conftest import crop, ellipse
 
 

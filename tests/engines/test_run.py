@@ -5,7 +5,7 @@ import sys
 import time
 from operator import neg
 
-from mie.engines import run_tasks
+from mie.datasets.engine import run_tasks
 
 # One worker is busy for longer than any test, the other has nothing to do.
 BUSY = """

@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mie.gates.background import background_gate, background_problems
-from mie.recipes.modification import Modification
+from mie.perspectives.modification.samples import Modification, background_gate, background_problems
 from tests.recipes.lesions import lesion_case
 
 

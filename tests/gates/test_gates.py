@@ -3,12 +3,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mie.gates.leaks import Traces, duplicates, image_leaks, patient_leaks
-from mie.gates.proof import proof, proof_gate
-from mie.gates.trivial import TrivialGate
-from mie.gates.visible import cut_off, visible_gate
+from mie.datasets.leaks import Traces, duplicates, image_leaks, patient_leaks
 from mie.images.hashes import perceptual
-from mie.recipes.perception import Perception
+from mie.perspectives.gates import TrivialGate
+from mie.perspectives.perception.samples import Perception, cut_off, proof, proof_gate, visible_gate
 from tests.conftest import crop, make_case
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mie.gates.leaks import content_key
-from mie.gates.pairs import PairGate
-from mie.recipes.transformation import Transformation
+from mie.datasets.leaks import content_key
+from mie.perspectives.transformation.samples import PairGate, Transformation
 from mie.records import Pairing
 from tests.conftest import crop, make_case
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mie.errors import ImageError
-from mie.images.alignment import measure_alignment, register
+from mie.perspectives.transformation.alignment import measure_alignment, register
 from tests.conftest import shipped
 
 

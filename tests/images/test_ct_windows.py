@@ -13,8 +13,8 @@ from pydicom.data import get_testdata_file
 from pydicom.pixels.processing import apply_windowing
 
 from mie.errors import ConfigError, ImageError
-from mie.images.ct_windows import FUNCTIONS, WINDOWS, find_ct_window, holds_air, through_ct_window
 from mie.images.dicom import read_dicom
+from mie.images.windows import FUNCTIONS, WINDOWS, find_ct_window, holds_air, through_ct_window
 
 
 def reference(hu: np.ndarray, level: float, width: float, function: str) -> np.ndarray:

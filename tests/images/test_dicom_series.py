@@ -7,15 +7,14 @@ import highdicom as hd
 import numpy as np
 import pydicom
 import pytest
-import SimpleITK as sitk  # noqa: N813
+import SimpleITK as sitk
 from pydicom.data import get_testdata_file
 from pydicom.sr.codedict import codes
 from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, generate_uid
 
 from mie.errors import ImageError
-from mie.images.dicom_seg import read_segments
-from mie.images.dicom_series import read_seg, read_series
-from mie.images.volume import Volume
+from mie.images.dicom_series import read_seg, read_segments, read_series
+from mie.images.volumes import Volume
 
 SPACING = (0.7, 0.9)  # between rows, between columns
 STEP = 2.5

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from mie.core.files import atomic_path, atomic_write, folder_lock
 from mie.errors import MieError
-from mie.images.files import atomic_path, atomic_write, folder_lock
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path):
@@ -36,7 +36,7 @@ def test_a_file_past_the_system_limit_leaves_nothing_behind(tmp_path):
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))\n"
         "from mie.errors import MieError\n"
-        "from mie.images.files import atomic_write\n"
+        "from mie.core.files import atomic_write\n"
         "try:\n"
         "    atomic_write(pathlib.Path(sys.argv[1]) / 'big', b'x' * 100_000)\n"
         "except MieError as error:\n"
@@ -52,7 +52,7 @@ def test_a_file_past_the_system_limit_leaves_nothing_behind(tmp_path):
 def test_two_processes_cannot_hold_one_folder_and_a_dead_one_lets_go(tmp_path):
     script = (
         "import sys, time, pathlib\n"
-        "from mie.images.files import folder_lock\n"
+        "from mie.core.files import folder_lock\n"
         "with folder_lock(pathlib.Path(sys.argv[1])):\n"
         "    print('held', flush=True)\n"
         "    time.sleep(60)\n"

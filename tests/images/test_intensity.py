@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from mie.errors import ConfigError, ImageError
-from mie.images.intensity import apply_window, to_8bit
+from mie.images.windows import apply_window, to_8bit
 from tests.images.phantom import l_phantom
 
 
@@ -92,7 +92,7 @@ def test_uint8_is_left_alone_unless_a_range_is_given():
 def test_pieces_give_the_same_as_the_whole(monkeypatch):
     values = np.random.default_rng(0).integers(-2000, 2000, (9, 11, 13)).astype(np.int16)
     whole = apply_window(values, {"low": -160, "high": 240})
-    monkeypatch.setattr("mie.images.intensity._BLOCK", 200)
+    monkeypatch.setattr("mie.images.windows._BLOCK", 200)
     assert (apply_window(values, {"low": -160, "high": 240}) == whole).all()
     as_float = apply_window(values.astype(np.float32)[:, ::-1], {"low": -160, "high": 240})
     assert (as_float == whole[:, ::-1]).all()

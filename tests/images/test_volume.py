@@ -8,12 +8,12 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 import pytest
-import SimpleITK as sitk  # noqa: N813
+import SimpleITK as sitk
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from mie.errors import ImageError
-from mie.images.volume import (
+from mie.images.volumes import (
     Volume,
     canonical,
     read_volume,

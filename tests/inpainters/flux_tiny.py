@@ -22,7 +22,7 @@ from transformers import (
     T5TokenizerFast,
 )
 
-from mie.inpainters.flux_base import PROMPTS
+from mie.perspectives.modification.inpainters.flux import PROMPTS
 
 LATENT = 4  # channels; 16 in earnest
 

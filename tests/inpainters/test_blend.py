@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from mie.errors import ConfigError, ImageError
 from mie.images.families import FAMILIES
-from mie.images.grey import is_grey
-from mie.inpainters.blend import BLEND, KINDS, blend
-from mie.metrics.seam import seam_energy
+from mie.images.overlay import is_grey
+from mie.images.texture import seam_energy
+from mie.perspectives.modification.inpainters.blend import BLEND, KINDS, blend
 from tests.conftest import crop, ellipse
 from tests.inpainters.regions import regions
 

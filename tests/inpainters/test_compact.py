@@ -7,10 +7,10 @@ torch = pytest.importorskip("torch", reason="the compact experts need the extra 
 
 from mie.errors import ConfigError, ImageError, MieError  # noqa: E402
 from mie.images.families import FAMILIES  # noqa: E402
-from mie.inpainters.compact import FORMAT, CompactInpainter, open_compact  # noqa: E402
-from mie.inpainters.network import FillConfig, FillNet, continued, slow  # noqa: E402
-from mie.metrics.texture import compare, texture  # noqa: E402
+from mie.images.texture import compare, texture  # noqa: E402
 from mie.networks import shipped, weights  # noqa: E402
+from mie.networks.fill import FillConfig, FillNet, continued, slow  # noqa: E402
+from mie.perspectives.modification.inpainters.compact import FORMAT, CompactInpainter, open_compact  # noqa: E402
 from tests.conftest import shipped as sample  # noqa: E402
 
 TINY = FillConfig((8, 8, 8, 8), (1, 2))

@@ -20,11 +20,9 @@ from diffusers import FluxFillPipeline
 
 from mie.errors import ConfigError
 from mie.images.families import FAMILIES
-from mie.images.grey import is_grey
-from mie.inpainters.base import Inpainter
-from mie.inpainters.flux_base import PROMPTS
-from mie.inpainters.flux_weights import save_lora
-from mie.inpainters.registry import make_inpainter
+from mie.images.overlay import is_grey
+from mie.perspectives.modification.inpainters import Inpainter, make_inpainter
+from mie.perspectives.modification.inpainters.flux import PROMPTS, save_lora
 from tests.conftest import crop, ellipse
 from tests.inpainters.flux_tiny import write_tiny_flux
 
@@ -58,7 +56,7 @@ def write_lora(path: Path, side: int = 32, family: str = "dermoscopy") -> Path:
 
 def test_it_is_imported_without_the_large_packages() -> None:
     code = (
-        "import sys, mie.inpainters.flux_fill;"
+        "import sys, mie.perspectives.modification.inpainters.flux;"
         "assert not {'torch', 'diffusers', 'transformers', 'peft'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mie.images.families import FAMILIES
-from mie.inpainters.grain import GRAIN, Grain, _tiles, graft
+from mie.perspectives.modification.inpainters.grain import GRAIN, Grain, _tiles, graft
 
 PLAIN = Grain(slow=4, likeness=3, tile=20, strength=1.0)
 

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mie.errors import ConfigError, ImageError
-from mie.inpainters import make_inpainter
-from mie.inpainters.harmonic import _solved, harmonic
+from mie.perspectives.modification.inpainters import make_inpainter
+from mie.perspectives.modification.inpainters.blend import _solved, harmonic
 
 HARMONIC = make_inpainter("harmonic", family="ct")
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from skimage.measure import label, regionprops
 
 from mie.errors import ImageError
-from mie.inpainters.holes import LesionShapes, Shape
+from mie.perspectives.modification.inpainters.holes import LesionShapes, Shape
 from tests.conftest import ellipse
 
 BANK = LesionShapes.from_masks(ellipse(n) for n in range(12))

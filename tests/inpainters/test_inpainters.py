@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mie.errors import ImageError
-from mie.images.grey import is_grey
-from mie.inpainters import make_inpainter
-from mie.metrics.texture import compare, texture
+from mie.images.overlay import is_grey
+from mie.images.texture import compare, texture
+from mie.perspectives.modification.inpainters import make_inpainter
 from tests.conftest import crop, ellipse
 from tests.inpainters.regions import regions
 

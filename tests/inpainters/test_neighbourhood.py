@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mie.inpainters.neighbourhood import neighbourhood
+from mie.perspectives.modification.inpainters.holes import neighbourhood
 from tests.conftest import crop
 
 

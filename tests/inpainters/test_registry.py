@@ -7,7 +7,7 @@ import pytest
 
 from mie.errors import ConfigError
 from mie.images.families import FAMILIES
-from mie.inpainters import inpainter_names, make_inpainter
+from mie.perspectives.modification.inpainters import inpainter_names, make_inpainter
 
 
 def test_names():
@@ -36,6 +36,6 @@ def test_wrong_specs_say_what_is_wrong(spec, family, words):
     assert all(word in str(caught.value) for word in words)
 
 
-def test_the_room_needs_no_torch():
-    code = "import sys, mie.inpainters, mie.inpainters.exemplar; assert 'torch' not in sys.modules"
+def test_inpainters_import_without_torch():
+    code = "import sys, mie.perspectives.modification.inpainters.exemplar; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -5,9 +5,9 @@ import pytest
 from scipy import ndimage
 
 from mie.errors import ImageError
-from mie.inpainters import make_inpainter
-from mie.inpainters.blend import blend
-from mie.inpainters.volume import fill_volume
+from mie.perspectives.modification.inpainters import make_inpainter
+from mie.perspectives.modification.inpainters.blend import blend
+from mie.perspectives.modification.inpainters.volume import fill_volume
 
 
 def stack(count=7, size=96):

@@ -11,8 +11,8 @@ import pytest
 
 from mie.errors import ConfigError, ImageError, MieError
 from mie.judges import Draft, Image, JudgeOptions, ParseError, Prompt, Question, combine, open_judge
-from mie.judges import pace as pace_module
-from mie.judges.pace import Pace
+from mie.judges import executor as pace_module
+from mie.judges.executor import Pace
 from mie.judges.parsers import json_scores
 from tests.judges.server import JudgeServer, Say, images_of, texts_of
 
@@ -261,7 +261,7 @@ def test_nothing_is_asked_twice(tmp_path):
 
 
 def test_equal_questions_share_a_call_and_equal_images_an_encoding(tmp_path, monkeypatch):
-    from mie.judges import images
+    from mie.judges import openai as images
 
     made = []
     real = images.data_url
@@ -275,7 +275,7 @@ def test_equal_questions_share_a_call_and_equal_images_an_encoding(tmp_path, mon
 
 
 def test_grey_goes_out_as_grey_and_colour_as_it_is():
-    from mie.judges.images import data_url
+    from mie.judges.openai import data_url
 
     colour, grey = picture(), np.repeat(picture()[..., :1], 3, axis=2)
     late = grey.copy()

@@ -9,13 +9,13 @@ import pytest
 
 from mie.judges import Prompt, load_prompt
 from mie.judges.parsers import yes_no
-from mie.protocols.imgedit.judge import PARSERS as IMGEDIT
-from mie.protocols.imgedit.judge import PROMPTS, UGE, UGE_PARSERS
-from mie.protocols.imgedit.turns import PROMPT as TURNS
-from mie.protocols.medebench.judge import DESCRIBE, EDIT, description_text
-from mie.protocols.medebench.judge import PARSERS as MEDEBENCH
-from mie.protocols.miedb_rubric import _PARSER as RUBRIC
-from mie.protocols.omni_iie.qa import CHECK, WRITE, verdicts, written_questions
+from mie.scoring.benchmarks.imgedit.judge import PARSERS as IMGEDIT
+from mie.scoring.benchmarks.imgedit.judge import PROMPTS, UGE, UGE_PARSERS
+from mie.scoring.benchmarks.imgedit.turns import PROMPT as TURNS
+from mie.scoring.benchmarks.medebench.judge import DESCRIBE, EDIT, description_text
+from mie.scoring.benchmarks.medebench.judge import PARSERS as MEDEBENCH
+from mie.scoring.benchmarks.miedb.rubric import _PARSER as RUBRIC
+from mie.scoring.benchmarks.omni_iie.qa import CHECK, WRITE, verdicts, written_questions
 
 EXAMPLE = Path(__file__).parents[2] / "examples/loopback_judge.py"
 ASKED = "1. Is it red? Right answer: yes\n2. Is it whole? Right answer: no"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
-from mie.metrics import (
+from mie.scoring.metrics import (
     MetricError,
     background_as_released,
     background_psnr,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from skimage.metrics import structural_similarity
 
-from mie.metrics import MetricError, background_ssim, context_as_released, context_preservation
+from mie.scoring.metrics import MetricError, background_ssim, context_as_released, context_preservation
 from tests.conftest import crop, ellipse
 
 

@@ -4,7 +4,7 @@ import pytest
 from scipy import ndimage
 
 from mie.images.overlay import paint
-from mie.metrics import MetricError, drift
+from mie.scoring.metrics import MetricError, drift
 from tests.conftest import crop, ellipse, shipped
 from tests.metrics.pairs import random_pair
 

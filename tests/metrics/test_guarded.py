@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from mie.images.overlay import paint
-from mie.metrics import (
+from mie.scoring.metrics import (
     deblend_dice,
     deblend_dice_any,
     dice_and_guarded,

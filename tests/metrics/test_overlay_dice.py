@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mie.images.overlay import deblend, dice, paint
-from mie.metrics import MetricError, class_dice, deblend_dice, deblend_dice_any
-from mie.metrics.overlay_dice import _count, _count_any
+from mie.scoring.metrics import MetricError, class_dice, deblend_dice, deblend_dice_any
+from mie.scoring.metrics.dice import _count, _count_any
 from mie.vocabulary import COLOURS
 from tests.conftest import crop, ellipse
 from tests.metrics.pairs import random_pair

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from skimage.metrics import peak_signal_noise_ratio
 
-from mie.metrics import psnr
+from mie.scoring.metrics import psnr
 from tests.metrics.pairs import KINDS, constant_pair, random_pair
 
 

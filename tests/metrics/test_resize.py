@@ -2,7 +2,7 @@ import cv2
 import numpy as np
 import pytest
 
-from mie.metrics import resize_to
+from mie.scoring.metrics import resize_to
 from tests.conftest import crop
 
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mie.metrics import MetricError
-from mie.metrics.seam import seam_energy
+from mie.images.texture import seam_energy
+from mie.scoring.metrics import MetricError
 from tests.conftest import crop, ellipse
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from skimage.metrics import structural_similarity
 
-from mie.metrics import MetricError, psnr, ssim, ssim_gaussian, ssim_psnr
+from mie.scoring.metrics import MetricError, psnr, ssim, ssim_gaussian, ssim_psnr
 from tests.conftest import crop
 from tests.metrics.pairs import KINDS, constant_pair, random_pair, real_pair
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import ndimage, stats
 
-from mie.metrics import MetricError
-from mie.metrics.texture import compare, luma, texture
+from mie.images.texture import compare, luma, texture
+from mie.scoring.metrics import MetricError
 from tests.conftest import crop, ellipse
 
 

@@ -6,7 +6,7 @@ torch = pytest.importorskip("torch", reason="networks need the extra `models`")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from mie.networks.continued import continued  # noqa: E402
+from mie.networks.fill import continued  # noqa: E402
 
 HALVINGS = pytest.mark.parametrize("halvings", [None, 5])
 

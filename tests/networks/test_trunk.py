@@ -5,7 +5,7 @@ import math
 import pytest
 
 torch = pytest.importorskip("torch", reason="the compact editor needs the extra `models`")
-import torch.nn.functional as F  # noqa: E402, N812
+import torch.nn.functional as F  # noqa: E402
 
 from mie.errors import MieError  # noqa: E402
 from mie.networks.trunk import BACKBONES, SHORT_TAPS, TAPS, Trunk  # noqa: E402

@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
-from mie.physics.acquired import acquired_share, at_acquired_size
+from mie.perspectives.transformation.physics.resolution import acquired_share, at_acquired_size
 from tests.conftest import crop, grainy
 from tests.physics.slices import zero_filled
 

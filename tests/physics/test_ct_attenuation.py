@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from mie.errors import ImageError
-from mie.physics.ct_attenuation import (
+from mie.perspectives.transformation.physics.ct import (
     ENERGIES,
     MASS_ATTENUATION,
     attenuation_to_hu,

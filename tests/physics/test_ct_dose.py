@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mie.errors import ConfigError, ImageError
-from mie.physics.ct_dose import PHOTONS, LowDose, measure
+from mie.perspectives.transformation.physics.ct_dose import PHOTONS, LowDose, measure
 from tests.physics.ct_slices import REAL_SPACING, inside, real_slice, water_disc
 
 

@@ -3,8 +3,7 @@ import pytest
 from skimage.transform import iradon, radon
 
 from mie.errors import ConfigError, ImageError
-from mie.physics.ct_attenuation import hu_to_attenuation
-from mie.physics.ct_geometry import (
+from mie.perspectives.transformation.physics.ct import (
     KERNELS,
     backproject,
     embed,
@@ -12,6 +11,7 @@ from mie.physics.ct_geometry import (
     even_angles,
     fbp,
     filter_sinogram,
+    hu_to_attenuation,
     project,
 )
 from tests.physics.ct_slices import inside, real_slice

@@ -4,11 +4,25 @@ import numpy as np
 import pytest
 
 from mie.errors import ConfigError, ImageError
-from mie.physics.ct_attenuation import hu_to_attenuation, linear_attenuation, one_energy, tungsten_120kvp
-from mie.physics.ct_dose import to_hu
-from mie.physics.ct_geometry import even_angles, fbp, project
-from mie.physics.ct_inserts import KINDS, place_metal
-from mie.physics.ct_metal import MATERIALS, PHOTONS, MetalArtifact, correct_for_water, transmission
+from mie.perspectives.transformation.physics.ct import (
+    even_angles,
+    fbp,
+    hu_to_attenuation,
+    linear_attenuation,
+    one_energy,
+    project,
+    tungsten_120kvp,
+)
+from mie.perspectives.transformation.physics.ct_dose import to_hu
+from mie.perspectives.transformation.physics.ct_metal import (
+    KINDS,
+    MATERIALS,
+    PHOTONS,
+    MetalArtifact,
+    correct_for_water,
+    place_metal,
+    transmission,
+)
 from tests.physics.ct_slices import REAL_SPACING, inside, real_slice, water_disc
 
 SIDE = 3.0

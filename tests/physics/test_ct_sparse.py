@@ -5,8 +5,8 @@ import pytest
 from skimage.transform import iradon, radon
 
 from mie.errors import ConfigError, ImageError
-from mie.physics.ct_attenuation import attenuation_to_hu, hu_to_attenuation
-from mie.physics.ct_sparse import VIEWS, SparseView
+from mie.perspectives.transformation.physics.ct import attenuation_to_hu, hu_to_attenuation
+from mie.perspectives.transformation.physics.ct_dose import VIEWS, SparseView
 from tests.physics.ct_slices import REAL_SPACING, inside, real_slice, water_disc
 
 

@@ -4,8 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mie.errors import ConfigError, ImageError
-from mie.physics._skin_layer import around, fill, ribbon
-from mie.physics.dermoscopy import KINDS, SkinArtifacts
+from mie.perspectives.transformation.physics.dermoscopy import KINDS, SkinArtifacts, around, fill, ribbon
 from tests.conftest import crop
 
 ONE = {

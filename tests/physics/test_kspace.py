@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from scipy import fft
 
 from mie.errors import ImageError
-from mie.physics import kspace
+from mie.perspectives.transformation.physics import kspace
 from tests.physics.slices import SIDES, noise, real_slice
 
 

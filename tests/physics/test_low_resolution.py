@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mie.errors import ConfigError, ImageError
-from mie.physics.low_resolution import LowResolution
+from mie.perspectives.transformation.physics.resolution import LowResolution
 from tests.conftest import crop
 from tests.physics.slices import SIDES, noise, real_slice
 

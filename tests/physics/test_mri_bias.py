@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.fft import dctn
 
-from mie.physics.mri_bias import BiasField, head_of
+from mie.perspectives.transformation.physics.mri import BiasField, head_of
 from tests.physics.slices import head, real_slice
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mie.physics.mri_motion import Motion, line_weights, reconstruct
+from mie.perspectives.transformation.physics.mri_motion import Motion, line_weights, reconstruct
 from tests.physics.slices import SIDES, head, noise, real_slice
 
 

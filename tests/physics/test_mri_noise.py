@@ -3,7 +3,7 @@ import pytest
 from scipy import stats
 
 from mie.errors import ImageError
-from mie.physics.mri_noise import RicianNoise, rician, signal_level
+from mie.perspectives.transformation.physics.mri import RicianNoise, rician, signal_level
 from tests.physics.slices import real_slice
 
 SHAPE = (509, 401)  # primes: 204,109 draws, standard error of a mean about 0.2 % of sigma

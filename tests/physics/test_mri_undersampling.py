@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mie.errors import ConfigError
-from mie.physics import kspace
-from mie.physics.mri_undersampling import Undersampling
+from mie.perspectives.transformation.physics import kspace
+from mie.perspectives.transformation.physics.mri import Undersampling
 from tests.physics.slices import SIDES, noise, real_slice
 
 

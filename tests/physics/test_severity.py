@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 
 from mie.errors import ConfigError, ImageError
-from mie.physics.dermoscopy import SkinArtifacts
-from mie.physics.low_resolution import LowResolution
-from mie.physics.mri_bias import BiasField
-from mie.physics.mri_motion import Motion
-from mie.physics.mri_noise import RicianNoise
-from mie.physics.mri_undersampling import Undersampling
-from mie.physics.speckle import Speckle
+from mie.perspectives.transformation.physics.dermoscopy import SkinArtifacts
+from mie.perspectives.transformation.physics.mri import BiasField, RicianNoise, Undersampling
+from mie.perspectives.transformation.physics.mri_motion import Motion
+from mie.perspectives.transformation.physics.resolution import LowResolution
+from mie.perspectives.transformation.physics.speckle import Speckle
 
 EFFECTS = (Motion, Undersampling, RicianNoise, BiasField, LowResolution, Speckle, SkinArtifacts)
 MRI = (Motion, Undersampling, RicianNoise, BiasField)

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from mie.errors import ConfigError, ImageError
-from mie.physics.speckle import Speckle, compress, expand
+from mie.perspectives.transformation.physics.speckle import Speckle, compress, expand
 from tests.conftest import crop
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import cv2
 import numpy as np
 
+from mie.datasets.dataset import Dataset
+from mie.datasets.write import write_dataset
+from mie.editors.runs import Run
 from mie.images.overlay import paint
 from mie.images.png import encode_png
 from mie.records import Sample
-from mie.store.dataset import Dataset
-from mie.store.runs import Run
-from mie.store.write import write_dataset
 from tests.conftest import crop, ellipse
 
 BASE = Sample(

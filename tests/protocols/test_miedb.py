@@ -9,14 +9,14 @@ import cv2
 import numpy as np
 import pytest
 
-from mie.analysis import bootstrap_mean
+from mie.datasets.dataset import Dataset
+from mie.datasets.exports import export
+from mie.editors.runs import Run
 from mie.errors import ConfigError, MieError
 from mie.images.overlay import paint
 from mie.images.png import encode_png
-from mie.protocols.miedb import score_run
-from mie.store.dataset import Dataset
-from mie.store.exports import export
-from mie.store.runs import Run
+from mie.scoring.benchmarks.miedb.score import score_run
+from mie.scoring.statistics import bootstrap_mean
 from tests.protocols import slow
 from tests.protocols.runs import (
     attempt_at,
@@ -366,7 +366,7 @@ def test_an_output_that_was_deleted(run, dataset, tmp_path):
 
 
 def test_a_dataset_image_that_cannot_be_read_is_no_ones_failure(run, monkeypatch):
-    import mie.protocols.miedb as module
+    import mie.scoring.benchmarks.miedb.score as module
     from mie.errors import ImageError
 
     def fail(data):

@@ -17,13 +17,13 @@ import pytest
 from typer.testing import CliRunner
 
 import mie
-from mie.analysis import compare_runs
 from mie.cli import app
 from mie.errors import ConfigError, ImageError, MieError
 from mie.judges import JudgeOptions
-from mie.protocols.miedb import score_run
-from mie.protocols.miedb_rubric import RUBRIC, collage, rubric_score
 from mie.report.page import write_report
+from mie.scoring.benchmarks.miedb.rubric import RUBRIC, collage, rubric_score
+from mie.scoring.benchmarks.miedb.score import score_run
+from mie.scoring.statistics import compare_runs
 from tests.judges.server import JudgeServer, Say, images_of, texts_of
 from tests.protocols.runs import (
     attempt_at,
@@ -194,7 +194,7 @@ def test_other_judges_are_not_compared(tmp_path):
 _SCORE = """
 import json, sys
 from mie.judges import JudgeOptions
-from mie.protocols.miedb import score_run
+from mie.scoring.benchmarks.miedb.score import score_run
 print(json.dumps(score_run(sys.argv[1], workers=1, judge=JudgeOptions(sys.argv[2], concurrency=4))))
 """
 

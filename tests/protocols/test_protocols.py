@@ -5,14 +5,14 @@ from importlib.metadata import EntryPoint
 import numpy as np
 import pytest
 
-import mie.protocols
+import mie.scoring.benchmarks
 from mie.errors import ConfigError, ImageError, MieError
 from mie.images.png import encode_png
-from mie.protocols import find_protocol, protocol_names
-from mie.protocols.frame import read_scores
-from mie.protocols.miedb import score_run
-from mie.protocols.published import MIEDB, MIEDB_ABLATION
-from mie.protocols.triplet import score_triplet
+from mie.scoring.benchmarks import find_protocol, protocol_names
+from mie.scoring.benchmarks.miedb.published import MIEDB, MIEDB_ABLATION
+from mie.scoring.benchmarks.miedb.score import score_run
+from mie.scoring.results import read_scores
+from mie.scoring.triplet import score_triplet
 from tests.protocols.runs import (
     attempt_at,
     holistic,
@@ -34,9 +34,9 @@ def test_registry():
 
 
 def test_other_packages_bring_theirs(monkeypatch):
-    point = EntryPoint("mine", "mie.protocols.miedb:score_run", "mie.protocols")
+    point = EntryPoint("mine", "mie.scoring.benchmarks.miedb.score:score_run", "mie.scoring.benchmarks")
     monkeypatch.setattr(
-        mie.protocols, "entry_points", lambda group: [point] if group == "mie.protocols" else []
+        mie.protocols, "entry_points", lambda group: [point] if group == "mie.scoring.benchmarks" else []
     )
     assert protocol_names() == ["imgedit", "medebench", "miedb", "mine", "omni-iie"]
     assert find_protocol("mine") is score_run

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from mie.protocols.miedb import score_run
-from mie.store.runs import Run
+from mie.editors.runs import Run
+from mie.scoring.benchmarks.miedb.score import score_run
 from tests.protocols.runs import attempt_at, structure, transformation, write_run, write_samples
 
 FILES = ("scores/miedb.paper.jsonl", "summary/miedb.paper.json")
-SCORE = "import sys; from mie.protocols.miedb import score_run; score_run(sys.argv[1], workers=1)"
+SCORE = (
+    "import sys; from mie.scoring.benchmarks.miedb.score import score_run; score_run(sys.argv[1], workers=1)"
+)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +48,7 @@ def forget(run: Path) -> None:
 
 def test_processes_and_chunks_do_not_change_a_byte(run, expected, monkeypatch):
     for pairs in (1, 10**6):
-        monkeypatch.setattr("mie.protocols.chunks._PAIRS", pairs)
+        monkeypatch.setattr("mie.scoring.chunks._PAIRS", pairs)
         for workers in (1, 2) if pairs == 1 else (None,):
             forget(run)
             score_run(run, workers=workers)
@@ -55,7 +57,7 @@ def test_processes_and_chunks_do_not_change_a_byte(run, expected, monkeypatch):
 
 
 def test_a_call_that_was_stopped_goes_on_where_it_was(run, expected, monkeypatch):
-    monkeypatch.setattr("mie.protocols.chunks._PAIRS", 1)
+    monkeypatch.setattr("mie.scoring.chunks._PAIRS", 1)
     forget(run)
     calls = []
 
@@ -74,7 +76,7 @@ def test_a_call_that_was_stopped_goes_on_where_it_was(run, expected, monkeypatch
 
 
 def test_what_changed_since_is_scored_again(run, expected, monkeypatch):
-    monkeypatch.setattr("mie.protocols.chunks._PAIRS", 1)
+    monkeypatch.setattr("mie.scoring.chunks._PAIRS", 1)
     forget(run)
 
     def stop(done, total):

@@ -8,7 +8,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from mie.detectors.base import Finding
+from mie.perspectives.modification.detectors import Finding
 from mie.records import Case, Mask, Pixels, Target
 from tests.conftest import shipped
 

@@ -3,11 +3,9 @@
 import numpy as np
 import pytest
 
-from mie.inpainters.registry import make_inpainter
-from mie.recipes.body import body_of
-from mie.recipes.counterfactual import Bounds, Counterfactual, Slice
-from mie.recipes.detection import Watch, watch
-from mie.recipes.lesions import lesions_of
+from mie.perspectives.modification.counterfactual import Bounds, Counterfactual, Slice, Watch, watch
+from mie.perspectives.modification.inpainters import make_inpainter
+from mie.perspectives.modification.lesions import body_of, lesions_of
 from tests.recipes.lesions import BLEED, DarkFinder, disc, tissue, with_lesions
 
 ANYTHING = Bounds(1e9, (1e-9, 1e9), 1.0, 1e9, 1e9)

@@ -6,8 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import ndimage
 
-from mie.recipes.body import body_of
-from mie.recipes.lesions import LesionLimits, dilated, lesions_of, ring_around, why_not
+from mie.perspectives.modification.lesions import (
+    LesionLimits,
+    body_of,
+    dilated,
+    lesions_of,
+    ring_around,
+    why_not,
+)
 from mie.records import Target
 from tests.recipes.lesions import BLEED, DISC, EXUDATES, SIZE, disc, tissue
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from mie.images.volume import canonical, slice_of
-from mie.recipes.location import place_of, plane_of
+from mie.images.volumes import canonical, slice_of
+from mie.perspectives.modification.lesions import place_of, plane_of
 from tests.recipes.lesions import disc
 
 SIZE = 120

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from mie.errors import ConfigError
-from mie.gates.background import background_gate
-from mie.recipes import VolumeRecipe, experts, make_recipe
-from mie.recipes.modification import KINDS, Modification
+from mie.perspectives import VolumeRecipe, make_recipe
+from mie.perspectives.modification import experts
+from mie.perspectives.modification.samples import KINDS, Modification, background_gate
 from mie.records import Refusal, Sample
 from mie.vocabulary import MODALITIES
 from tests.recipes.lesions import DarkFinder, disc, lesion_case, tissue, with_lesions

@@ -6,7 +6,7 @@ from string import Formatter
 
 import pytest
 
-from mie.recipes.modification_phrasings import DESCRIPTIONS, PHRASINGS, ask, words
+from mie.perspectives.modification.phrasings import DESCRIPTIONS, PHRASINGS, ask, words
 from mie.records import Target
 from mie.vocabulary import MODALITIES, TASKS
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from mie.images.overlay import deblend, dice
-from mie.recipes.perception import Perception
-from mie.recipes.phrasings import PHRASINGS, ask_for_all, ask_for_one
+from mie.perspectives.perception.phrasings import PHRASINGS, ask_for_all, ask_for_one
+from mie.perspectives.perception.samples import Perception
 from mie.records import Target
 from mie.vocabulary import COLOURS, MODALITIES
 from tests.conftest import crop, ellipse, make_case

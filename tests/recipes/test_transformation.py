@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from mie.errors import ConfigError
-from mie.images.ct_windows import FULL_RANGE, WINDOWS, through_ct_window
-from mie.recipes.transform_phrasings import DESCRIPTIONS, NAMED, PHRASINGS, places, with_article
-from mie.recipes.transform_simulation import simulate
-from mie.recipes.transform_targets import TARGETS, check_pairing, find_target
-from mie.recipes.transformation import Transformation
+from mie.images.windows import FULL_RANGE, WINDOWS, through_ct_window
+from mie.perspectives.transformation.phrasings import DESCRIPTIONS, NAMED, PHRASINGS, places, with_article
+from mie.perspectives.transformation.samples import Transformation
+from mie.perspectives.transformation.simulation import simulate
+from mie.perspectives.transformation.targets import TARGETS, check_pairing, find_target
 from mie.records import Pairing, Refusal, Sample
 from mie.vocabulary import BINS, MODALITIES, TASKS
 from tests.conftest import crop, grainy, make_case

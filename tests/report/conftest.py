@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
+from mie.datasets.dataset import Dataset
+from mie.datasets.write import write_dataset
 from mie.images.overlay import deblend, deblend_any, dice, paint
 from mie.images.png import encode_png
-from mie.recipes.perception import Perception
+from mie.perspectives.perception.samples import Perception
 from mie.records import Sample
 from mie.report.page import write_report
-from mie.store.dataset import Dataset
-from mie.store.write import write_dataset
 from tests.conftest import crop, make_case
 
 HOSTILE = '<script>alert("p")</script> & </p> paint it $x^2$ %'

@@ -16,12 +16,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from mie.analysis.draw_sheet import draw_key
-from mie.analysis.quality import quality, read_answers, read_key
 from mie.cli.sample import sample
 from mie.errors import ConfigError, MieError
 from mie.images.png import decode_png
 from mie.report.blind_sheet import write_sheet
+from mie.scoring.statistics.quality import draw_key, quality, read_answers, read_key
 from tests.protocols.runs import structure, transformation, write_samples
 
 

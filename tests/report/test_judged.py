@@ -12,14 +12,14 @@ from pathlib import Path
 import cv2
 import pytest
 
-from mie.analysis.compare import judges_differ
 from mie.errors import MieError
 from mie.judges import JudgeOptions
-from mie.protocols.imgedit.published import IMGEDIT
-from mie.protocols.medebench.published import MEDEBENCH
-from mie.protocols.omni_iie.published import OMNI_IIE
-from mie.protocols.published import MIEDB
 from mie.report.page import write_report
+from mie.scoring.benchmarks.imgedit.tables import IMGEDIT
+from mie.scoring.benchmarks.medebench.tables import MEDEBENCH
+from mie.scoring.benchmarks.miedb.published import MIEDB
+from mie.scoring.benchmarks.omni_iie.tables import OMNI_IIE
+from mie.scoring.statistics.compare import judges_differ
 from tests.protocols.recorded import FOLDER, transcript
 from tests.report.test_page import Reader
 
@@ -147,7 +147,7 @@ def test_the_rubric_beside_the_leaderboard_of_pixels(tmp_path):
     replies = [{"key": f"m{n}_0:rubric", "reply": said, "model": "judge-7"} for n in range(2)]
     path = tmp_path / "replies.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in replies))
-    from mie.protocols.miedb import score_run
+    from mie.scoring.benchmarks.miedb.score import score_run
 
     score_run(run, judge=JudgeOptions(f"replay:{path}"))
     out = write_report([run], tmp_path / "report")

@@ -25,16 +25,14 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from mie.cli.report import report as verb
+from mie.datasets.dataset import Dataset
 from mie.errors import ConfigError, MieError
-from mie.report.comparisons import comparisons_table
 from mie.report.gallery import choose, rows_by_id
-from mie.report.leaderboard import ranked
+from mie.report.leaderboard import comparisons_table, ranked
 from mie.report.markup import escaped, tag
-from mie.report.measures import MEASURES
+from mie.report.measures import MEASURES, PUBLISHED
 from mie.report.page import write_report
-from mie.report.published import PUBLISHED
 from mie.report.scored import read_runs
-from mie.store.dataset import Dataset
 from tests.report.conftest import HOSTILE, make_dataset, make_run
 
 
@@ -463,7 +461,7 @@ def test_differences_are_bold_only_where_they_are_sure():
 
 
 def test_runs_are_compared_on_the_samples_they_share(report, page):
-    pytest.importorskip("mie.analysis.compare")
+    pytest.importorskip("mie.scoring.statistics.compare")
     assert "Run against run" in page.text
     good, poor = (
         {

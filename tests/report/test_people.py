@@ -12,13 +12,13 @@ import typer
 from scipy.stats import binomtest, spearmanr
 from typer.testing import CliRunner
 
-from mie.analysis.human import Rating
 from mie.cli.report import report as verb
+from mie.datasets.dataset import Dataset
 from mie.errors import MieError
 from mie.report.page import write_report
 from mie.report.people import people_in, read_people
 from mie.report.scored import read_runs
-from mie.store.dataset import Dataset
+from mie.scoring.statistics.people import Rating
 from tests.report.conftest import make_run
 from tests.report.test_page import Reader
 

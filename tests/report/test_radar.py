@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import cv2
 
-from mie.report.radar import radar_chart
+from mie.report.charts import radar_chart
 
 
 def document(**means):

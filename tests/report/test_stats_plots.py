@@ -10,9 +10,9 @@ from matplotlib._pylab_helpers import Gcf
 from matplotlib.colors import to_rgb
 from PIL import Image
 
+from mie.datasets.card import PLOTS
+from mie.datasets.stats import Stats
 from mie.report.stats_plots import write_plots
-from mie.store.card import PLOTS
-from mie.store.stats import Stats
 
 EMPTY = Stats(
     name="tiny",

@@ -12,9 +12,9 @@ import uvicorn
 from sqlalchemy import select
 
 from mie.review.accounts import invite
-from mie.review.app import create_app
-from mie.review.desk import Desk
-from mie.review.tables import answers, users
+from mie.review.database import answers, users
+from mie.review.serve import create_app
+from mie.review.work import Desk
 
 QUIET = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"),

@@ -20,13 +20,12 @@ pytest.importorskip("httpx", reason="talks to a real server")
 
 from fastapi.testclient import TestClient
 
-from mie.building.build import build
-from mie.building.config import parse_recipe
+from mie.datasets.build import build
+from mie.datasets.recipe import parse_recipe
+from mie.editors.run import run_editor
 from mie.review.accounts import invite
-from mie.review.app import create_app
-from mie.review.desk import Desk
-from mie.review.serve import open_desk
-from mie.running.run import run_editor
+from mie.review.serve import create_app, open_desk
+from mie.review.work import Desk
 from tests.conftest import folder_source, write_folder
 
 URL = "http://127.0.0.1:8000"

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from mie.building.verify import verify
 from mie.cli import app as cli
+from mie.datasets.dataset import Dataset
+from mie.datasets.shards import read_rejected
+from mie.datasets.verify import verify
 from mie.errors import MieError
 from mie.images.overlay import deblend, dice
 from mie.images.png import decode_png, encode_png
 from mie.review.apply import apply_reviews
-from mie.store.dataset import Dataset
-from mie.store.shards import read_rejected
 from tests.review.conftest import Person
 
 

@@ -8,10 +8,10 @@ import pytest
 from fastapi.testclient import TestClient
 
 from mie.review.accounts import hashed, invite, local_invite
-from mie.review.app import STATIC, create_app
-from mie.review.guard import MAX_JSON, MAX_UPLOAD
+from mie.review.database import invites, sessions, users
 from mie.review.kinds import CRITERIA
-from mie.review.tables import invites, sessions, users
+from mie.review.middleware import MAX_JSON, MAX_UPLOAD
+from mie.review.serve import STATIC, create_app
 from tests.review.conftest import URL, Person
 
 

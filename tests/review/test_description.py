@@ -12,10 +12,9 @@ import pytest
 import uvicorn
 from hypothesis import HealthCheck, given, settings
 
-from mie.review.accounts import begin_session, session_of
-from mie.review.app import create_app
-from mie.review.serve import _listen, local_invite, open_desk
-from mie.review.tables import users
+from mie.review.accounts import begin_session, local_invite, session_of
+from mie.review.database import users
+from mie.review.serve import _listen, create_app, open_desk
 
 schemathesis = pytest.importorskip("schemathesis", reason="tries the API with generated input")
 

@@ -9,20 +9,19 @@ import pytest
 from scipy.stats import binomtest, friedmanchisquare
 from typer.testing import CliRunner
 
-from mie.analysis.human import read_ratings
-from mie.analysis.shares import wilson
 from mie.cli import app as cli
-from mie.cli._ratings import read
+from mie.cli._show import read
+from mie.datasets.dataset import Dataset
+from mie.datasets.write import write_dataset
+from mie.editors.run import run_editor
 from mie.errors import MieError
-from mie.review import agreement
-from mie.review.agreement import mean_ranks
-from mie.review.app import create_app
+from mie.review import figures as agreement
 from mie.review.export import ratings_in, ratings_of
+from mie.review.figures import mean_ranks
 from mie.review.kinds import CRITERIA
-from mie.review.serve import open_desk
-from mie.running.run import run_editor
-from mie.store.dataset import Dataset
-from mie.store.write import write_dataset
+from mie.review.serve import create_app, open_desk
+from mie.scoring.statistics.bootstrap import wilson
+from mie.scoring.statistics.people import read_ratings
 from tests.review.conftest import URL, Person, Review
 
 

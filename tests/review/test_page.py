@@ -19,14 +19,13 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
+from mie.datasets.dataset import Dataset
+from mie.datasets.write import write_dataset
+from mie.editors.run import run_editor
 from mie.images.png import decode_png, encode_png
 from mie.review.accounts import invite
-from mie.review.database import Database
+from mie.review.database import Database, answers, consensus, events, masks
 from mie.review.serve import open_desk
-from mie.review.tables import answers, consensus, events, masks
-from mie.running.run import run_editor
-from mie.store.dataset import Dataset
-from mie.store.write import write_dataset
 from tests.protocols.runs import modification, write_samples
 from tests.review.browser import QUIET, Seat, Served, serving
 from tests.review.test_server import running

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from mie.building.verify import verify
 from mie.cli import app as cli
+from mie.datasets.dataset import Dataset
+from mie.datasets.verify import verify
 from mie.errors import ConfigError, ImageError, MieError
 from mie.images.overlay import deblend, dice
 from mie.images.png import decode_png, encode_png
 from mie.review.apply import apply_reviews
-from mie.review.regions import Regions
+from mie.review.proposals import Regions
 from mie.review.serve import export_file, open_desk
-from mie.store.dataset import Dataset
 from tests.protocols.medebench.tiny import tiny_models
 from tests.protocols.runs import holistic, modification, structure, write_samples
 from tests.review.conftest import Review

@@ -5,8 +5,8 @@ from collections import Counter
 import numpy as np
 from scipy.stats import chisquare
 
+from mie.review.assignments import display_seed, raters_of
 from mie.review.plan import order_of
-from mie.review.sampling import display_seed, raters_of
 
 IDS = [f"{n:016x}" for n in range(1000)]
 

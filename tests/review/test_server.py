@@ -22,9 +22,8 @@ import mie
 from mie.cli import app as cli
 from mie.errors import ConfigError
 from mie.review.accounts import invite
-from mie.review.database import Database
+from mie.review.database import Database, answers, events
 from mie.review.serve import is_loopback
-from mie.review.tables import answers, events
 
 Confirmed: TypeAlias = list[tuple[str, int]]  # key and event
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(mie.__file__).parents[1]), "OMP_NUM_THREADS": "1"}

@@ -10,11 +10,11 @@ from PIL import Image
 from sqlalchemy import select
 from sqlalchemy.exc import DatabaseError
 
+from mie.datasets.dataset import Dataset
 from mie.images.png import decode_png, encode_png
+from mie.review.database import answers, assignments, audit, consensus, events, items
 from mie.review.events import rebuild
 from mie.review.kinds import CRITERIA
-from mie.review.tables import answers, assignments, audit, consensus, events, items
-from mie.store.dataset import Dataset
 
 
 def test_a_rater_goes_through_all_items_once(review):

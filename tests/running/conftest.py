@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mie.building.build import build
-from mie.building.config import parse_recipe
-from mie.editors import registry
+from mie.datasets.build import build
+from mie.datasets.recipe import parse_recipe
+from mie.editors import base as registry
 from tests.conftest import folder_source, write_folder
 
 

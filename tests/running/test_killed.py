@@ -12,8 +12,8 @@ import cv2
 import numpy as np
 import pytest
 
-from mie.running import run_editor
-from mie.store.dataset import Dataset
+from mie.datasets.dataset import Dataset
+from mie.editors.run import run_editor
 from tests.conftest import crop
 from tests.running.conftest import make_dataset, outputs
 

@@ -9,14 +9,14 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from mie.editors import Edited, EditError, Editor, Turn
-from mie.editors.identity import Identity
+from mie.datasets.dataset import Dataset
+from mie.editors import Edited, EditError, Editor, Turn, drive
+from mie.editors.baselines import Identity
+from mie.editors.drive import edit_seed
+from mie.editors.run import run_editor
+from mie.editors.runs import Run
 from mie.errors import ConfigError, MieError
 from mie.images.png import decode_png
-from mie.running import drive, run_editor
-from mie.running.requests import edit_seed
-from mie.store.dataset import Dataset
-from mie.store.runs import Run
 from tests.running.conftest import outputs
 
 
@@ -191,7 +191,7 @@ def test_a_failed_edit_is_recorded_and_tried_again_when_asked(dataset, tmp_path,
 
 def test_reading_ahead_is_bounded(dataset, tmp_path, use, monkeypatch):
     """However slow the editor, only a few images are in memory."""
-    from mie.running import run as running
+    from mie.editors import run as running
 
     made, finished, most = [], [], [0]
     real = running.requests
@@ -220,8 +220,8 @@ def test_reading_ahead_is_bounded(dataset, tmp_path, use, monkeypatch):
 @pytest.mark.parametrize("when", [0, 3])
 def test_stopped_at_any_step_it_goes_on(dataset, tmp_path, monkeypatch, recording, at, when):
     """An exception that nothing catches, at the n-th call of each step that touches the disk."""
-    from mie.running import run as running
-    from mie.running.journal import Journal
+    from mie.editors import run as running
+    from mie.editors.drive import Journal
 
     whole = run_editor(dataset, "test", tmp_path / "whole")
     monkeypatch.setattr(drive, "_GROUP", 5)
@@ -351,7 +351,7 @@ def test_a_dataset_is_not_written_into(dataset):
 def test_two_runs_into_one_folder(dataset, tmp_path):
     script = (
         "import sys, time, pathlib\n"
-        "from mie.images.files import folder_lock\n"
+        "from mie.core.files import folder_lock\n"
         "with folder_lock(pathlib.Path(sys.argv[1])):\n"
         "    print('held', flush=True)\n"
         "    time.sleep(60)\n"

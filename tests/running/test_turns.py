@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from mie.editors import Edited, EditError, Editor
+from mie.editors.run import run_editor
+from mie.editors.runs import Run
 from mie.errors import ConfigError, MieError
 from mie.images.png import decode_png
-from mie.running import run_editor
-from mie.store.runs import Run
 from tests.conftest import crop
 from tests.protocols.runs import modification, write_samples
 from tests.running.conftest import outputs

@@ -7,8 +7,7 @@ import pytest
 from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, generate_uid
 
 from mie.records import Unit
-from mie.sources.catalog import Entry
-from mie.sources.deidentified import deidentification
+from mie.sources.catalog import Entry, deidentification
 
 
 def entry(kind: str, **changes) -> Entry:

@@ -14,7 +14,7 @@ from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, generate_uid
 from mie.errors import MieError
 from mie.records import Case, Refusal, Unit
 from mie.sources.catalog import Entry
-from mie.sources.dicom_series import DicomSource
+from mie.sources.volumes import DicomSource
 
 TUMOUR = {"name": "tumour", "kind": "lesion", "value": 1}
 LIVER = {"name": "liver", "kind": "anatomy", "value": 2}

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mie.core.files import cache_folder
 from mie.errors import MieError
-from mie.images.files import cache_folder
-from mie.sources import package_index
+from mie.sources import fetch as package_index
 from mie.sources.fetch import extract, fetch_distribution, fetch_file
 
 NOT_THERE = "/nowhere.whl"

@@ -2,10 +2,9 @@ import numpy as np
 import pytest
 
 from mie.errors import ImageError
-from mie.images.npz import NpzArrays
 from mie.records import Refusal
 from mie.sources.catalog import Entry
-from mie.sources.medsegbench import MedSegBenchSource
+from mie.sources.medsegbench import MedSegBenchSource, NpzArrays
 from tests.conftest import crop, ellipse
 
 IMAGES = np.stack([crop(n, 48, 48) for n in range(70)])

@@ -12,7 +12,7 @@ import pytest
 from mie.errors import MieError
 from mie.records import Case, Pairing, Refusal
 from mie.sources.catalog import Entry, catalog
-from mie.sources.open import open_source
+from mie.sources.source import open_source
 from tests.conftest import crop
 
 BODY = {
@@ -164,7 +164,7 @@ def test_entries_that_make_no_sense(changes, says) -> None:
 
 
 def test_every_pair_of_the_catalogue_leads_to_a_target() -> None:
-    from mie.recipes.transform_targets import check_pairing
+    from mie.perspectives.transformation.targets import check_pairing
 
     paired = [e for e in catalog().values() if e.layout.kind == "paired"]
     assert len(paired) >= 9

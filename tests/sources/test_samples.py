@@ -9,10 +9,11 @@ import cv2
 import numpy as np
 import pydicom
 import pytest
-import SimpleITK as sitk  # noqa: N813
+import SimpleITK as sitk
 
 from mie.errors import MieError
-from mie.sources import fetch, package_index, samples
+from mie.sources import fetch, samples
+from mie.sources import fetch as package_index
 from mie.sources.catalog import DicomLayout, Entry, catalog
 from mie.sources.patterns import Listing
 from mie.sources.samples import SAMPLES, Archive, Installed, samples_root

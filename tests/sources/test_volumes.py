@@ -6,14 +6,14 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 import pytest
-import SimpleITK as sitk  # noqa: N813
+import SimpleITK as sitk
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mie.errors import ConfigError, ImageError, MieError
 from mie.records import Case, Refusal, Target, Unit
-from mie.sources._slices import Region, largest_slices, middle_slices
 from mie.sources.catalog import Entry
+from mie.sources.slices import Region, largest_slices, middle_slices
 from mie.sources.volumes import VolumeSource
 
 AFFINE = np.diag([1.0, 1.0, 2.0, 1.0])

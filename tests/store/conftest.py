@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from skimage import data
 
-from mie.recipes.perception import Perception
+from mie.datasets.dataset import Dataset
+from mie.datasets.write import write_dataset
+from mie.perspectives.perception.samples import Perception
 from mie.records import Case, Mask, Sample, Target
-from mie.store.dataset import Dataset
-from mie.store.write import write_dataset
 
 TERMS = {"name": "CC0-1.0", "use": "open", "basis": "stated"}
 

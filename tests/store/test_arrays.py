@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mie.store.arrays import array, read_table, table
+from mie.datasets.schema import array, read_table, table
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 IMAGE = st.fixed_dictionaries({"bytes": st.binary(max_size=9), "path": TEXT | st.none()})

@@ -8,10 +8,10 @@ import cv2
 import numpy as np
 import pytest
 
+from mie.datasets.dataset import Dataset
+from mie.datasets.imports import import_dataset
+from mie.editors.run import run_editor
 from mie.errors import MieError
-from mie.running import run_editor
-from mie.store.dataset import Dataset
-from mie.store.imports import import_dataset
 from tests.conftest import crop
 
 

@@ -17,12 +17,12 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mie.recipes.perception import Perception
+from mie.datasets.card import GATES, data_card
+from mie.datasets.dataset import dataset_digest, shard_name, write_info
+from mie.datasets.schema import SCHEMA, RowEncoder
+from mie.datasets.shards import ShardWriter, write_rejected
+from mie.perspectives.perception.samples import Perception
 from mie.records import Case, Refusal, Sample, Target
-from mie.store.card import GATES, data_card
-from mie.store.dataset import dataset_digest, shard_name, write_info
-from mie.store.schema import SCHEMA, RowEncoder
-from mie.store.shards import ShardWriter, write_rejected
 
 OPEN = {"name": "CC BY 4.0", "use": "open", "basis": "stated"}
 

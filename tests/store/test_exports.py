@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from mie.datasets.dataset import Dataset
+from mie.datasets.exports import FORMATS, export, webdataset
+from mie.datasets.exports.target import stem
+from mie.datasets.write import write_dataset
 from mie.errors import ConfigError, MieError
 from mie.records import Sample
-from mie.store.dataset import Dataset
-from mie.store.exports import FORMATS, export, webdataset
-from mie.store.exports.target import stem
-from mie.store.write import write_dataset
 
 
 def files(folder: Path) -> dict[str, bytes]:

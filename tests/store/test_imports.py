@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from PIL import Image
 from skimage import data
 
+from mie.datasets.dataset import Dataset
+from mie.datasets.exports import export
+from mie.datasets.imports import import_dataset, miedb
+from mie.datasets.shards import read_rejected
 from mie.errors import ConfigError, MieError
-from mie.store.dataset import Dataset
-from mie.store.exports import export
-from mie.store.imports import import_dataset, miedb
-from mie.store.shards import read_rejected
 
 COLOURS = {"red": (255, 0, 0), "green": (0, 255, 0), "blue": (0, 0, 255)}
 

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from PIL import Image
 from skimage import data
 
+from mie.datasets import write
+from mie.datasets.dataset import Dataset, dataset_digest
+from mie.datasets.exports import export
+from mie.datasets.imports import import_dataset
+from mie.datasets.schema import sample_digest
+from mie.datasets.shards import read_rejected
+from mie.datasets.write import write_dataset
 from mie.errors import MieError
 from mie.records import Refusal, Sample
-from mie.store import write
-from mie.store.dataset import Dataset, dataset_digest
-from mie.store.exports import export
-from mie.store.imports import import_dataset
-from mie.store.schema import sample_digest
-from mie.store.shards import read_rejected
-from mie.store.write import write_dataset
 
 ABOUT: dict[str, Any] = {
     "name": "x",

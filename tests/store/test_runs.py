@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mie.datasets.dataset import Dataset
+from mie.editors.runs import Run, edit_line, output_name, plain, read_edits, write_run_info
 from mie.errors import MieError
 from mie.records import Edit
-from mie.store.dataset import Dataset
-from mie.store.runs import Run, edit_line, output_name, plain, read_edits, write_run_info
 
 DONE = Edit("0f", 1, 7, "done", 0.25, output_name("0f", 1), "ab" * 32, (3, 4), None, {"a": [1, None]})
 FAILED = Edit("weird/../id", 0, 7, "failed", 0.5, reason="it \u2028 broke 🩻")

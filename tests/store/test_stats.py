@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from mie.datasets.dataset import Dataset, shard_name, write_info
+from mie.datasets.schema import RowEncoder
+from mie.datasets.shards import ShardWriter
+from mie.datasets.stats import dataset_stats, png_size, rows_for
 from mie.errors import ImageError
 from mie.images.png import encode_png
 from mie.records import Sample
-from mie.store.dataset import Dataset, shard_name, write_info
-from mie.store.schema import RowEncoder
-from mie.store.shards import ShardWriter
-from mie.store.stats import dataset_stats, png_size, rows_for
 
 HEIGHT, WIDTH = 40, 50
 

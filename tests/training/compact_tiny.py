@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from mie.training import compact, compact_data
 from mie.training.config import TrainConfig, parse_config
 from mie.training.loop import train
-from mie.training.pack import TRAIN, VALIDATION, Ask, Pack, Row, Wording, one_channel_if_grey
-from mie.training.pack_files import write_pack
+from mie.training.pack import TRAIN, VALIDATION, Ask, Pack, Row, Wording, one_channel_if_grey, write_pack
 from tests.conftest import crop, ellipse
 from tests.editors.compact.tiny import Words
 

@@ -9,11 +9,11 @@ import cv2
 import numpy as np
 import pytest
 
-from mie.building.build import build
-from mie.building.config import parse_recipe
-from mie.recipes.perception import Perception
+from mie.datasets.build import build
+from mie.datasets.recipe import parse_recipe
+from mie.datasets.write import write_dataset
+from mie.perspectives.perception.samples import Perception
 from mie.records import Sample
-from mie.store.write import write_dataset
 from tests.conftest import crop, folder_source, grainy, make_case, write_folder
 
 TERMS = {"name": "CC0-1.0", "use": "open", "basis": "stated"}

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from mie.training.config import TrainConfig, parse_config
-from mie.training.pack import TRAIN, VALIDATION, Ask, Pack, Row, Wording
-from mie.training.pack_files import write_pack
+from mie.training.pack import TRAIN, VALIDATION, Ask, Pack, Row, Wording, write_pack
 from tests.conftest import crop, ellipse
 
 ASKS = [Ask("perception/lesion/skin lesion/dermoscopy", (Wording("Paint it RED", "Paint it RED", ("red",)),))]

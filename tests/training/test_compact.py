@@ -25,20 +25,17 @@ import torch
 from typer.testing import CliRunner
 
 from mie.cli import app
+from mie.core.files import digest
 from mie.editors.compact import inference
-from mie.editors.compact.network import Heads
-from mie.editors.compact.weights import load_network, load_weights
 from mie.errors import ConfigError, MieError
-from mie.images.files import digest
+from mie.networks.compact import Heads, load_network, load_weights
 from mie.networks.shipped import COMPACT, shipped_weights
 from mie.training import compact
 from mie.training.compact_data import Views
 from mie.training.config import read_config
-from mie.training.journal import read_log
-from mie.training.keeper import without_folders
+from mie.training.folder import read_log, without_folders
 from mie.training.loop import train
-from mie.training.pack import TRAIN
-from mie.training.pack_files import read_pack, write_pack
+from mie.training.pack import TRAIN, read_pack, write_pack
 from tests.conftest import crop
 from tests.editors.compact.tiny import Words
 from tests.training import compact_tiny

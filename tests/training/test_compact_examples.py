@@ -22,9 +22,9 @@ pytest.importorskip("transformers", reason="training needs the extra `models`")
 
 import torch
 
-from mie.editors.compact.weights import load_weights
+from mie.datasets.dataset import Dataset
+from mie.networks.compact import load_weights
 from mie.records import Sample
-from mie.store.dataset import Dataset
 from mie.training import compact
 from mie.training.checkpoint import checkpoints, read_ema
 from mie.training.loop import train

@@ -10,10 +10,10 @@ import pytest
 pytest.importorskip("torch", reason="training needs the extra `models`")
 pytest.importorskip("accelerate", reason="training needs the extra `models`")
 
-from mie.building.build import build
-from mie.building.config import parse_recipe
+from mie.datasets.build import build
+from mie.datasets.recipe import parse_recipe
 from mie.errors import ConfigError, MieError
-from mie.training.datasets import check_datasets, dataset_folders
+from mie.training.config import check_datasets, dataset_folders
 from mie.training.loop import train
 from tests.conftest import folder_source, write_folder
 from tests.training.tiny import tiny_config

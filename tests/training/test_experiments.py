@@ -21,10 +21,9 @@ pytest.importorskip("accelerate", reason="training needs the extra `models`")
 
 from mie.sources.catalog import catalog
 from mie.training import compact
-from mie.training.compact_evaluation import evaluate, summary
+from mie.training.compact_validation import evaluate, summary
 from mie.training.config import read_config
-from mie.training.pack import Row
-from mie.training.pack_files import write_pack
+from mie.training.pack import Row, write_pack
 from tests.training.compact_tiny import changed_pack
 
 ROOT = Path(__file__).parents[2]

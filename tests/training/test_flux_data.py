@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch", reason="training needs the extra `models`")
 
 from mie.errors import ConfigError, MieError
-from mie.training.flux_data import HealthyTissue
+from mie.training.flux_lora import HealthyTissue
 from mie.training.pack import TRAIN, VALIDATION
 from tests.training.flux_tiny import skin_pack
 

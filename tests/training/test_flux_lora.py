@@ -23,17 +23,21 @@ from typer.testing import CliRunner
 
 from mie.cli import app
 from mie.errors import ConfigError
-from mie.inpainters.flux_base import load_pipeline
-from mie.inpainters.flux_fill import _Options
-from mie.inpainters.flux_weights import load_lora, read_facts
-from mie.inpainters.registry import make_inpainter
+from mie.perspectives.modification.inpainters import make_inpainter
+from mie.perspectives.modification.inpainters.flux import _Options, load_lora, load_pipeline, read_facts
 from mie.training.config import read_config
-from mie.training.flux_adapter import LoraFactors
-from mie.training.flux_flow import draw_levels, flow_loss, pose
-from mie.training.flux_lora import DataConfig, FluxFillLora, ModelConfig
-from mie.training.journal import read_log
+from mie.training.flux_lora import (
+    DataConfig,
+    FluxFillLora,
+    LoraFactors,
+    ModelConfig,
+    draw_levels,
+    flow_loss,
+    pose,
+)
+from mie.training.folder import read_log
 from mie.training.loop import train
-from mie.training.seeds import seed_step
+from mie.training.optimize import seed_step
 from tests.conftest import crop, ellipse
 from tests.inpainters.flux_tiny import LATENT, write_tiny_flux
 from tests.training.flux_tiny import lora_body, lora_config, write_skin_pack

@@ -9,13 +9,21 @@ import pytest
 torch = pytest.importorskip("torch", reason="training needs the extra `models`")
 
 from mie.errors import ConfigError  # noqa: E402
-from mie.inpainters.compact import open_compact  # noqa: E402
-from mie.inpainters.network import FillConfig  # noqa: E402
-from mie.training import inpainter, inpainter_data  # noqa: E402
+from mie.networks.fill import FillConfig  # noqa: E402
+from mie.perspectives.modification.inpainters.compact import open_compact  # noqa: E402
+from mie.training import inpainter  # noqa: E402
+from mie.training import inpainter as inpainter_data  # noqa: E402
 from mie.training.config import parse_config  # noqa: E402
 from mie.training.loop import train  # noqa: E402
-from mie.training.pack import TRAIN, VALIDATION, Ask, Pack, Row, Wording  # noqa: E402
-from mie.training.pack_files import write_pack  # noqa: E402
+from mie.training.pack import (  # noqa: E402
+    TRAIN,
+    VALIDATION,
+    Ask,
+    Pack,
+    Row,
+    Wording,
+    write_pack,
+)
 from tests.conftest import crop, ellipse  # noqa: E402
 
 

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from mie.errors import ConfigError, MieError
 from mie.training import loop
-from mie.training.journal import read_log
+from mie.training.folder import read_log
 from mie.training.loop import Progress, train
 from tests.training.tiny import Tiny, tiny_config
 

@@ -10,7 +10,7 @@ pytest.importorskip("torch", reason="training needs the extra `models`")
 import torch
 from torch import Tensor
 
-from mie.metrics import ssim as reference_ssim
+from mie.scoring.metrics import ssim as reference_ssim
 from mie.training.losses import Texture, change_loss, overlay_loss, restoration_loss, ssim
 from tests.conftest import crop, ellipse
 

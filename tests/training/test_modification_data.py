@@ -16,9 +16,15 @@ import torch
 from mie.training import compact_data
 from mie.training.augment import STRENGTHS
 from mie.training.compact_data import Choices, CompactData, Views
-from mie.training.fresh_holes import TEMPLATES, grown, hole_ask, lesion_shape
-from mie.training.hole_cases import hole_cases
-from mie.training.modification_data import mean_filled, names_a_place
+from mie.training.compact_validation import hole_cases
+from mie.training.modification_data import (
+    TEMPLATES,
+    grown,
+    hole_ask,
+    lesion_shape,
+    mean_filled,
+    names_a_place,
+)
 from mie.training.pack import TRAIN, as_rgb
 from mie.training.pools import letterbox
 from mie.vocabulary import PERSPECTIVES

@@ -9,10 +9,10 @@ import cv2
 import numpy as np
 import pytest
 
+from mie.datasets.dataset import Dataset
 from mie.errors import MieError
 from mie.images.overlay import paint
-from mie.recipes.perception import Perception
-from mie.store.dataset import Dataset
+from mie.perspectives.perception.samples import Perception
 from mie.training.pack import TRAIN, VALIDATION, join_packs, part_of
 from mie.training.pack_datasets import class_numbers, pack_datasets
 from mie.training.wordings import held_out_templates

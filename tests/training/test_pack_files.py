@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from mie.errors import MieError
+from mie.training.pack import _FILES, _LOSSLESS, _decode, _encode, read_pack, write_pack
 from mie.training.pack_datasets import pack_datasets
-from mie.training.pack_files import _FILES, _LOSSLESS, _decode, _encode, read_pack, write_pack
 from tests.conftest import crop
 from tests.training.conftest import same
 
@@ -110,7 +110,7 @@ def test_a_full_disk_leaves_no_pack(pack, tmp_path, monkeypatch) -> None:
     def full(*_args, **_options):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("mie.training.pack_files.pq.write_table", full)
+    monkeypatch.setattr("mie.training.pack.pq.write_table", full)
     with pytest.raises(MieError, match="disk is full"):
         write_pack(tmp_path / "full", pack)
     with pytest.raises(MieError, match="no finished pack"):

@@ -8,13 +8,11 @@ from itertools import product
 import numpy as np
 import pytest
 
-from mie.recipes.modification_phrasings import PHRASINGS, ask
-from mie.recipes.modification_phrasings import words as change_words
+from mie.perspectives.modification.phrasings import PHRASINGS, ask
+from mie.perspectives.modification.phrasings import words as change_words
 from mie.records import Target
-from mie.training.pack import as_rgb
+from mie.training.pack import as_rgb, encode_part, read_pack, shared_bases, write_pack
 from mie.training.pack_datasets import pack_datasets
-from mie.training.pack_files import read_pack, write_pack
-from mie.training.pack_parts import encode_part, shared_bases
 from mie.training.wordings import held_out_templates
 from tests.conftest import crop, ellipse
 from tests.training.conftest import painted, same, write_samples
@@ -153,7 +151,7 @@ def test_a_pack_without_bases_is_read(dataset, tmp_path) -> None:
 
     import pyarrow.parquet as pq
 
-    from mie.training.pack_files import _sha256
+    from mie.training.pack import _sha256
 
     pack = pack_datasets([dataset])
     pack.rows = [row for row in pack.rows if row.perspective == "perception"]

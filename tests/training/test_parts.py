@@ -19,16 +19,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from mie.errors import ConfigError, MieError
-from mie.training.checkpoint import newest, prune, read_checkpoint, write_checkpoint
+from mie.training.checkpoint import Ema, newest, prune, read_checkpoint, write_checkpoint
 from mie.training.config import OptimizerConfig
-from mie.training.ema import Ema
-from mie.training.journal import Journal, read_log
-from mie.training.meter import Meter
-from mie.training.optimize import Optimizer
-from mie.training.prefetch import Prefetch, to_device
-from mie.training.registry import make_trainee, trainee_class
-from mie.training.schedule import learning_rate
-from mie.training.seeds import seed_step, step_seed
+from mie.training.folder import Journal, read_log
+from mie.training.loop import learning_rate
+from mie.training.optimize import Meter, Optimizer, Prefetch, seed_step, step_seed, to_device
+from mie.training.trainee import make_trainee, trainee_class
 from tests.training.tiny import Batch, Tiny, tiny_config
 
 

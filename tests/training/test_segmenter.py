@@ -17,18 +17,16 @@ pytest.importorskip("accelerate", reason="training needs the extra `models`")
 
 import torch
 
-from mie.detectors import make_detector
-from mie.detectors.network import UNet
-from mie.detectors.quality import measure
 from mie.errors import ConfigError
 from mie.images.families import FAMILIES
+from mie.networks.unet import UNet
+from mie.perspectives.modification.detectors import make_detector
+from mie.perspectives.modification.detectors.quality import measure
 from mie.training.config import TrainConfig, parse_config, read_config
-from mie.training.journal import read_log
+from mie.training.folder import read_log
 from mie.training.loop import train
-from mie.training.pack import TRAIN, VALIDATION, Ask, Pack, Row, Wording, as_rgb
-from mie.training.pack_files import write_pack
-from mie.training.segmenter import Segmenter, counts
-from mie.training.segmenter_data import SegmenterData, Wanted, marked_images
+from mie.training.pack import TRAIN, VALIDATION, Ask, Pack, Row, Wording, as_rgb, write_pack
+from mie.training.segmenter import Segmenter, SegmenterData, Wanted, counts, marked_images
 from tests.conftest import crop, ellipse
 
 ROOT = Path(__file__).parents[2]

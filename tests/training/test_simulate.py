@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import pytest
 
-from mie.recipes.transform_targets import TARGETS
+from mie.perspectives.transformation.targets import TARGETS
 from mie.training.pack import TRAIN, VALIDATION, Pack, join_packs
 from mie.training.pack_datasets import pack_datasets
 from mie.training.simulate import add_pairs, fresh_pairs, own_jobs, wide_jobs

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mie.recipes.phrasings import PHRASINGS, SEVERAL, ask_for_one
-from mie.recipes.transform_phrasings import PHRASINGS as TRANSFORMS
+from mie.perspectives.perception.phrasings import PHRASINGS, SEVERAL, ask_for_one
+from mie.perspectives.transformation.phrasings import PHRASINGS as TRANSFORMS
 from mie.records import Target
 from mie.training.wordings import held_out_templates, perception_ask, transformation_ask
 from mie.vocabulary import COLOURS

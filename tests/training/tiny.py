@@ -15,7 +15,7 @@ from torch.nn.functional import avg_pool2d
 
 from mie.records import Pixels
 from mie.training.config import Strict, TrainConfig, parse_config, parse_section
-from mie.training.seeds import step_seed
+from mie.training.optimize import step_seed
 from mie.training.trainee import Trainee
 
 

@@ -8,7 +8,13 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from mie.errors import ConfigError
+
+if TYPE_CHECKING:
+    from mie.scoring.statistics.people import Rating
 
 
 class Bar(Protocol):
@@ -103,3 +109,29 @@ def show_estimate(found: dict[str, Any]) -> None:
     else:
         spent = f"; {found['spent_usd']:.2f} spent before" if found["spent_usd"] else ""
         print(f"about {found['cost_usd']:.2f} USD, good to a factor of two{spent}")
+
+
+# Where people's ratings come from: a review's database, its exports, or any file of ratings.
+
+
+def read(place: str) -> list[Rating]:
+    """All of them, whatever they are about."""
+    path = Path(place)
+    if path.suffix.lower() == ".csv" or (path.suffix.lower() == ".jsonl" and not _is_export(path)):
+        from mie.scoring.statistics.people import read_ratings
+
+        return read_ratings(path)
+    try:
+        from mie.review.export import ratings_in, ratings_of
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"a review's answers need {error.name}", fix="pip install 'mie[review]'") from None
+    return ratings_in(path) if path.suffix.lower() == ".jsonl" else ratings_of(place)
+
+
+def _is_export(path: Path) -> bool:
+    """Whether the JSON lines are those of a review: an answer each, not a number each."""
+    if not path.is_file():
+        return False
+    with path.open(encoding="utf-8", errors="replace") as file:
+        first = file.readline()
+    return '"answer"' in first and '"item_version"' in first

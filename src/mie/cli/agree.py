@@ -31,10 +31,9 @@ def agree(
 
     Example: mie agree out/run-a out/run-b --human ratings.csv
     """
-    from mie.analysis.agreement import agree as compare
-    from mie.cli._ratings import read
-    from mie.cli._show import print_json
-    from mie.store.runs import plain
+    from mie.cli._show import print_json, read
+    from mie.editors.runs import plain
+    from mie.scoring.statistics.agreement import agree as compare
 
     ratings = read(human)
     if Path(human).suffix.lower() not in (".csv", ".jsonl"):

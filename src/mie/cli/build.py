@@ -43,10 +43,10 @@ def build(
 
     Example: mie build examples/quickstart.yaml -o out/quickstart
     """
-    from mie.building.build import Progress
-    from mie.building.build import build as run
-    from mie.building.config import read_recipe
     from mie.cli._show import progress_bar
+    from mie.datasets.build import Progress
+    from mie.datasets.build import build as run
+    from mie.datasets.recipe import read_recipe
     from mie.errors import ConfigError
 
     if rephrase is None and rephrase_dry_run:
@@ -64,7 +64,7 @@ def build(
     config = read_recipe(recipe)
     wording = None
     if rephrase is not None:
-        from mie.building.rephrase import Rephrase
+        from mie.datasets.rephrase import Rephrase
         from mie.judges.contracts import JudgeOptions
 
         table = None if prices is None else str(prices)
@@ -133,9 +133,9 @@ def _tell_estimate(found: dict[str, Any], *, json: bool) -> None:
 
 def _draw(output: Path) -> None:
     from mie.cli._show import progress_bar
+    from mie.datasets.dataset import Dataset
+    from mie.datasets.stats import dataset_stats
     from mie.report.stats_plots import write_plots
-    from mie.store.dataset import Dataset
-    from mie.store.stats import dataset_stats
 
     with progress_bar("counting") as bar:
         write_plots(dataset_stats(Dataset(output), bar), output / "stats")

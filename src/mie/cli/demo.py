@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from mie.building.config import RecipeConfig
+    from mie.datasets.dataset import Dataset
+    from mie.datasets.recipe import RecipeConfig
     from mie.records import Sample
-    from mie.store.dataset import Dataset
 
 # The three perspectives, each with what is run on it: the editor that does nothing is the floor of every
 # table, a threshold and a classical filter show what can be had without learning, `compact` is the network
@@ -55,17 +55,17 @@ def demo(
 
 
 def _make_dataset(name: str, folder: Path, workers: int | None) -> None:
-    from mie.building.build import build
-    from mie.building.config import read_recipe
-    from mie.building.verify import verify
     from mie.cli._show import progress_bar
+    from mie.core.files import atomic_write
+    from mie.datasets.build import build
+    from mie.datasets.dataset import Dataset
+    from mie.datasets.recipe import read_recipe
+    from mie.datasets.stats import dataset_stats
+    from mie.datasets.verify import verify
     from mie.errors import MieError
-    from mie.images.files import atomic_write
     from mie.images.png import encode_png
     from mie.report.contact_sheet import contact_sheet, pair_sheet
     from mie.report.stats_plots import write_plots
-    from mie.store.dataset import Dataset
-    from mie.store.stats import dataset_stats
 
     with progress_bar(f"{name}: building") as bar:
         config = _with_an_inpainter(read_recipe(Path(__file__).with_name(f"demo_{name}.yaml")))
@@ -96,10 +96,10 @@ def _make_dataset(name: str, folder: Path, workers: int | None) -> None:
 
 def _with_an_inpainter(config: RecipeConfig) -> RecipeConfig:
     """The recipe; where its inpainter cannot be opened here, with one that needs no network."""
-    from mie.building.config import ModificationConfig
+    from mie.datasets.recipe import ModificationConfig
     from mie.errors import ConfigError
     from mie.images.families import family_of
-    from mie.recipes.experts import expert, inpainter_specs
+    from mie.perspectives.modification.experts import expert, inpainter_specs
 
     recipe = config.recipe
     if not isinstance(recipe, ModificationConfig):
@@ -130,9 +130,9 @@ def _can_run(editor: str) -> bool:
 def _run_and_report(folder: Path, editors: Sequence[str]) -> Path:
     """The report's page."""
     from mie.cli._show import progress_bar
-    from mie.protocols import score
+    from mie.editors.run import run_editor
     from mie.report.page import write_report
-    from mie.running import run_editor
+    from mie.scoring.benchmarks import score
 
     runs = [folder / "runs" / editor.partition(",")[0] for editor in editors]
     with progress_bar(f"{folder.name}: editing and scoring") as bar:

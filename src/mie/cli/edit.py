@@ -27,14 +27,14 @@ def edit(
     import time
 
     from mie.cli._show import print_json
+    from mie.core.files import atomic_write
     from mie.editors import EditError, Request, open_editor, parse_spec
+    from mie.editors.drive import edit_all
+    from mie.editors.outputs import checked
+    from mie.editors.runs import plain
     from mie.errors import ConfigError
-    from mie.images.files import atomic_write
     from mie.images.png import encode_png
     from mie.images.read import read_picture
-    from mie.running.drive import edit_all
-    from mie.running.outputs import checked
-    from mie.store.runs import plain
 
     if output.suffix.lower() != ".png":
         raise ConfigError("the output is written as PNG", expected="a name that ends in .png", found=output)

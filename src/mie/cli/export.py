@@ -18,8 +18,8 @@ def export(
     Example: mie export out/quickstart -f miedb -o out/quickstart-miedb
     """
     from mie.cli._show import progress_bar
-    from mie.store.dataset import Dataset
-    from mie.store.exports import export as run
+    from mie.datasets.dataset import Dataset
+    from mie.datasets.exports import export as run
 
     with progress_bar("exporting") as bar:
         count = run(Dataset(dataset), output, format, split=split, progress=bar)

@@ -18,7 +18,7 @@ def import_(
     Example: mie import MieDB-100k/benchmark -f miedb -o out/miedb
     """
     from mie.cli._show import progress_bar
-    from mie.store.imports import import_dataset
+    from mie.datasets.imports import import_dataset
 
     with progress_bar("importing") as bar:
         result = import_dataset(folder, output, format, name=name, progress=bar)

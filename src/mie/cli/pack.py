@@ -30,12 +30,11 @@ def pack(
 
     Example: mie pack out/quickstart --split test -o out/test-pack
     """
-    from mie.building.verify import verify
     from mie.cli._show import print_json, progress_bar, table
+    from mie.datasets.verify import verify
     from mie.errors import ConfigError, MieError
-    from mie.training.pack import part_of
+    from mie.training.pack import part_of, refuse_occupied, write_pack
     from mie.training.pack_datasets import pack_datasets
-    from mie.training.pack_files import refuse_occupied, write_pack
     from mie.vocabulary import PERSPECTIVES, SPLITS, nearest_name
 
     if split not in SPLITS:

@@ -25,7 +25,7 @@ def propose(
     Example: mie propose out/quickstart --detector models/grounding-dino --segmenter models/sam -o out/regions
     """
     from mie.cli._show import print_json, progress_bar
-    from mie.protocols.medebench.roi import Proposer, write_proposals
+    from mie.scoring.benchmarks.medebench.regions import Proposer, write_proposals
 
     proposer = Proposer(detector, segmenter, device=device)
     with progress_bar("proposing") as bar:

@@ -24,8 +24,7 @@ def report(
 
     Example: mie report out/run-a out/run-b -o out/report
     """
-    from mie.cli._ratings import read
-    from mie.cli._show import progress_bar
+    from mie.cli._show import progress_bar, read
     from mie.report.page import write_report
 
     ratings = [rating for place in review for rating in read(place)]

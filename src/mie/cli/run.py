@@ -47,7 +47,7 @@ def run(
     Example: mie run out/quickstart -e http:http://127.0.0.1:8000/edit,timeout=60 -o out/served --attempts 3
     """
     from mie.cli._show import print_json, progress_bar, table
-    from mie.running import Progress, run_editor
+    from mie.editors.run import Progress, run_editor
 
     # A scheduler's polite stop ends like Ctrl-C: finished edits are written down, children are ended.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))

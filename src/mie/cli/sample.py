@@ -36,9 +36,9 @@ def sample(
         return
     if output is None:
         raise ConfigError("where to?", fix="name the sheet's folder with -o, or the answers with --answers")
-    from mie.analysis.draw_sheet import draw_key
+    from mie.datasets.dataset import Dataset
     from mie.report.blind_sheet import write_sheet
-    from mie.store.dataset import Dataset
+    from mie.scoring.statistics.quality import draw_key
 
     dataset = Dataset(place)
     columns = [name.strip() for name in stratify.split(",") if name.strip()]
@@ -57,10 +57,10 @@ def sample(
 
 
 def _answered(place: Path, output: Path | None, answers: Path, *, json: bool) -> None:
-    from mie.analysis.quality import quality, read_answers, read_key
     from mie.cli._show import print_json
+    from mie.datasets.dataset import Dataset
     from mie.errors import MieError
-    from mie.store.dataset import Dataset
+    from mie.scoring.statistics.quality import quality, read_answers, read_key
 
     key = read_key(place if output is None else output)
     if output is not None and Dataset(place).digest != key.dataset["digest"]:

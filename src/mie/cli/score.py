@@ -46,7 +46,7 @@ def score(
     from mie.cli._show import print_json, progress_bar, show_estimate
     from mie.errors import ConfigError
     from mie.judges.contracts import JudgeOptions
-    from mie.protocols import score as score_run
+    from mie.scoring.benchmarks import score as score_run
 
     if dry_run and judge is None:
         raise ConfigError("a dry run needs a judge", fix="name one with --judge")
@@ -73,7 +73,7 @@ def score(
     if dry_run:
         return
     if protocol == "medebench":
-        from mie.report.radar import radar_chart
+        from mie.report.charts import radar_chart
 
         chart = radar_chart({run.name: document}, run / "summary" / f"{protocol}.{variant}.radar.png")
         if chart is not None and not json:
@@ -86,7 +86,7 @@ def score(
 
 def _show(document: dict[str, Any]) -> None:
     from mie.cli._show import table
-    from mie.protocols.tables import tables_of
+    from mie.scoring.benchmarks import tables_of
 
     title = (
         f"{document['run']}: {document['protocol']}, {document['variant']}, {document['n_samples']} samples"

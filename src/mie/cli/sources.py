@@ -73,9 +73,9 @@ def check(
 
     Example: mie sources check drive_vessel data/DRIVE
     """
-    from mie.building.check import check_source
     from mie.cli._show import print_json, progress_bar, table
     from mie.sources.catalog import find
+    from mie.sources.source import check_source
 
     with progress_bar("checking") as bar:
         report = check_source(find(name), root, limit=limit, progress=bar)

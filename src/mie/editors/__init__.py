@@ -5,9 +5,18 @@ A new editor is one class that inherits `Editor`, named in the entry-point group
 
 from __future__ import annotations
 
-from mie.editors.base import Edited, EditError, Editor, Request, SampleRef, Turn
-from mie.editors.registry import editor_class, editor_names, open_editor
-from mie.spec import Spec, mask_secrets, parse_spec
+from mie.core.spec import Spec, mask_secrets, parse_spec
+from mie.editors.base import (
+    Edited,
+    EditError,
+    Editor,
+    Request,
+    SampleRef,
+    Turn,
+    editor_class,
+    editor_names,
+    open_editor,
+)
 
 __all__ = [
     "EditError",

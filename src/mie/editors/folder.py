@@ -22,7 +22,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from mie.editors.base import Edited, EditError, Editor, Request, SampleRef, Turn
-from mie.editors.decode import read_output
+from mie.editors.outputs import read_output
 from mie.errors import ConfigError
 from mie.records import Pixels
 

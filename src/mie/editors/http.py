@@ -25,13 +25,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
+from mie.core.spec import mask_secrets
 from mie.editors.base import Edited, EditError, Editor, Turn
-from mie.editors.decode import decode_output
+from mie.editors.outputs import decode_output
 from mie.errors import ConfigError
 from mie.images.png import encode_png
 from mie.images.raster import raster_format
 from mie.records import Pixels
-from mie.spec import mask_secrets
 
 _FIRST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 30.0

@@ -30,9 +30,8 @@ from pydicom.uid import (
 )
 
 from mie.errors import ImageError
-from mie.images.ct_windows import FUNCTIONS, holds_air, through_ct_window
-from mie.images.intensity import apply_window, find_window, to_8bit
 from mie.images.limits import DEFAULT_LIMITS, Limits, check_bytes, check_pixels, decoding
+from mie.images.windows import FUNCTIONS, apply_window, find_window, holds_air, through_ct_window, to_8bit
 from mie.records import Picture, Step
 
 _GREY: Final = ("MONOCHROME1", "MONOCHROME2")

@@ -75,3 +75,11 @@ def dice(x: Mask, y: Mask) -> float:
     both = int(np.count_nonzero(x & y))
     total = int(np.count_nonzero(x)) + int(np.count_nonzero(y))
     return (2 * both + 1e-6) / (total + 1e-6)
+
+
+# Whether an RGB image is grey.
+
+
+def is_grey(image: Pixels) -> bool:
+    """`(H, W, 3)` with three equal channels, exactly."""
+    return bool((image[..., 0] == image[..., 1]).all() and (image[..., 0] == image[..., 2]).all())

@@ -27,8 +27,8 @@ from PIL import (
 )
 
 from mie.errors import ImageError
-from mie.images.intensity import to_8bit
 from mie.images.limits import DEFAULT_LIMITS, Limits, check_pixels, decoding, png_chunks
+from mie.images.windows import to_8bit
 from mie.records import Picture, Step
 
 _PLUGINS: Final[dict[str, Callable[[io.BytesIO], ImageFile.ImageFile]]] = {

@@ -1,4 +1,4 @@
-"""A judge at work on one run: opened with what the user said, asked by a protocol, and put on record."""
+"""Nothing leaves the machine unless somebody says that no patient can be identified."""
 
 from __future__ import annotations
 
@@ -13,15 +13,38 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mie.errors import ConfigError
-from mie.images.files import folder_lock
+from mie.core.files import folder_lock
+from mie.core.spec import parse_spec
+from mie.errors import ConfigError, MieError
 from mie.judges.clients import open_client
 from mie.judges.contracts import Answer, Client, Draft, JudgeOptions, Prompt, Usage
 from mie.judges.cost import FREE, Budget, find_price, guess_draft, read_prices, usage_of
 from mie.judges.executor import Executor
 from mie.judges.journal import Journal
-from mie.judges.privacy import check_may_leave
-from mie.spec import parse_spec
+
+
+def check_may_leave(client: Client, dataset: Mapping[str, Any], *, acknowledged: bool) -> None:
+    """`MieError` where images would go to another machine and nobody vouches for the dataset.
+
+    `dataset` is what `dataset.json` says: `deidentified` is true where each source's provider, or each of its
+    DICOM files, states that its images are de-identified; `deidentification` has the reasons.
+    """
+    if not client.remote or acknowledged or dataset.get("deidentified") is True:
+        return
+    reasons = dataset.get("deidentification") or {}  # absent where the dataset was imported
+    found = "; ".join(f"{source}: {reason}" for source, reason in reasons.items())
+    raise MieError(
+        "images would leave this machine, and the dataset is not marked as de-identified",
+        where=f"dataset {dataset.get('name', '')}, judge at {client.provider}",
+        expected="deidentified: true in dataset.json",
+        found=found or "no statement",
+        fix="look at the images and the provider's terms; then say so with --deidentified, or with "
+        "`deidentified: true` at the source in the recipe and a new build; "
+        "or ask a judge on this machine (local:FOLDER, or base_url=http://127.0.0.1:PORT/v1)",
+    )
+
+
+# A judge at work on one run: opened with what the user said, asked by a protocol, and put on record.
 
 T = TypeVar("T")
 

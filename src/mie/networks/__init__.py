@@ -1,1 +1,0 @@
-"""What our trained networks share: weights as files, and the files that ship."""

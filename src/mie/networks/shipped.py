@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from mie.core.files import digest
 from mie.errors import ConfigError, MieError
-from mie.images.files import digest
 
 FOLDER: Final = Path(__file__).parents[1] / "weights"
 COMPACT: Final = "compact.safetensors"

@@ -20,8 +20,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from mie.core.files import atomic_path
 from mie.errors import ConfigError, MieError
-from mie.images.files import atomic_path
 
 _SCALE: Final = ".scale"
 _LEVELS: Final = 127

@@ -13,12 +13,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
-from mie.analysis.quality import COLUMNS, KEY_FILE, Key, read_key
+from mie.core.files import atomic_path, atomic_write
+from mie.datasets.dataset import Dataset
 from mie.errors import MieError
-from mie.images.files import atomic_path, atomic_write
 from mie.report.gallery import rows_by_id
 from mie.report.markup import Markup, tag
-from mie.store.dataset import Dataset
+from mie.scoring.statistics.quality import COLUMNS, KEY_FILE, Key, read_key
 
 _FILES: Final = ("index.html", "answers.csv", KEY_FILE)
 

@@ -16,15 +16,15 @@ import numpy as np
 import pyarrow.parquet as pq
 from PIL import Image
 
+from mie.core.files import inside
+from mie.datasets.dataset import Dataset
+from mie.datasets.exports.target import stem
+from mie.datasets.schema import sample_from_row
 from mie.errors import MieError
 from mie.images.read import read_picture
 from mie.images.resize import fitted_size, resize_image
 from mie.records import Pixels, Sample
 from mie.report.scored import ScoredRun
-from mie.store.dataset import Dataset
-from mie.store.exports.target import stem
-from mie.store.paths import inside
-from mie.store.schema import sample_from_row
 
 EACH: Final = 6
 _SIDE: Final = 360  # pixels of the longer side: what a card shows at 1400 pixels, and on a phone

@@ -8,19 +8,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from mie.analysis import compare_runs
-from mie.protocols.published import MIEDB
-from mie.protocols.tables import Table, published, tables_of
-from mie.report.charts import Chart
-from mie.report.comparisons import comparisons_table
-from mie.report.judged import TITLES, Judged
-from mie.report.judged_boards import Board, boards
-from mie.report.leaderboard import Row, means_table
+from mie.report.charts import Chart, radars_for_page, turn_chart
+from mie.report.judged import TITLES, Board, Judged, boards
+from mie.report.leaderboard import Row, comparisons_table, means_table
 from mie.report.markup import Markup, join, tag
-from mie.report.radar import radars_for_page
 from mie.report.scored import Cell, cell_of
 from mie.report.sections import charts_grid, count_cell, section, words_table
-from mie.report.turn_chart import turn_chart
+from mie.scoring.benchmarks import Table, published, tables_of
+from mie.scoring.benchmarks.miedb.published import MIEDB
+from mie.scoring.statistics import compare_runs
 
 # Section id -> its title in the page's navigation.
 HEADINGS: Final = {f"protocol-{protocol}": title for protocol, title in TITLES.items()}

@@ -8,25 +8,22 @@ from importlib import resources
 from pathlib import Path
 from typing import Final
 
-from mie.analysis.human import Rating
+from mie.core.files import atomic_write
 from mie.errors import ConfigError, MieError
-from mie.images.files import atomic_write
 from mie.report import sections
 from mie.report.cards import gallery
 from mie.report.charts import Chart, distribution_chart, leaderboard_chart, means_chart
-from mie.report.comparisons import comparisons
 from mie.report.gallery import choose, write_pictures
 from mie.report.judged import Judged, read_judged
-from mie.report.judged_files import write_judged_table
 from mie.report.judged_section import HEADINGS, judge_words, judged_section
-from mie.report.leaderboard import ranked
+from mie.report.leaderboard import comparisons, ranked
 from mie.report.markup import Markup, join, tag
 from mie.report.measures import MAIN, in_order, measure
 from mie.report.people import read_people
-from mie.report.people_files import write_people_tables
 from mie.report.people_section import people_charts, people_section
 from mie.report.scored import PROTOCOL, ScoredRun, read_runs
-from mie.report.tables import write_tables
+from mie.report.tables import write_judged_table, write_people_tables, write_tables
+from mie.scoring.statistics.people import Rating
 
 Progress = Callable[[int, int], None]
 VARIANTS: Final = ("paper", "as_released")
@@ -53,8 +50,9 @@ def write_report(
     """Write the report of one or more scored runs to the folder `out`; returns its `index.html`.
 
     Runs on different datasets, or scored by different judges, are refused unless `force`; the page then says
-    so and does not compare them. `ratings` are what people said (`mie.analysis.human.read_ratings`, or of a
-    review `mie.review.export.ratings_of`): they get a section and tables of their own.
+    so and does not compare them. `ratings` are what people said
+    (`mie.scoring.statistics.people.read_ratings`, or of a review `mie.review.export.ratings_of`):
+    they get a section and tables of their own.
     """
     if variant not in VARIANTS:
         raise ConfigError("no such variant", expected=" or ".join(VARIANTS), found=variant)

@@ -7,11 +7,10 @@ from pathlib import Path
 
 from mie.report.charts import Chart, leaderboard_chart
 from mie.report.markup import Markup, join, tag
-from mie.report.people import People
-from mie.report.people_files import FILES
-from mie.report.people_tables import SHARE, STRENGTH, Figure, Table, tables
+from mie.report.people import SHARE, STRENGTH, Figure, People, Table, tables
 from mie.report.scored import Cell, ScoredRun
 from mie.report.sections import charts_grid, section
+from mie.report.tables import FILES
 
 
 def people_charts(people: People, runs: Sequence[ScoredRun], folder: Path) -> list[Chart]:

@@ -16,8 +16,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from mie.datasets.dataset import Dataset
 from mie.errors import MieError
-from mie.store.dataset import Dataset
 
 PROTOCOL: Final = "miedb"
 _NOTHING: Final[dict[str, Any]] = {"groups": [{"group": {}, "metrics": {}}]}

@@ -7,8 +7,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from mie.report.charts import Chart
-from mie.report.comparisons import comparisons_table
-from mie.report.leaderboard import Row, columns, means_table, passes, published_table, run_name
+from mie.report.leaderboard import (
+    Row,
+    columns,
+    comparisons_table,
+    means_table,
+    passes,
+    published_table,
+    run_name,
+)
 from mie.report.markup import Markup, join, tag
 from mie.report.measures import MAIN, Measure, measure
 from mie.report.scored import Cell, ScoredRun

@@ -17,8 +17,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
-from mie.images.files import atomic_path
-from mie.store.stats import ORIGINAL, Stats
+from mie.core.files import atomic_path
+from mie.datasets.stats import ORIGINAL, Stats
 from mie.vocabulary import COLOURS, MODALITIES, SPLITS
 
 # Paul Tol's "muted" scheme, safe for colour-blind readers; its pale grey darkened to show on white.

@@ -8,16 +8,19 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+import threading
 import time
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 from sqlalchemy import Connection, func, insert, select, update
+from starlette.concurrency import run_in_threadpool
 
-from mie.review.refusals import Refused
-from mie.review.tables import audit, invites, sessions, users
+from mie.review.database import Database, audit, invites, sessions, users
+from mie.review.errors import Refused
 
 Role: TypeAlias = Literal["rater", "adjudicator", "admin"]
 ROLES: Final = ("rater", "adjudicator", "admin")  # each may do what the ones before it may
@@ -176,3 +179,74 @@ def has_accounts(connection: Connection) -> bool:
         invites.c.used.is_(None), invites.c.expires > time.time(), invites.c.name.is_distinct_from(LOCAL)
     )
     return connection.scalar(people.limit(1)) is not None or connection.scalar(links.limit(1)) is not None
+
+
+# Sessions that were looked up a moment ago: a request need not ask the database who it is from.
+
+_FRESH: Final = 10.0  # seconds; other processes that close an account are heard of by then
+_MOST: Final = 10_000
+
+
+class Sessions:
+    """Used on the event loop alone, except for `forget`, which replaces everything at once."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._known: dict[str, tuple[float, Session]] = {}
+
+    async def of(self, cookie: str) -> Session | None:
+        digest, known, now = hashed(cookie), self._known, time.monotonic()
+        if digest in known and known[digest][0] > now:
+            return known[digest][1]
+        session = await run_in_threadpool(self._look_up, cookie)
+        if session is not None:
+            if len(known) >= _MOST:
+                known.clear()
+            # Into the dictionary from before the look-up: what `forget` threw away stays away.
+            known[digest] = now + _FRESH, session
+        return session
+
+    def _look_up(self, cookie: str) -> Session | None:
+        with self._database.read() as connection:
+            return session_of(connection, cookie)
+
+    def forget(self) -> None:
+        """After a session ended or somebody's rights changed."""
+        self._known = {}
+
+
+# Failed logins are counted, and too many of them cost time.
+
+# Fewer for a name than for an address: behind a proxy everybody has the same one.
+FAILURES: Final = {"name": 10, "address": 50}
+WINDOW: Final = 300.0  # seconds
+_REMEMBERED: Final = 10_000  # names and addresses; a flood of new ones pushes out the oldest
+
+
+class Limiter:
+    """Counts failures by "name Ada" and "address 10.0.0.7", in memory: a restart forgives."""
+
+    def __init__(self) -> None:
+        self._failures: OrderedDict[str, list[float]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def check(self, *keys: str) -> None:
+        now = time.monotonic()
+        with self._lock:
+            for key in keys:
+                recent = [at for at in self._failures.get(key, ()) if now - at < WINDOW]
+                most = FAILURES[key.split()[0]]
+                if len(recent) >= most:
+                    wait = str(int(WINDOW - (now - recent[-most])) + 1)
+                    raise Refused(
+                        429, "slow_down", f"too many attempts; wait {wait} s", {"Retry-After": wait}
+                    )
+
+    def fail(self, *keys: str) -> None:
+        now = time.monotonic()
+        with self._lock:
+            for key in keys:
+                recent = [at for at in self._failures.pop(key, ()) if now - at < WINDOW]
+                self._failures[key] = [*recent, now][-max(FAILURES.values()) :]
+            while len(self._failures) > _REMEMBERED:
+                self._failures.popitem(last=False)

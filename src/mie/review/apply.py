@@ -17,21 +17,20 @@ from typing import Any, TypeAlias
 import numpy as np
 from sqlalchemy import Connection, select
 
+from mie.core.hashing import stable_hash
+from mie.datasets.dataset import Dataset
+from mie.datasets.schema import canonical
+from mie.datasets.shards import read_rejected
+from mie.datasets.write import write_dataset
 from mie.errors import MieError
-from mie.gates.proof import proof_gate
 from mie.images.hashes import checksum
 from mie.images.overlay import paint
 from mie.images.png import decode_png
-from mie.recipes.seeds import stable_hash
+from mie.perspectives.perception.samples import proof_gate
 from mie.records import Pixels, Refusal, Sample
-from mie.review.database import Database
+from mie.review.database import Database, events, meta
 from mie.review.masks import kept_png, majority, said
 from mie.review.proposals import proposals
-from mie.review.tables import events, meta
-from mie.store.dataset import Dataset
-from mie.store.schema import canonical
-from mie.store.shards import read_rejected
-from mie.store.write import write_dataset
 from mie.vocabulary import OPACITY
 
 Payloads: TypeAlias = Sequence[Mapping[str, Any]]  # answers to one item

@@ -17,11 +17,10 @@ from typing import Any, Final
 
 from sqlalchemy import select
 
-from mie.analysis.human import Rating
 from mie.errors import MieError
-from mie.review.agreement import mean_ranks
-from mie.review.database import Database, iso
-from mie.review.tables import answers, consensus, items, runs, tasks, users
+from mie.review.database import Database, answers, consensus, iso, items, runs, tasks, users
+from mie.review.figures import mean_ranks
+from mie.scoring.statistics.people import Rating
 
 REFERENCE: Final = "reference"
 CONSENSUS: Final = "consensus"  # stands where a rater's pseudonym does

@@ -11,11 +11,11 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
+from mie.core.files import atomic_write
+from mie.datasets.exports.target import stem
 from mie.errors import MieError
-from mie.images.files import atomic_write
-from mie.review.desk import Desk
-from mie.review.tables import answers, consensus, items, masks, tasks
-from mie.store.exports.target import stem
+from mie.review.database import answers, consensus, items, masks, tasks
+from mie.review.work import Desk
 
 
 @dataclass(frozen=True, slots=True)

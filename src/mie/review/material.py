@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import pyarrow.parquet as pq
 
+from mie.core.files import inside
+from mie.datasets.dataset import Dataset
+from mie.datasets.schema import canonical
+from mie.editors.runs import Run, output_name
 from mie.errors import ConfigError, MieError
-from mie.store.dataset import Dataset
-from mie.store.paths import inside
-from mie.store.runs import Run, output_name
-from mie.store.schema import canonical
 
 Place: TypeAlias = tuple[str, int, int]  # shard, row group, row
 
@@ -101,3 +102,46 @@ class Material:
         info = self.runs[run].info
         known = {"dataset": info["dataset"]["digest"], "editor": info["editor"]["spec"]}
         return hashlib.sha256(canonical([run, known, info["config"]]).encode()).hexdigest()
+
+
+# The samples of a dataset that a kind of work can be about.
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    sample_id: str
+    sha256: str
+    strata: str
+    places: tuple[Place, ...]
+    turns: tuple[str, ...]  # sample ids; itself where there is one turn
+    painted: bool = True  # a perception sample
+    several: bool = False  # classes in its mask
+
+
+def candidates(
+    material: Material, kind: str, stratify: Sequence[str], regions: Container[str] | None
+) -> Iterable[Candidate]:
+    texts: dict[str, str] = {}  # one string per stratum, not one per sample
+    dialogues: dict[tuple[str, str], list[tuple[int, Candidate]]] = defaultdict(list)
+    for entry in material.entries():
+        row = entry.fields
+        strata = canonical({name: row[name] for name in stratify})
+        strata = texts.setdefault(strata, strata)
+        painted, several = row["perspective"] == "perception", "," in (row["colour"] or "")
+        one = Candidate(
+            row["id"], row["sha256"], strata, (entry.place,), (row["id"],), painted=painted, several=several
+        )
+        if kind == "questions":
+            if row["group"] is not None and row["turn"] is not None:
+                dialogues[row["source"], row["group"]].append((row["turn"], one))
+        elif kind != "mask" or painted or (regions is not None and one.sample_id in regions):
+            yield one
+    for turns in dialogues.values():
+        if len(turns) > 1:
+            ordered = [one for _, one in sorted(turns, key=lambda t: t[0])]
+            yield replace(
+                ordered[0],
+                sha256="\n".join(one.sha256 for one in ordered),
+                places=tuple(one.places[0] for one in ordered),
+                turns=tuple(one.sample_id for one in ordered),
+            )

@@ -21,11 +21,10 @@ from mie.images.limits import Limits, check_pixels
 from mie.images.png import decode_png, encode_png, png_size
 from mie.images.resize import resize_image, resize_labels
 from mie.records import Pixels
-from mie.review.database import Database
+from mie.review.database import Database, masks, runs
+from mie.review.errors import Refused
 from mie.review.material import Material
 from mie.review.proposals import proposals
-from mie.review.refusals import Refused
-from mie.review.tables import masks, runs
 
 SIDES: Final = (256, 512, 1024, 2048)
 _COLUMNS: Final = {"input": "input", "reference": "target_image", "mask": "mask"}

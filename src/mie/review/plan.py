@@ -11,17 +11,14 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, func, insert, select
 
-from mie.analysis.sampling import draw
+from mie.core.hashing import generator, stable_hash
 from mie.errors import ConfigError, MieError
-from mie.recipes.seeds import generator, stable_hash
-from mie.review.candidates import Candidate, candidates
-from mie.review.database import Database
+from mie.review.assignments import Settings, raters_of
+from mie.review.database import Database, items, meta, runs, tasks
 from mie.review.kinds import KINDS
-from mie.review.material import Material
-from mie.review.regions import Regions, beside, keep
-from mie.review.sampling import raters_of
-from mie.review.settings import Settings
-from mie.review.tables import items, meta, runs, tasks
+from mie.review.material import Candidate, Material, candidates
+from mie.review.proposals import Regions, beside, keep
+from mie.scoring.statistics.quality import draw
 from mie.vocabulary import nearest_name
 
 ANCHORS: Final = 1  # earlier runs beside a new one: with two, people would compare these again

@@ -5,17 +5,26 @@ Masks are `(H, W) uint8`; class k of n has the value round(255 k / n), 0 is back
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import cv2
 import numpy as np
+from sqlalchemy import Connection, insert, select
 
-from mie.errors import ImageError
+from mie.core.files import inside
+from mie.datasets.exports.target import stem
+from mie.errors import ImageError, MieError
 from mie.images.limits import Limits, check_bytes
+from mie.images.png import encode_png, png_size
 from mie.images.raster import raster_format, read_raster_labels
 from mie.records import Pixels
-from mie.review.regions import NAMES
+from mie.review.database import items, masks
+from mie.review.material import Candidate, Material
 
 MOST: Final = 3
 _UPLOAD: Final = Limits(max_pixels=64_000_000, max_bytes=8 * 2**20)
@@ -116,3 +125,87 @@ def read_upload(data: bytes, size: tuple[int, int], classes: Mapping[int, str]) 
             fix="reject the sample if it is not there",
         )
     return np.ascontiguousarray(values.astype(np.uint8))
+
+
+# Regions that models propose, from the folder that `mie propose` writes: what the mask work shows.
+#
+# `proposals.jsonl` names the regions of each sample, `<id>_<n>.png` holds them (255 inside). They are
+# copied
+# into the review's database when its items are made: the folder is not needed after that.
+
+NAMES: Final = ("region-1", "region-2", "region-3")
+
+
+class Regions:
+    """The proposals of a folder, by sample."""
+
+    def __init__(self, folder: Path) -> None:
+        path = folder / "proposals.jsonl"
+        try:
+            data = path.read_bytes()
+        except OSError:
+            fix = "make them with `mie propose DATASET -o FOLDER`"
+            raise MieError("no region proposals here", where=path, fix=fix) from None
+        data = data[: data.rfind(b"\n") + 1]  # not a line that is being written
+        self.folder = folder
+        self.digest = hashlib.sha256(data).hexdigest()
+        self._listed: dict[str, int] = {}
+        for number, line in enumerate(data.splitlines(), start=1):
+            try:
+                body: Any = json.loads(line)
+                self._listed[str(body["id"])] = len([n for n in body["regions"] if n != "source"])
+            except (ValueError, KeyError, TypeError):
+                where = f"{path}:{number}"
+                raise MieError("not a line about regions", where=where, found=line[:60]) from None
+
+    def __contains__(self, sample_id: object) -> bool:
+        return self._listed.get(str(sample_id), 0) > 0
+
+    def of(self, sample_id: str, size: tuple[int, int]) -> dict[str, bytes]:
+        """Name -> PNG, `size` (height, width), 255 inside; empty regions and doubles are left out."""
+        found: dict[str, bytes] = {}
+        for number in range(self._listed.get(sample_id, 0)):
+            path = inside(self.folder, self.folder, f"{stem(sample_id)}_{number}.png")
+            values = read_raster_labels(path.read_bytes(), where=path)
+            if values.shape != size:
+                expected = f"{size[1]}x{size[0]}"
+                raise ImageError("a region of another size than its image", where=path, expected=expected)
+            png = encode_png(np.where(values > 0, np.uint8(255), np.uint8(0)))
+            if values.any() and png not in found.values():
+                found[NAMES[len(found)]] = png
+        return found
+
+
+def beside(
+    material: Material, chosen: Sequence[Candidate], regions: Regions | None
+) -> Iterable[tuple[Candidate, list[tuple[Any, str, str]]]]:
+    """Each sample and, for masks, the regions [(name, sample, sha256), ...] that models proposed.
+
+    A region has one class: samples with several keep the proposals made from their own mask.
+    """
+    for one in chosen:
+        found: list[tuple[Any, str, str]] = []
+        if regions is not None and not one.several:
+            made = _regions_of(material, one.sample_id, one.places[0], regions)
+            found = [(name, one.sample_id, hashlib.sha256(png).hexdigest()) for name, png in made.items()]
+        if found or one.painted or regions is None:
+            yield one, found
+
+
+def _regions_of(
+    material: Material, sample_id: str, place: Sequence[Any], regions: Regions
+) -> dict[str, bytes]:
+    return regions.of(sample_id, png_size(material.row(place, ["input"])["input"]["bytes"]))
+
+
+def keep(connection: Connection, material: Material, task_id: int, regions: Regions) -> None:
+    """Copy the regions of the items into the database, beside the masks that people repair."""
+    of_task = select(items.c.id, items.c.sample_id, items.c.places, items.c.outputs)
+    for row in connection.execute(of_task.where(items.c.task_id == task_id)).all():
+        if row.outputs:
+            made = _regions_of(material, row.sample_id, row.places[0], regions)
+            bodies = [
+                {"sha256": sha256, "item_id": row.id, "png": made[name], "at": time.time()}
+                for name, _, sha256 in row.outputs
+            ]
+            connection.execute(insert(masks), bodies)

@@ -6,16 +6,20 @@ of a catalogue entry.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from importlib import resources
-from typing import Annotated, Any, Literal
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Final, Literal
 
+import pydicom
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydicom.errors import InvalidDicomError
 
 from mie.errors import ConfigError
-from mie.records import Pairing, Target
+from mie.records import Pairing, Target, Unit
 from mie.sources import patterns
 from mie.vocabulary import LICENSE_USES, MODALITIES, SPLITS, TARGET_KINDS, nearest_name
 
@@ -325,3 +329,55 @@ __all__ = [
     "find",
     "override",
 ]
+
+
+# Whether somebody states that no patient can be identified in a data set, and who.
+
+_TAGS: Final = ["PatientIdentityRemoved", "BurnedInAnnotation"]
+
+
+def deidentification(entry: Entry, root: Path, units: Iterable[Unit]) -> tuple[bool, str]:
+    """(stated, in which words). Of pixels nothing is known: text in an image is not looked for.
+
+    The words name no file, since `dataset.json` is there to be shared.
+    """
+    if entry.deidentified:
+        return True, "the entry states it"
+    if not isinstance(entry.layout, DicomLayout):
+        return False, "not stated"
+    files = [file for unit in units for role in ("image", "pair") for file in unit.files.get(role, ())]
+    for file in files:
+        try:
+            header = pydicom.dcmread(root / file, stop_before_pixels=True, specific_tags=_TAGS)
+        except (OSError, InvalidDicomError):
+            return False, "not every file can be read"
+        if header.get("PatientIdentityRemoved") != "YES":
+            return False, "not every file says PatientIdentityRemoved"
+        if header.get("BurnedInAnnotation") == "YES":
+            return False, "a file says BurnedInAnnotation"
+    return bool(files), "every file says PatientIdentityRemoved"
+
+
+# Whose image a file is, and on which side its data set puts it: read from the path.
+
+
+def patient_of(entry: Entry, name: str, places: Mapping[str, str]) -> str | None:
+    """`cohort/patient`, so that one patient in two data sets of a cohort has one name; None where unknown."""
+    patient = places.get("patient")
+    if patient is None and entry.patient is not None:
+        # "case_01.nii.gz" has the stem "case_01", not "case_01.nii".
+        stem = PurePosixPath(re.sub(r"\.gz$", "", name, flags=re.IGNORECASE)).stem
+        match = re.search(entry.patient, stem)
+        patient = match[1] if match else None
+    return None if patient is None else f"{entry.patient_cohort}/{patient}"
+
+
+def split_of(entry: Entry, places: Mapping[str, str]) -> tuple[str | None, str | None]:
+    """(split, reason why there is none). The data set's own split is written in the path or fixed for all."""
+    written = places.get("split")
+    if written is None:
+        return entry.split, None
+    split = entry.splits.get(written, written)
+    if split in SPLITS:
+        return split, None
+    return None, f"unknown split {written!r}; map it to train, val or test under `splits`"

@@ -9,9 +9,8 @@ from mie.errors import MieError
 from mie.images.read import read_labels, read_picture
 from mie.records import Case, Mask, Refusal, Unit
 from mie.sources import patterns
-from mie.sources.catalog import Entry, FolderLayout, PairedLayout, TargetEntry
+from mie.sources.catalog import Entry, FolderLayout, PairedLayout, TargetEntry, patient_of, split_of
 from mie.sources.markings import masks_of, uses_colours
-from mie.sources.subjects import patient_of, split_of
 
 _IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".tif", ".tiff", ".webp", ".bmp", ".gif", ".dcm"}
 

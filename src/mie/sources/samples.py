@@ -16,9 +16,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
+from mie.core.files import cache_folder, digest
 from mie.errors import MieError
-from mie.images.files import cache_folder
-from mie.sources.fetch import Progress, digest, extract, fetch_distribution
+from mie.sources.fetch import Progress, extract, fetch_distribution
 
 _FILES: Final = "files.json"  # in each set's folder: where it is from and every file's SHA-256
 

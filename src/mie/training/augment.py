@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import Tensor
 
 _TURNED: Final = ("microscopy", "dermoscopy", "endoscopy")  # pictures without an upright

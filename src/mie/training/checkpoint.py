@@ -1,17 +1,8 @@
-"""Checkpoints: whole or absent, proved by SHA-256, never pickle.
-
-```text
-checkpoints/step-000500/
-  model.safetensors  ema.safetensors  optimizer.safetensors
-  state.json          the digest of each file, and what the loop has to remember
-```
-
-A checkpoint is written under another name, synced and renamed. Whatever goes wrong before, the last good one
-stays.
-"""
+"""The moving average of the weights: what is validated, shown and shipped."""
 
 from __future__ import annotations
 
+import copy
 import errno
 import hashlib
 import json
@@ -23,11 +14,43 @@ from pathlib import Path
 from typing import Any, Final
 
 import safetensors.torch
+import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from mie.core.files import atomic_write, sync_folder
 from mie.errors import MieError
-from mie.images.files import atomic_write, sync_folder
+
+
+class Ema:
+    """A copy of `model` on its device whose weights follow; buffers are copied, not averaged."""
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.module = copy.deepcopy(model).eval().requires_grad_(False)
+        self.decay = decay
+        self._pairs = list(zip(self.module.parameters(), model.parameters(), strict=True))
+        self._buffers = list(zip(self.module.buffers(), model.buffers(), strict=True))
+
+    @torch.no_grad()
+    def update(self, done: int) -> None:
+        """Follow the model after its `done`th step. The first steps count less: they soon are far off."""
+        weight = 1 - min(self.decay, (1 + done) / (10 + done))
+        torch._foreach_lerp_([mean for mean, _ in self._pairs], [now for _, now in self._pairs], weight)
+        for mine, its in self._buffers:
+            mine.copy_(its)
+
+
+# Checkpoints: whole or absent, proved by SHA-256, never pickle.
+#
+# ```text
+# checkpoints/step-000500/
+#   model.safetensors  ema.safetensors  optimizer.safetensors
+#   state.json          the digest of each file, and what the loop has to remember
+# ```
+#
+# A checkpoint is written under another name, synced and renamed. Whatever goes wrong before, the last good
+# one
+# stays.
 
 FILES: Final = ("model", "ema", "optimizer")
 _NAME: Final = re.compile(r"step-(\d{6,})")

@@ -9,29 +9,26 @@ from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from mie.editors.compact.known import representatives
-from mie.editors.compact.mender import Widths
-from mie.editors.compact.network import TEXT_WIDTH, CompactNet, NetConfig
-from mie.editors.compact.text import TOKENS, EmbeddingCache, TextEncoder
-from mie.editors.compact.weights import load_weights, save_weights
+from mie.core.files import digest
+from mie.editors.compact.inference import representatives
 from mie.errors import ConfigError
-from mie.images.files import digest
+from mie.networks.compact import TEXT_WIDTH, CompactNet, NetConfig, load_weights, save_weights
+from mie.networks.compact_layers import Widths
+from mie.networks.text import TOKENS, EmbeddingCache, TextEncoder
 from mie.networks.trunk import BACKBONES, Trunk
 from mie.networks.weights import fit
 from mie.records import Pixels
 from mie.training.augment import STRENGTHS
 from mie.training.compact_data import SIDE, Choices, CompactData, Views
-from mie.training.compact_validation import Validation
+from mie.training.compact_validation import Validation, hole_cases
 from mie.training.config import Strict, TrainConfig, parse_section
-from mie.training.hole_cases import hole_cases
 from mie.training.losses import Texture, change_loss, overlay_loss, restoration_loss
-from mie.training.pack import TRAIN, VALIDATION, Pack
-from mie.training.pack_files import read_pack
-from mie.training.seeds import step_seed
+from mie.training.optimize import step_seed
+from mie.training.pack import TRAIN, VALIDATION, Pack, read_pack
 from mie.training.simulate import add_pairs, fresh_pairs, wide_jobs
 from mie.training.trainee import Trainee
 from mie.vocabulary import nearest_name

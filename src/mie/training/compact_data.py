@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -26,17 +26,18 @@ from mie.training.augment import (
     moved,
     recoloured,
 )
-from mie.training.fresh_holes import FreshHoles, healthy_pictures, hole_ask
-from mie.training.mixture import Groups, counts
 from mie.training.modification_data import (
     Changed,
+    FreshHoles,
     Modifications,
     change_views,
+    healthy_pictures,
+    hole_ask,
     names_a_place,
 )
 from mie.training.pack import Pack, Row, as_rgb
-from mie.training.pools import Pool, letterbox, letterbox_mask, sent
-from mie.training.prompts import MOST_CLASSES, NOTHING, Prompts
+from mie.training.pools import Groups, Pool, counts, letterbox, letterbox_mask, sent
+from mie.training.wordings import MOST_CLASSES, NOTHING, Prompts
 from mie.vocabulary import PERSPECTIVES
 
 SIDE: Final = 256

@@ -7,27 +7,30 @@ input itself, or, where that is a white hole, against the hole filled with the m
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Final, cast
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, cast
 
 import cv2
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from mie.editors.base import Request
-from mie.editors.compact.editing import edit_all
+from mie.editors.compact.editor import edit_all
 from mie.editors.compact.inference import Inference
-from mie.editors.compact.network import CompactNet
-from mie.editors.compact.text import EmbeddingCache
 from mie.images.overlay import paint
-from mie.metrics import MetricError, background_psnr
-from mie.protocols.miedb_sample import PSNR_CAP, Reference, score_output
+from mie.networks.compact import CompactNet
+from mie.networks.text import EmbeddingCache
 from mie.records import Mask, Pixels
+from mie.scoring.benchmarks.miedb.score import PSNR_CAP, Reference, score_output
+from mie.scoring.metrics import MetricError, background_psnr
+from mie.scoring.statistics.bootstrap import bootstrap_macro, bootstrap_mean
+from mie.training.compact_data import Choices, CompactData
 from mie.training.modification_data import mean_filled
-from mie.training.pack import Pack, Row, Wording, as_rgb
+from mie.training.pack import VALIDATION, Pack, Row, Wording, as_rgb
 
 _BATCH: Final = 32
 _SHOWN: Final = 24
@@ -206,3 +209,129 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 def _cell(image: Pixels) -> Pixels:
     return np.asarray(cv2.resize(image, (_CELL, _CELL), interpolation=cv2.INTER_AREA), np.uint8)
+
+
+# Holes in healthy tissue of held-out patients, to validate filling where the packs have no modifications.
+
+
+def hole_cases(packs: Sequence[Pack], count: int, seed: int) -> list[Case]:
+    """`count` views of validation pictures with a hole made as in training; none where there is no lesion."""
+    data = CompactData(packs, VALIDATION, torch.device("cpu"), Choices(holes=1.0))
+    if data.fresh is None:
+        return []
+    chosen = data.choose(np.random.default_rng(seed), count, {"modification": 1.0}, 0.0)
+    views = data.views(chosen, seed)
+    rows = {row.source: row for pack in packs for row in pack.rows}
+    cases = []
+    for at, item in enumerate(chosen["changed"]):
+        row = rows[data.fresh.shown[item.place].source]
+        row = replace(row, id=f"hole-{at}", perspective="modification", task=HOLE, key=None)
+        text = data.prompts.texts[item.prompt]
+        area = views.area[at, 0].bool().numpy()
+        cases.append(
+            Case(row, Wording(text, text), True, _pixels(views.image[at]), _pixels(views.goal[at]), area)
+        )
+    return cases
+
+
+def _pixels(image: Tensor) -> Pixels:
+    return (255 * image).round().byte().permute(1, 2, 0).contiguous().numpy()
+
+
+# A finished compact editor on an evaluation pack: every row by validation's metrics, with intervals.
+#
+# Each row is put to the editor twice where it can be: in a wording that was trained on, and in one that
+# never
+# was.
+
+Edit = Callable[[Sequence[Request]], list[Pixels]]
+
+_SCORERS: Final = 8
+_FACTS: Final = ("id", "perspective", "task", "target", "key", "source", "modality")
+
+
+def compact_edit(weights: Path, *, device: str = "auto", flip: bool = False) -> Edit:
+    """The editor of a weights file, for `evaluate`."""
+    inference = Inference.load(weights, device)
+    return lambda requests: [edited.image for edited in edit_all(inference, requests, flip=flip)]
+
+
+def evaluate(
+    rows: Sequence[tuple[Pack, Row]],
+    edit: Edit,
+    *,
+    unseen: bool = True,
+    seed: int = 0,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> list[dict[str, Any]]:
+    """One record for each row and wording: its facts, and `scores` (`score_case`).
+
+    Not `unseen`: only wordings that were trained on.
+    """
+    rng = np.random.default_rng(seed)
+    cases = []
+    for pack, row in rows:
+        cases.append(make_case(pack, row, seen=True, rng=rng))
+        if unseen and pack.asks[row.ask].held_out:
+            cases.append(make_case(pack, row, seen=False, rng=rng))
+    waiting: list[Future[dict[str, float]]] = []
+    with ThreadPoolExecutor(_SCORERS) as pool:
+        for start in range(0, len(cases), _BATCH):
+            some = cases[start : start + _BATCH]
+            made = edit([Request(case.image, case.wording.prompt) for case in some])
+            # Scored beside the network's work on the next ones.
+            waiting += [pool.submit(score_case, *one) for one in zip(some, made, strict=True)]
+            progress(start + len(some), len(cases))
+        scores = [job.result() for job in waiting]
+    return [
+        {
+            **{name: getattr(case.row, name) for name in _FACTS},
+            "patient": case.row.patient_id or f"{case.row.source}//{case.row.id}",
+            "seen": case.seen,
+            "scores": score,
+        }
+        for case, score in zip(cases, scores, strict=True)
+    ]
+
+
+def summary(
+    records: Sequence[Mapping[str, Any]], metric: str, *, by: Callable[[Mapping[str, Any]], Any]
+) -> dict[str, Any]:
+    """Mean, 95% interval (whole patients drawn), rows and patients of `metric`, for each group by `by`.
+
+    `macro` is the mean over the groups. A row without the metric is counted in `unscored`, never as a number.
+    """
+    scored = [record for record in records if metric in record["scores"]]
+    groups: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for record in scored:
+        groups[str(by(record))].append(record)
+    found = {name: _mean_of(some, metric) for name, some in sorted(groups.items())}
+    values = [record["scores"][metric] for record in scored]
+    macro: dict[str, Any] = {"mean": None, "low": None, "high": None}
+    if groups:
+        names, patients = [str(by(r)) for r in scored], [r["patient"] for r in scored]
+        low, high = bootstrap_macro(values, names, patients)
+        macro = {"mean": float(np.mean([g["mean"] for g in found.values()])), **_bounds(low, high)}
+    return {
+        "metric": metric,
+        "groups": found,
+        "macro": macro,
+        "rows": len(scored),
+        "unscored": len(records) - len(scored),
+    }
+
+
+def _mean_of(records: Sequence[Mapping[str, Any]], metric: str) -> dict[str, Any]:
+    values = [record["scores"][metric] for record in records]
+    patients = [record["patient"] for record in records]
+    bounds = _bounds(*bootstrap_mean(values, patients))
+    return {"mean": float(np.mean(values)), **bounds, "rows": len(values), "patients": len(set(patients))}
+
+
+def _bounds(low: float, high: float) -> dict[str, float | None]:
+    """One patient alone says nothing about the spread: no interval."""
+    return (
+        {"low": float(low), "high": float(high)}
+        if np.isfinite([low, high]).all()
+        else {"low": None, "high": None}
+    )

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
 
-from mie.errors import ConfigError
+from mie.core.yaml_files import expanded, read_mapping
+from mie.errors import ConfigError, MieError
 from mie.vocabulary import nearest_name
-from mie.yaml_files import expanded, read_mapping
 
 # What may differ when a run goes on: it changes what is written down, never the weights of a step.
 _FREE: Final = {"name", "checkpoint", "validate", "log_every"}
@@ -129,3 +130,65 @@ def _keys(model: type[BaseModel]) -> set[str]:
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             found |= _keys(field.annotation)
     return found
+
+
+# The datasets that a config names are proved before any GPU is touched.
+
+Show = Callable[[str], None]
+
+
+def dataset_folders(config: TrainConfig) -> dict[str, Path]:
+    """Every string below `data` that is the path of a dataset's folder, as the file has it."""
+    paths = {text: config.path(text) for text in sorted(set(_strings(config.data)))}
+    return {text: path for text, path in paths.items() if (path / "dataset.json").is_file()}
+
+
+def check_datasets(
+    config: TrainConfig, known: Mapping[str, Any], show: Show = lambda _: None
+) -> dict[str, Any]:
+    """Name, digest and count of each dataset; one that fails `mie verify` is refused.
+
+    `known` is an earlier result: a dataset whose files are the same since then is not decoded again.
+    """
+    facts = {}
+    for text, folder in dataset_folders(config).items():
+        from mie.datasets.dataset import Dataset
+
+        dataset = Dataset(folder)
+        files = [(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in dataset.shards()]
+        fact = {
+            "name": dataset.name,
+            "digest": dataset.digest,
+            "samples": len(dataset),
+            "files": hashlib.sha256(repr(files).encode()).hexdigest(),
+        }
+        if known.get(text) != fact:
+            show(f"verifying {folder}")
+            _verify(folder)
+        facts[text] = fact
+    return facts
+
+
+def _verify(folder: Path) -> None:
+    from mie.datasets.verify import verify
+
+    result = verify(folder)
+    if not result.ok:
+        first = result.problems[0]
+        raise MieError(
+            "the dataset fails `mie verify`",
+            where=folder,
+            found=f"{len(result.problems)} problems, the first: {first.check}, {first.where}: {first.reason}",
+            fix=f"run `mie verify {folder}` to see all of them, and build the dataset again",
+        )
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _strings(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _strings(item)

@@ -1,42 +1,266 @@
-"""A LoRA for FLUX.1 Fill as a trainee: it learns to draw the healthy tissue of one family of images.
+"""The part of FLUX that is trained: LoRA factors as a module of their own, apart from the frozen transformer.
 
-VAE and text encoders are frozen; the prompt is encoded once. What is optimised, averaged and kept in a
-checkpoint is the LoRA alone.
+The loop copies, averages and saves the module it is given. So the module holds the factors alone, some
+megabytes, and lends them to the one transformer in memory before each pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from mie.errors import ConfigError
+from mie.errors import ConfigError, MieError
 from mie.images.families import FAMILIES
-from mie.inpainters.flux_base import (
+from mie.perspectives.modification.inpainters.flux import (
     MULTIPLE,
     PROMPTS,
+    Words,
     base_digest,
     encode_prompt,
     fill_picture,
     find_base,
     load_pipeline,
     need_packages,
+    save_lora,
 )
-from mie.inpainters.flux_weights import save_lora
-from mie.records import Pixels
+from mie.perspectives.modification.inpainters.holes import LesionShapes, neighbourhood
+from mie.records import Mask, Pixels
 from mie.training.config import Strict, TrainConfig, parse_section
-from mie.training.flux_adapter import LoraFactors, add_lora_layers
-from mie.training.flux_data import HealthyTissue, Lesson
-from mie.training.flux_flow import Flow, draw_levels, flow_loss, pose
-from mie.training.pack import VALIDATION
-from mie.training.pack_files import read_pack
-from mie.training.seeds import step_seed
+from mie.training.inpainter import Healthy, healthy_images, lesion_shapes
+from mie.training.optimize import step_seed
+from mie.training.pack import TRAIN, VALIDATION, Pack, read_pack
+from mie.training.pools import Groups
 from mie.training.trainee import Trainee
+
+_NAME = "default"
+
+
+def add_lora_layers(transformer: Any, rank: int, alpha: int, targets: Sequence[str]) -> dict[str, Any]:
+    """Give the linear maps named in `targets` a LoRA, with peft; returns peft's config as JSON."""
+    from peft import LoraConfig
+
+    try:
+        transformer.add_adapter(LoraConfig(r=rank, lora_alpha=alpha, target_modules=list(targets)), _NAME)
+    except ValueError as error:
+        raise ConfigError(
+            "no LoRA can be added to these layers",
+            where="model.targets",
+            found=str(error).split("\n")[0][:200],
+        ) from None
+    return {
+        "peft_type": "LORA",
+        "r": rank,
+        "lora_alpha": alpha,
+        "target_modules": sorted(targets),
+        "bias": "none",
+    }
+
+
+class LoraFactors(nn.Module):
+    """`forward` is that of the transformer, with these factors in it.
+
+    A key of the state dict is the layer's name with `/` for the dots, then `/lora_A` or `/lora_B`.
+    """
+
+    def __init__(self, transformer: nn.Module, factors: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        # In a tuple, where nn.Module does not look for parts of itself.
+        self._lent_to = (transformer, dict(_places(transformer)))
+        self.factors = nn.ParameterDict(dict(factors))
+
+    @classmethod
+    def fresh(cls, transformer: nn.Module) -> LoraFactors:
+        """As peft begins: the first factor random, the second zero, so that nothing changes yet."""
+        factors = {}
+        for name, linear in _places(transformer):
+            value = torch.zeros(linear.weight.shape)
+            if name.endswith("lora_A"):
+                nn.init.kaiming_uniform_(value, a=math.sqrt(5))
+            factors[name] = value
+        return cls(transformer, factors)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LoraFactors:
+        """Factors of its own, the same transformer."""
+        return LoraFactors(self._lent_to[0], {name: p.detach().clone() for name, p in self.factors.items()})
+
+    def lend(self) -> None:
+        """From now on the transformer has these factors; also while a backward pass runs it once more."""
+        for name, linear in self._lent_to[1].items():
+            linear._parameters["weight"] = self.factors[name]
+
+    def forward(self, **inputs: Any) -> Tensor:
+        self.lend()
+        return self._lent_to[0](**inputs, return_dict=False)[0]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """By the names that diffusers knows: `transformer_blocks.0.attn.to_q.lora_A.weight`."""
+        return {f"{name.replace('/', '.')}.weight": p.detach() for name, p in self.factors.items()}
+
+
+def _places(transformer: nn.Module) -> list[tuple[str, nn.Linear]]:
+    """The maps that peft has put in, by key."""
+    from peft.tuners.lora import LoraLayer
+
+    return [
+        (f"{name.replace('.', '/')}/{which}", getattr(layer, which)[_NAME])
+        for name, layer in transformer.named_modules()
+        if isinstance(layer, LoraLayer)
+        for which in ("lora_A", "lora_B")
+    ]
+
+
+# Healthy tissue as FLUX is to see it: what the inpainter is shown around a hole, at one size.
+
+_TURNED: Final = ("dermoscopy", "endoscopy")  # pictures without an upright
+_AREA: Final = (0.003, 0.25)  # of the image: a smaller hole has nothing to learn from
+_TRIES: Final = 50
+
+
+class Lesson(NamedTuple):
+    """`image` `(S, S, 3)` uint8, whole, and the `hole` `(S, S)` bool to be filled."""
+
+    image: Pixels
+    hole: Mask
+
+
+class HealthyTissue:
+    """The packs' images of one family with holes of lesion shape beside their lesions."""
+
+    def __init__(self, packs: Sequence[Pack], family: str, size: int) -> None:
+        self._family, self._size = family, size
+        # Outlines of lesions that are trained on, also for validation: others stay unseen.
+        self.shapes: LesionShapes = lesion_shapes(packs, family, TRAIN)
+        self.images = {fold: healthy_images(packs, family, fold) for fold in (TRAIN, VALIDATION)}
+        if not self.images[TRAIN]:
+            raise ConfigError(f"no {family} images to train on", where="data.packs")
+        self._groups = {fold: Groups.of(_sources(some), 0.5) for fold, some in self.images.items() if some}
+
+    def draw(self, rng: np.random.Generator, fold: str = TRAIN) -> Lesson:
+        """An image, a hole in its healthy part, and what is seen around it; all random from `rng`."""
+        for _ in range(_TRIES):
+            healthy = self.images[fold][int(self._groups[fold].draw(rng, 1)[0])]
+            mask = self.shapes.sample(rng, *healthy.allowed.shape, allowed=healthy.allowed, area=_AREA)
+            if mask is not None:
+                return self._turned(self._seen(healthy.image, mask), rng)
+        raise MieError(
+            "no place for a hole was found",
+            where="data.packs",
+            found=f"{_TRIES} images in a row without enough healthy tissue",
+            fix="give images whose lesions leave more of them free",
+        )
+
+    def _seen(self, image: Pixels, mask: Mask) -> Lesson:
+        near = neighbourhood(mask, size=self._size, multiple=self._size)  # padded to one size for all
+        return Lesson(near.picture(image), near.hole(mask))
+
+    def _turned(self, lesson: Lesson, rng: np.random.Generator) -> Lesson:
+        if self._family not in _TURNED:
+            return lesson
+        turns, step = int(rng.integers(4)), int(rng.choice((1, -1)))
+        image, hole = lesson.image[:, ::step], lesson.hole[:, ::step]
+        return Lesson(np.rot90(image, turns).copy(), np.rot90(hole, turns).copy())
+
+
+def _sources(images: Sequence[Healthy]) -> list[str]:
+    return [healthy.name.rpartition("/")[0] for healthy in images]
+
+
+# Flow matching as FLUX learnt it, on the very inputs that FluxFillPipeline builds.
+#
+# x_s = (1 - s) x + s e between a picture's latents x and noise e; the transformer is asked for the velocity
+# e - x. It sees x_s, the latents of the picture with an emptied hole, and the hole itself.
+
+OUTSIDE: Final = 0.1  # what a latent outside the hole counts; the original is put back there anyway
+
+
+class Flow(NamedTuple):
+    """Mean squared errors of the velocity: `loss` is descended, `hole` is inside the hole alone."""
+
+    loss: Tensor
+    hole: Tensor
+
+
+class Problem(NamedTuple):
+    """Packed for the transformer, `(B, tokens, channels)`."""
+
+    latents: Tensor
+    given: Tensor  # masked picture and hole, as FLUX Fill reads them
+    weight: Tensor  # of each latent in the loss
+    inside: Tensor  # share of the latent's pixels that lie in the hole
+    places: Tensor  # (tokens, 3)
+
+
+@torch.no_grad()
+def pose(pipe: Any, image: Tensor, hole: Tensor, generator: torch.Generator | None = None) -> Problem:
+    """`image` `(B, 3, H, W)` in [0, 1], `hole` `(B, 1, H, W)` of 0 and 1; H and W are multiples of 16."""
+    vae, dtype = pipe.vae, pipe.vae.dtype
+    count, _, height, width = image.shape
+    channels, side = vae.config.latent_channels, pipe.vae_scale_factor
+    centred = 2 * image - 1
+    latents = pipe._encode_vae_image(centred.to(dtype), generator)
+    packing = (count, channels, height // side, width // side)
+    latents = pipe._pack_latents(latents, *packing).float()
+    masked = (centred * (1 - hole)).to(dtype)
+    mask, seen = pipe.prepare_mask_latents(
+        hole, masked, count, channels, 1, height, width, torch.float32, image.device, generator
+    )
+    inside = nn.functional.avg_pool2d(hole, side).expand(-1, channels, -1, -1).contiguous()
+    inside = pipe._pack_latents(inside, *packing)
+    places = pipe._prepare_latent_image_ids(
+        count, height // side // 2, width // side // 2, image.device, torch.float32
+    )
+    weight = OUTSIDE + (1 - OUTSIDE) * (inside > 0).float()
+    return Problem(latents, torch.cat([seen, mask], 2), weight, inside, places)
+
+
+def draw_levels(pipe: Any, problem: Problem, normal: Tensor) -> Tensor:
+    """Noise levels s in (0, 1) from `normal` `(B,)`: logit-normal, shifted to the size as in sampling."""
+    from diffusers.pipelines.flux.pipeline_flux_fill import calculate_shift
+
+    known = pipe.scheduler.config
+    shift = calculate_shift(
+        problem.latents.shape[1],
+        known.get("base_image_seq_len", 256),
+        known.get("max_image_seq_len", 4096),
+        known.get("base_shift", 0.5),
+        known.get("max_shift", 1.15),
+    )
+    return torch.sigmoid(normal + shift)  # e^shift u / (1 + (e^shift - 1) u) of u = sigmoid(normal)
+
+
+def flow_loss(
+    model: nn.Module, problem: Problem, words: Words, *, level: Tensor, noise: Tensor, guidance: Tensor | None
+) -> Flow:
+    """How far the model's velocity is off. `level` `(B,)`; `guidance` `(B,)`, None where FLUX takes none."""
+    s = level[:, None, None]
+    mixed = (1 - s) * problem.latents + s * noise
+    count, dtype = len(level), words.embeds.dtype
+    velocity = model(
+        hidden_states=torch.cat([mixed, problem.given], 2).to(dtype),
+        timestep=level.to(dtype),
+        guidance=guidance,
+        pooled_projections=words.pooled.expand(count, -1),
+        encoder_hidden_states=words.embeds.expand(count, -1, -1),
+        txt_ids=problem.places.new_zeros(words.embeds.shape[1], 3),
+        img_ids=problem.places,
+    )
+    error = (velocity.float() - (noise - problem.latents)).square()
+    loss = (error * problem.weight).sum() / problem.weight.sum()
+    hole = (error * problem.inside).sum() / problem.inside.sum()
+    return Flow(loss, hole)
+
+
+# A LoRA for FLUX.1 Fill as a trainee: it learns to draw the healthy tissue of one family of images.
+#
+# VAE and text encoders are frozen; the prompt is encoded once. What is optimised, averaged and kept in a
+# checkpoint is the LoRA alone.
 
 _ATTENTION = ("to_q", "to_k", "to_v", "to_out.0", "add_q_proj", "add_k_proj", "add_v_proj", "to_add_out")
 

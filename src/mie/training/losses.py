@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import Tensor
 
 _C1: Final = 0.01**2

@@ -1,24 +1,209 @@
-"""Modifications on the device: pairs that differ in an area, and holes made on the way."""
+"""White holes made during training: lesions' shapes on tissue without lesions, so that the truth is known.
+
+Every picture to paint on gives such pairs: input with a hole, goal as it was. Shapes and sizes are those of
+the pack's own lesions; a hole lies where no lesion is marked, and of a few places where most is to be seen.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import cv2
 import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mie.editors.compact.hole import find_hole
+from mie.editors.compact.inference import find_hole
 from mie.records import Pixels
 from mie.training.augment import Draw, cropped
-from mie.training.fresh_holes import FreshHoles
-from mie.training.mixture import Groups
-from mie.training.pack import Pack, Row, as_rgb
-from mie.training.pools import Pool, letterbox, sent
+from mie.training.pack import Ask, Pack, Row, Wording, as_rgb
+from mie.training.pools import Groups, Pool, letterbox, letterbox_mask, sent
+from mie.vocabulary import MODALITIES
+
+_CANVAS: Final = 64  # pixels a side of a stored shape, whose longer side takes
+_SHAPE: Final = 48  # of them
+_MOST_SHAPES: Final = 600
+_PLACES: Final = 4  # tried for each hole
+_SIZES: Final = (0.06, 0.6)  # of the view: a hole's longer side
+_GROWTH: Final = 8  # pixels that a hole may run on into white that touches it
+
+TEMPLATES: Final = (
+    "Fill the white area with healthy tissue.",
+    "Inpaint the white region so that it looks like normal tissue.",
+    "Replace the white patch on this {picture} with healthy tissue.",
+    "Complete the missing white part of this {picture}.",
+    "Restore the blanked-out area with plausible normal anatomy.",
+    "The white hole should show healthy tissue: fill it in.",
+    "Reconstruct what lies under the white mask as normal tissue.",
+    "Please fill in the masked white area on this {picture} without any lesion.",
+    "Paint healthy tissue into the white hole and leave the rest untouched.",
+    "Fill the white gap seamlessly with normal-looking tissue.",
+    "On this {picture}, fill the white region with what surrounds it.",
+    "Synthesize normal tissue inside the white area.",
+)
+
+
+class Healthy(NamedTuple):
+    """A picture that holes may be put into."""
+
+    large: int  # which of the two pools of pictures
+    place: int
+    modality: str
+    source: str
+    grey: bool
+    lesions: NDArray[np.uint8]  # (S, S), letterboxed: 1 where a lesion is marked, and beside the picture
+
+
+class Shape(NamedTuple):
+    outline: NDArray[np.uint8]  # (_CANVAS, _CANVAS)
+    size: float  # its longer side as a share of the picture's
+
+
+def hole_ask(modality: str) -> Ask:
+    picture = MODALITIES.get(modality, "image")
+    ways = tuple(Wording(template.format(picture=picture), template) for template in TEMPLATES)
+    return Ask(f"modification/inpainting/healthy tissue/{modality}", ways)
+
+
+def lesion_shape(mask: NDArray[np.uint8]) -> Shape | None:
+    """The largest connected part of a mask `(H, W)`; None where there is nothing but specks."""
+    count, labels, stats, _ = cv2.connectedComponentsWithStats((mask > 0).astype(np.uint8))
+    if count < 2:
+        return None
+    at = 1 + int(stats[1:, cv2.CC_STAT_AREA].argmax())
+    left, top, width, height, area = (int(value) for value in stats[at])
+    if area < 30:
+        return None
+    part = (labels[top : top + height, left : left + width] == at).astype(np.uint8)
+    scale = _SHAPE / max(height, width)
+    size = (max(1, round(width * scale)), max(1, round(height * scale)))
+    part = np.asarray(cv2.resize(part, size, interpolation=cv2.INTER_NEAREST_EXACT), np.uint8)
+    outline = np.zeros((_CANVAS, _CANVAS), np.uint8)
+    y, x = (_CANVAS - part.shape[0]) // 2, (_CANVAS - part.shape[1]) // 2
+    outline[y : y + part.shape[0], x : x + part.shape[1]] = part
+    return Shape(outline, max(height, width) / max(mask.shape))
+
+
+def healthy_pictures(
+    packs: Sequence[Pack],
+    fold: str,
+    stored: Iterable[tuple[int, int, bool]],
+    sides: tuple[int, int],
+) -> tuple[list[Healthy], list[Shape]]:
+    """Every picture of perception once, with all lesions that any row marks on it; and all lesions' shapes.
+
+    `stored` says (large, place, grey) of each such row's picture, in the packs' order.
+    """
+    rows = [
+        (number, pack, row)
+        for number, pack in enumerate(packs)
+        for row in pack.rows
+        if row.fold == fold and row.perspective == "perception" and row.mask is not None
+    ]
+    found: dict[tuple[int, int], Healthy] = {}
+    shapes = []
+    for (number, pack, row), (large, place, grey) in zip(rows, stored, strict=True):
+        assert row.mask is not None  # noqa: S101 (chosen above)
+        mask = pack.masks[row.mask]
+        key = (number, row.input)
+        if key not in found:
+            beside = 1 - letterbox_mask(np.ones(mask.shape, np.uint8), sides[large])
+            found[key] = Healthy(large, place, row.modality, row.source, grey, beside)
+        if row.task in ("lesion", "holistic"):
+            marked = letterbox_mask((mask > 0).astype(np.uint8), sides[large])
+            np.maximum(found[key].lesions, marked, out=found[key].lesions)
+        if row.task == "lesion" and (shape := lesion_shape(mask)) is not None:
+            shapes.append(shape)
+    return list(found.values()), shapes
+
+
+class FreshHoles:
+    """Pictures and shapes on the device."""
+
+    def __init__(self, shown: Sequence[Healthy], shapes: Sequence[Shape], device: torch.device | str) -> None:
+        self.shown = shown
+        self.groups = Groups.of([(one.modality, one.source) for one in shown], 0.5)
+        some = shapes[:: max(1, len(shapes) // _MOST_SHAPES)]
+        self._outlines = torch.from_numpy(np.stack([s.outline for s in some])).to(device).float()[:, None]
+        self._sizes = torch.tensor([s.size for s in some], device=device)
+        self._lesions: list[Pool | None] = []
+        self._at: dict[int, int] = {}  # of a picture, in its pool of lesions
+        for large in (0, 1):
+            mine = [at for at, one in enumerate(shown) if one.large == large]
+            self._at |= {at: n for n, at in enumerate(mine)}
+            self._lesions.append(Pool([shown[at].lesions for at in mine], device) if mine else None)
+
+    def views(
+        self,
+        chosen: Sequence[int],
+        pictures: Sequence[Pool | None],
+        draw: Draw,
+        side: int,
+        flags: tuple[Tensor, Tensor],
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """(goal `(B, 3, side, side)`, area and hole `(B, 1, side, side)`) of pictures of one size.
+
+        `flags`: which may be mirrored, and which turned by quarters.
+        """
+        large = self.shown[chosen[0]].large
+        device = self._sizes.device
+        pool, lesions = pictures[large], self._lesions[large]
+        assert pool is not None and lesions is not None  # noqa: S101 PT018 (they hold what was chosen)
+        places = sent([self.shown[at].place for at in chosen], torch.long, device)
+        image = pool.gather(places).float() / 255
+        marked = lesions.gather(sent([self._at[at] for at in chosen], torch.long, device)).float()
+        flips, turns = flags
+        cut = cropped(draw, torch.cat([image, marked], 1), side, turns, flips)
+        goal, marked = cut[:, :3], cut[:, 3:] > 0
+        area = self._placed(draw, goal, marked, pool.values.shape[-1] / side)
+        return goal, area, grown(area, goal)
+
+    def _placed(self, draw: Draw, image: Tensor, marked: Tensor, zoom: float) -> Tensor:
+        """`(B, 1, S, S)` bool: the best of a few holes for each image."""
+        b, side = len(image), image.shape[-1]
+        n = b * _PLACES
+        many = Draw(n, draw.generator)
+        which = (many.uniform(0, 1) * len(self._sizes)).long().clamp(max=len(self._sizes) - 1)
+        size = self._sizes[which] * zoom * torch.exp(many.uniform(-0.3, 0.3))
+        size = size.clamp(*_SIZES)
+        angle = many.uniform(-math.pi, math.pi)
+        mirror = torch.where(many.chance(0.5), -1.0, 1.0)
+        centre = many.uniform(-0.85, 0.85, 2)
+        # From the view to the shape's canvas: `size` is a share of the view, the shape a share of the canvas.
+        scale = (_SHAPE / _CANVAS) / size
+        cos, sin = torch.cos(angle) * scale, torch.sin(angle) * scale
+        theta = torch.zeros(n, 2, 3, device=image.device)
+        theta[:, 0, 0], theta[:, 0, 1] = cos * mirror, -sin
+        theta[:, 1, 0], theta[:, 1, 1] = sin * mirror, cos
+        theta[:, :, 2] = -(theta[:, :, :2] @ centre[:, :, None])[:, :, 0]
+        grid = F.affine_grid(theta, [n, 1, side, side], align_corners=False)
+        holes = F.grid_sample(self._outlines[which], grid, align_corners=False) > 0.5
+        holes = holes.view(b, _PLACES, side, side)
+        free = (holes & ~marked).float()
+        area = free.sum((2, 3)).clamp(min=1)
+        level = image.mean(1, keepdim=True)
+        mean = (level * free).sum((2, 3)) / area
+        spread = (level**2 * free).sum((2, 3)) / area - mean**2
+        lost = 1 - area / holes.float().sum((2, 3)).clamp(min=1)
+        best = (spread.clamp(min=0).sqrt() - 10 * lost).argmax(1)
+        return (free > 0)[torch.arange(b, device=image.device), best][:, None]
+
+
+def grown(area: Tensor, image: Tensor) -> Tensor:
+    """The hole as it would be found in the image: the area, and white that touches it, up to eight pixels."""
+    white = (image >= 1).all(1, keepdim=True)
+    hole = area.float()
+    for _ in range(_GROWTH):
+        hole = torch.maximum(hole, F.max_pool2d(hole, 3, 1, 1) * white)
+    return hole
+
+
+# Modifications on the device: pairs that differ in an area, and holes made on the way.
+
 
 # A place in words: mirrored, the words would be wrong.
 _PLACED: Final = frozenset(

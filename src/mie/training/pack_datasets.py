@@ -1,10 +1,10 @@
-"""Datasets to one pack: train splits read, scaled down, every image kept once, every row put into words."""
+"""Who must not stand on two sides: between datasets, and between the folds of the train splits."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -12,19 +12,99 @@ from typing import Any
 
 import numpy as np
 
-from mie.engines import cores
+from mie.core.hashing import stable_hash
+from mie.datasets.dataset import Dataset
+from mie.datasets.engine import cores
+from mie.datasets.leaks import Traces, image_leaks, patient_leaks
+from mie.datasets.shards import read_rows
 from mie.errors import MieError
-from mie.images.hashes import pixel_digest
+from mie.images.hashes import near_pairs, perceptual, pixel_digest
 from mie.images.png import decode_png
 from mie.images.resize import fitted_size, resize_image, resize_labels
-from mie.recipes.seeds import stable_hash
-from mie.recipes.transform_targets import TARGETS
+from mie.perspectives.transformation.targets import TARGETS
 from mie.records import Pixels
-from mie.store.dataset import Dataset
-from mie.store.shards import read_rows
 from mie.training.pack import TRAIN, VALIDATION, Ask, Pack, Row, one_channel_if_grey
-from mie.training.row_asks import ask_for_row
-from mie.training.separation import joined_subjects, leaking
+from mie.training.wordings import ask_for_row
+
+_COLUMNS = ("id", "split", "source", "case_id", "patient_id", "perspective", "input", "target_image")
+
+
+def leaking(datasets: Sequence[Dataset]) -> dict[str, str]:
+    """Ids of train samples whose patient or image is in a val or test split, with "patient" or "image".
+
+    A build sees to this inside one dataset; here all of them are compared as one.
+    """
+    if len(datasets) < 2:
+        return {}
+    found: list[dict[str, Any]] = []
+    with ThreadPoolExecutor(cores()) as pool:
+        for path in (path for dataset in datasets for path in dataset.shards()):
+            for shown in pool.map(_traces, read_rows(path, _COLUMNS)):
+                found += shown
+    traces = Traces(
+        ids=[t["id"] for t in found],
+        splits=[t["split"] for t in found],
+        sources=[t["source"] for t in found],
+        case_ids=[t["case_id"] for t in found],
+        patients=[t["patient_id"] for t in found],
+        content=[],
+        hashes=np.array([t["hash"] for t in found], np.uint64),
+        thumbs=np.frombuffer(b"".join(t["thumb"] for t in found), np.uint8).reshape(-1, 256),
+    )
+    away = {}
+    for why, offences in (("image", image_leaks(traces)), ("patient", patient_leaks(traces))):
+        for offence in offences:
+            if traces.splits[offence.index] == "train":
+                away[traces.ids[offence.index]] = why
+    return away
+
+
+def _traces(row: dict[str, Any]) -> list[dict[str, Any]]:
+    # A transformation shows the patient twice; a painted overlay adds nothing to its input.
+    shown = ("input",) if row["perspective"] == "perception" else ("input", "target_image")
+    text = {name: row[name] for name in ("id", "split", "source", "case_id", "patient_id")}
+    traces = []
+    for name in shown:
+        hash_, thumb = perceptual(decode_png(row[name]["bytes"]))
+        traces.append({**text, "hash": hash_, "thumb": thumb})
+    return traces
+
+
+def joined_subjects(images: Sequence[Pixels], shown: Iterable[tuple[str, int]]) -> dict[str, str]:
+    """Each patient's name -> one name for all who share an image with them, or nearly.
+
+    `shown` says (patient, place in `images`). A build compares splits; the train split itself may hold one
+    patient under two names, or one image twice.
+    """
+    leader: dict[str, str] = {}
+
+    def lead(name: str) -> str:
+        while leader.setdefault(name, name) != name:
+            name = leader[name]
+        return name
+
+    def join(a: str, b: str) -> None:
+        first, second = sorted((lead(a), lead(b)))
+        leader[second] = first
+
+    owner: dict[int, str] = {}
+    for name, place in shown:
+        join(name, owner.setdefault(place, name))
+    places = sorted(owner)
+    with ThreadPoolExecutor(cores()) as pool:
+        found = list(pool.map(_perceptual, (images[place] for place in places)))
+    hashes = np.array([hash_ for hash_, _ in found], np.uint64)
+    thumbs = np.frombuffer(b"".join(thumb for _, thumb in found), np.uint8).reshape(-1, 256)
+    for a, b in near_pairs(hashes, thumbs, hashes, thumbs):
+        join(owner[places[a]], owner[places[b]])
+    return {name: lead(name) for name in leader}
+
+
+def _perceptual(image: Pixels) -> tuple[int, bytes]:
+    return perceptual(np.repeat(image[..., None], 3, axis=2) if image.ndim == 2 else image)
+
+
+# Datasets to one pack: train splits read, scaled down, every image kept once, every row put into words.
 
 _KEPT = ("id", "perspective", "task", "target", "modality", "anatomy", "source", "patient_id", "license")
 _ENOUGH = 4  # a data set with so many patients gives at least one for validation

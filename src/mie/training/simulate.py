@@ -15,14 +15,14 @@ from typing import Any, Final, TypeAlias
 import cv2
 import numpy as np
 
-from mie.engines import run_tasks
+from mie.core.hashing import generator, stable_hash
+from mie.datasets.engine import run_tasks
 from mie.errors import ImageError
-from mie.images.ct_windows import through_ct_window
 from mie.images.hashes import pixel_digest
 from mie.images.resize import fitted_size
-from mie.recipes.seeds import generator, stable_hash
-from mie.recipes.transform_simulation import as_acquired, simulate
-from mie.recipes.transform_targets import TARGETS, TransformTarget
+from mie.images.windows import through_ct_window
+from mie.perspectives.transformation.simulation import as_acquired, simulate
+from mie.perspectives.transformation.targets import TARGETS, TransformTarget
 from mie.records import Case, Pixels
 from mie.training.pack import TRAIN, Ask, Pack, one_channel_if_grey
 from mie.training.wordings import transformation_ask

@@ -6,7 +6,7 @@ from scipy.ndimage import uniform_filter
 
 torch = pytest.importorskip("torch", reason="the compact editor needs the extra `models`")
 
-from mie.editors.compact.contrast import local_contrast  # noqa: E402
+from mie.networks.compact_layers import local_contrast  # noqa: E402
 from tests.conftest import crop  # noqa: E402
 
 

@@ -15,9 +15,9 @@ pytest.importorskip("transformers", reason="the compact editor needs the extra `
 
 from mie.editors import Edited, EditError, Request, open_editor  # noqa: E402
 from mie.editors.compact import inference  # noqa: E402
-from mie.editors.compact.network import Heads  # noqa: E402
 from mie.errors import ConfigError  # noqa: E402
 from mie.images.overlay import deblend, dice  # noqa: E402
+from mie.networks.compact import Heads  # noqa: E402
 from tests.conftest import crop, shipped  # noqa: E402
 from tests.editors.compact import tiny  # noqa: E402
 

@@ -13,8 +13,8 @@ pytest.importorskip("transformers", reason="the compact editor needs the extra `
 from mie.cli import app  # noqa: E402
 from mie.editors import open_editor  # noqa: E402
 from mie.editors.compact import inference  # noqa: E402
-from mie.editors.compact.known import Known, mean_token, representatives  # noqa: E402
-from mie.editors.compact.weights import save_weights  # noqa: E402
+from mie.editors.compact.inference import Known, mean_token, representatives  # noqa: E402
+from mie.networks.compact import save_weights  # noqa: E402
 from mie.networks.shipped import COMPACT, shipped_weights  # noqa: E402
 from tests.conftest import crop  # noqa: E402
 from tests.editors.compact import tiny  # noqa: E402

@@ -7,8 +7,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the compact editor needs the extra `models`")
 
-from mie.editors.compact.mender import Mender  # noqa: E402
-from mie.editors.compact.network import CompactNet, NetConfig  # noqa: E402
+from mie.networks.compact import CompactNet, NetConfig  # noqa: E402
+from mie.networks.compact_layers import Mender  # noqa: E402
 from tests.conftest import crop  # noqa: E402
 from tests.editors.compact import tiny  # noqa: E402
 from tests.editors.compact.test_network import given  # noqa: E402

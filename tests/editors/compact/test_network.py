@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the compact editor needs the extra `models`")
 
 
-from mie.editors.compact.network import CompactNet, NetConfig  # noqa: E402
+from mie.networks.compact import CompactNet, NetConfig  # noqa: E402
 from tests.editors.compact import tiny  # noqa: E402
 
 PROMPTS = ["Paint the liver RED", "Remove the noise from this MRI slice of the brain"]

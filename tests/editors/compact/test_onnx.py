@@ -14,9 +14,8 @@ from typer.testing import CliRunner  # noqa: E402
 
 from mie.cli import app  # noqa: E402
 from mie.editors.compact import onnx as exporting  # noqa: E402
-from mie.editors.compact.network import NetConfig  # noqa: E402
-from mie.editors.compact.weights import load_network  # noqa: E402
 from mie.errors import ConfigError, MieError  # noqa: E402
+from mie.networks.compact import NetConfig, load_network  # noqa: E402
 from tests.conftest import crop  # noqa: E402
 from tests.editors.compact import tiny  # noqa: E402
 

@@ -9,9 +9,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="the compact editor needs the extra `models`")
 pytest.importorskip("transformers", reason="the compact editor needs the extra `models`")
 
-from mie.editors.compact import text  # noqa: E402
-from mie.editors.compact.text import EmbeddingCache, TextEncoder, encoder_folder  # noqa: E402
 from mie.errors import MieError  # noqa: E402
+from mie.networks import text  # noqa: E402
+from mie.networks.text import EmbeddingCache, TextEncoder, encoder_folder  # noqa: E402
 
 PROMPTS = ["Highlight the retinal vessels in GREEN.", "Remove the noise.", ""]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mie.editors.compact.views import back, look, views
+from mie.editors.compact.editor import back, look, views
 from tests.conftest import crop
 
 

@@ -12,11 +12,10 @@ from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 
-from mie.editors.compact.network import CompactNet, NetConfig  # noqa: E402
-from mie.editors.compact.weights import load_network, load_weights, save_weights  # noqa: E402
+from mie.core.files import digest  # noqa: E402
 from mie.errors import ConfigError, MieError  # noqa: E402
-from mie.images.files import digest  # noqa: E402
 from mie.networks import shipped  # noqa: E402
+from mie.networks.compact import CompactNet, NetConfig, load_network, load_weights, save_weights  # noqa: E402  # noqa: E402
 from mie.networks.weights import dequantise, quantise  # noqa: E402
 from tests.editors.compact import tiny  # noqa: E402
 

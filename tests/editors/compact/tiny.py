@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import torch
 
-from mie.editors.compact.network import CompactNet, NetConfig
-from mie.editors.compact.text import TOKENS, WIDTH
-from mie.editors.compact.weights import save_weights
+from mie.networks.compact import CompactNet, NetConfig, save_weights
+from mie.networks.text import TOKENS, WIDTH
 
 CONFIG = NetConfig(widths=(8, 8, 8, 8), down=(1, 1, 1, 1), up=(1, 1, 1), text=16, heads=2, pixel=4)
 CHANGE = replace(CONFIG, change=True, detail=1, local=True)  # with all that came later

@@ -12,9 +12,9 @@ transformers = pytest.importorskip("transformers", reason="CLIP needs the extra 
 from PIL import Image
 
 from mie.errors import ConfigError
-from mie.metrics import MetricError
-from mie.metrics.perceptual import cosine, directional, keep_pixels, load_clip
-from mie.metrics.perceptual.clip import cropped, squashed
+from mie.scoring.metrics import MetricError
+from mie.scoring.metrics.perceptual import cosine, directional, keep_pixels, load_clip
+from mie.scoring.metrics.perceptual.clip import cropped, squashed
 from tests.conftest import crop, ellipse
 
 TEXTS = ["Remove the hard exudates from this fundus photograph.", "Paint it red", "long " * 100]

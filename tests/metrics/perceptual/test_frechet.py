@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.linalg import sqrtm
 
-from mie.metrics import MetricError
-from mie.metrics.perceptual import FeatureStatistics, fid
+from mie.scoring.metrics import MetricError
+from mie.scoring.metrics.perceptual import FeatureStatistics, fid
 
 
 def statistics(features, size=7):

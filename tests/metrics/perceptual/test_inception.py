@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="perceptual metrics need the extra `models`")
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 
-from mie.metrics import MetricError
-from mie.metrics.perceptual import Inception, load_inception
-from mie.metrics.perceptual.inception import InceptionV3
+from mie.scoring.metrics import MetricError
+from mie.scoring.metrics.perceptual import Inception, load_inception
+from mie.scoring.metrics.perceptual.inception import InceptionV3
 from tests.conftest import crop
 
 

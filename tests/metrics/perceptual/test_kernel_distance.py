@@ -5,8 +5,8 @@ from itertools import permutations, product
 import numpy as np
 import pytest
 
-from mie.metrics import MetricError
-from mie.metrics.perceptual import kid, squared_mmd, store_features
+from mie.scoring.metrics import MetricError
+from mie.scoring.metrics.perceptual import kid, squared_mmd, store_features
 
 
 def draw(seed, n, d=6, shift=0.0):

@@ -7,9 +7,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="perceptual metrics need the extra `models`")
 
 from mie.errors import ConfigError
-from mie.metrics import MetricError
-from mie.metrics.perceptual import Lpips, keep, load_lpips, scaled_again, signed, unit
-from mie.metrics.perceptual.trunks import ALEX, TRUNKS, VGG, alexnet, vgg16
+from mie.scoring.metrics import MetricError
+from mie.scoring.metrics.perceptual import Lpips, keep, load_lpips, scaled_again, signed, unit
+from mie.scoring.metrics.perceptual.lpips import ALEX, TRUNKS, VGG, alexnet, vgg16
 from tests.conftest import crop, ellipse
 
 # The published layer lists: (channels, kernel, stride, padding), or (kernel, stride) of a maximum.

@@ -5,8 +5,8 @@ import sys
 import pytest
 
 from mie.errors import ConfigError
-from mie.metrics import MetricError
-from mie.metrics.perceptual.weights import SETS, WeightFile, find_weights, weight_set, weights_folder
+from mie.scoring.metrics import MetricError
+from mie.scoring.metrics.perceptual.weights import SETS, WeightFile, find_weights, weight_set, weights_folder
 
 
 def test_the_catalogue_is_whole():
@@ -58,9 +58,9 @@ def test_a_near_name_is_suggested():
 def test_without_pytorch_the_reason_names_the_extra():
     script = (
         "import sys; sys.modules['torch'] = None\n"
-        "from mie.metrics import MetricError\n"
-        "from mie.metrics.perceptual import fid, kid\n"
-        "try: from mie.metrics.perceptual import load_lpips\n"
+        "from mie.scoring.metrics import MetricError\n"
+        "from mie.scoring.metrics.perceptual import fid, kid\n"
+        "try: from mie.scoring.metrics.perceptual import load_lpips\n"
         "except MetricError as error: print(error.reason)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

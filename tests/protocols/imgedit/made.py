@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mie.protocols.imgedit.score import score_run as score  # noqa: F401 (for the recorder)
+from mie.scoring.benchmarks.imgedit.score import score_run as score  # noqa: F401 (for the recorder)
 from tests.judges.server import images_of, texts_of
 from tests.protocols.runs import attempt_at, holistic, modification, structure, write_run, write_samples
 

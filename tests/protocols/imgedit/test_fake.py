@@ -7,7 +7,7 @@ import math
 import pytest
 
 from mie.errors import ConfigError
-from mie.protocols.imgedit.fake import fake_score
+from mie.scoring.benchmarks.imgedit.fake import fake_score
 from tests.protocols.runs import attempt_at, structure, write_run, write_samples
 
 

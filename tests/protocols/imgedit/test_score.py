@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from mie.analysis.bootstrap import bootstrap_macro, bootstrap_mean
 from mie.cli import app
+from mie.editors.runs import Run
 from mie.judges import JudgeOptions, ParseError
-from mie.protocols.imgedit.judge import PARSERS, capped, released_scores
-from mie.protocols.imgedit.score import score_run
-from mie.store.runs import Run
+from mie.scoring.benchmarks.imgedit.judge import PARSERS, capped, released_scores
+from mie.scoring.benchmarks.imgedit.score import score_run
+from mie.scoring.statistics.bootstrap import bootstrap_macro, bootstrap_mean
 from tests.judges.server import JudgeServer, images_of, texts_of
 from tests.protocols.imgedit.made import answer, make_run
 from tests.protocols.recorded import transcript

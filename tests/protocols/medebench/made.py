@@ -8,7 +8,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from mie.protocols.medebench.score import score_run as score  # noqa: F401 (for the recorder)
+from mie.scoring.benchmarks.medebench.score import score_run as score  # noqa: F401 (for the recorder)
 from tests.judges.server import images_of, texts_of
 from tests.protocols.runs import attempt_at, modification, structure, transformation, write_run, write_samples
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import mie
-from mie.protocols.medebench.score import score_run
+from mie.scoring.benchmarks.medebench.score import score_run
 from tests.judges.server import JudgeServer, Say
 from tests.protocols.medebench.made import answer, make_run
 from tests.protocols.recorded import transcript
@@ -20,7 +20,7 @@ from tests.protocols.recorded import transcript
 SCORE = """
 import sys
 from mie.judges import JudgeOptions
-from mie.protocols.medebench.score import score_run
+from mie.scoring.benchmarks.medebench.score import score_run
 score_run(sys.argv[1], workers=1, judge=JudgeOptions(sys.argv[2], concurrency=1))
 """
 

@@ -23,7 +23,7 @@ def models(tmp_path_factory):
 
 
 def test_three_proposals_best_first(models):
-    from mie.protocols.medebench.roi import Proposer
+    from mie.scoring.benchmarks.medebench.regions import Proposer
 
     proposer = Proposer(models / "detector", models / "segmenter", device="cpu")
     image = crop(3, 60, 80)
@@ -39,7 +39,7 @@ def test_three_proposals_best_first(models):
 
 
 def test_proposals_of_a_dataset(models, tmp_path):
-    from mie.protocols.medebench.roi import Proposer, write_proposals
+    from mie.scoring.benchmarks.medebench.regions import Proposer, write_proposals
 
     samples = [structure("a", 1), modification("b", 2)]
     folder = write_samples(samples, tmp_path / "dataset").folder
@@ -57,7 +57,7 @@ def test_proposals_of_a_dataset(models, tmp_path):
 
 
 def test_nothing_is_fetched(models, tmp_path):
-    from mie.protocols.medebench.roi import Proposer
+    from mie.scoring.benchmarks.medebench.regions import Proposer
 
     with pytest.raises(MieError, match="no model in this folder"):
         Proposer(tmp_path / "absent", models / "segmenter")

@@ -15,12 +15,12 @@ from skimage.metrics import structural_similarity
 from typer.testing import CliRunner
 
 from mie.cli import app
+from mie.editors.runs import Run
 from mie.judges import JudgeOptions, ParseError
-from mie.protocols.decode import read_output
-from mie.protocols.medebench.judge import PARSERS, as_released
-from mie.protocols.medebench.published import MEDEBENCH
-from mie.protocols.medebench.score import score_run
-from mie.store.runs import Run
+from mie.scoring.benchmarks.medebench.judge import PARSERS, as_released
+from mie.scoring.benchmarks.medebench.score import score_run
+from mie.scoring.benchmarks.medebench.tables import MEDEBENCH
+from mie.scoring.chunks import read_output
 from tests.judges.server import JudgeServer, images_of, texts_of
 from tests.protocols.medebench.made import GRADES, SAMPLES, WRITTEN, answer, make_run
 from tests.protocols.recorded import transcript

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from mie.protocols.miedb import score_run as score  # noqa: F401 (for the recorder)
+from mie.scoring.benchmarks.miedb.score import score_run as score  # noqa: F401 (for the recorder)
 from tests.judges.server import Say, texts_of
 from tests.protocols.runs import attempt_at, modification, structure, write_run, write_samples
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mie.judges import JudgeOptions
-from mie.protocols.miedb import score_run
+from mie.scoring.benchmarks.miedb.score import score_run
 from tests.judges.server import JudgeServer
 from tests.protocols.miedb.made import answer, make_run
 from tests.protocols.recorded import transcript

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mie.protocols.omni_iie.score import score_run as score  # noqa: F401 (for the recorder)
+from mie.scoring.benchmarks.omni_iie.score import score_run as score  # noqa: F401 (for the recorder)
 from tests.conftest import ellipse
 from tests.judges.server import images_of, texts_of
 from tests.protocols.runs import attempt_at, modification, structure, transformation, write_run, write_samples

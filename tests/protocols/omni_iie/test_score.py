@@ -13,15 +13,15 @@ from PIL import Image
 from skimage.metrics import structural_similarity
 from typer.testing import CliRunner
 
-from mie.analysis.bootstrap import bootstrap_mean, bootstrap_ratio
 from mie.cli import app
+from mie.editors.runs import Run
 from mie.judges import JudgeOptions, ParseError
-from mie.protocols.decode import read_output
-from mie.protocols.omni_iie import pixels
-from mie.protocols.omni_iie.networks import Weights
-from mie.protocols.omni_iie.qa import verdicts, veto, written_questions
-from mie.protocols.omni_iie.score import score_run
-from mie.store.runs import Run
+from mie.scoring.benchmarks.omni_iie import pixels
+from mie.scoring.benchmarks.omni_iie.pixels import Weights
+from mie.scoring.benchmarks.omni_iie.qa import verdicts, veto, written_questions
+from mie.scoring.benchmarks.omni_iie.score import score_run
+from mie.scoring.chunks import read_output
+from mie.scoring.statistics.bootstrap import bootstrap_mean, bootstrap_ratio
 from tests.judges.server import JudgeServer, texts_of
 from tests.protocols.omni_iie.made import SAID, SAMPLES, answer, make_run
 from tests.protocols.recorded import transcript
@@ -43,7 +43,7 @@ def weights(tmp_path_factory):
     transformers = pytest.importorskip("transformers", reason="CLIP needs the extra `models`")
     from tokenizers.pre_tokenizers import ByteLevel
 
-    from mie.metrics.perceptual.trunks import VGG, vgg16
+    from mie.scoring.metrics.perceptual.lpips import VGG, vgg16
 
     folder = tmp_path_factory.mktemp("weights")
     torch.manual_seed(3)
@@ -84,7 +84,7 @@ def squares(run, sample):
 
 
 def expected(run, sample, variant, weights):
-    from mie.metrics.perceptual import load_clip, load_lpips
+    from mie.scoring.metrics.perceptual import load_clip, load_lpips
 
     lpips = load_lpips("vgg", trunk=weights.vgg, linear=weights.lpips)
     clip = load_clip(weights.clip)

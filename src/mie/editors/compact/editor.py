@@ -1,22 +1,318 @@
-"""The editor `compact`: image and instruction in, image out, on a laptop and without a network."""
+"""Which sizes the network sees an image at, and the way there and back. The shape of an image is kept."""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, NamedTuple
 
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from mie.core.files import digest
 from mie.editors.base import Edited, EditError, Editor, Request, Turn
-from mie.editors.compact.views import STRIDE
+from mie.editors.compact.inference import Asked, Inference, Maps, find_hole
 from mie.errors import ConfigError
-from mie.images.files import digest
+from mie.images.overlay import is_grey, paint
+from mie.images.resize import fitted_size, resize_image
 from mie.networks.shipped import COMPACT, shipped_weights
-from mie.records import Pixels
+from mie.records import Mask, Pixels, Values
+from mie.vocabulary import COLOURS
 
-if TYPE_CHECKING:
-    from mie.editors.compact.inference import Inference
+STRIDE: Final = 32  # the network's: the sides of what it sees are multiples of it
+_SMALL: Final = 256
+_LARGE: Final = 512
+_MOST_PIXELS: Final = 800 * 900  # at once: the network needs about 1 kB for each
+_BOTH_FROM: Final = 384  # a longer side from which the large view shows more than the small one
+
+
+class View(NamedTuple):
+    """An image as the network sees it: in the upper left corner, its last row and column repeated."""
+
+    pixels: Pixels  # (H, W, 3), sides multiples of STRIDE
+    size: tuple[int, int]  # (height, width) of the image inside it
+
+
+def views(height: int, width: int, perspective: str, size: int = 0) -> tuple[int, ...]:
+    """The longer sides to work at; `size` forces one.
+
+    Perception is looked at small, where the network sees the whole, and large images also large, where thin
+    structures survive. The other perspectives change pixels, so they work at the image's own size as far as
+    memory allows; a larger image is scaled down, and the change is scaled up.
+
+    >>> views(300, 380, "perception"), views(300, 384, "perception"), views(300, 380, "transformation")
+    ((256,), (256, 512), (380,))
+    """
+    longer = max(height, width)
+    if size:
+        return (size,)
+    if perspective == "perception":
+        return (_SMALL, _LARGE) if longer >= _BOTH_FROM else (_SMALL,)
+    fit = min(1.0, math.sqrt(_MOST_PIXELS / (height * width)))
+    return (int(longer * fit),)
+
+
+def look(image: Pixels, longer: int) -> View:
+    """`(H, W, 3)` with its longer side at `longer`, its edges repeated up to multiples of the stride."""
+    size = fitted_size(image.shape[0], image.shape[1], longer)
+    down, right = (-side % STRIDE for side in size)
+    pixels = cv2.copyMakeBorder(resize_image(image, size), 0, down, 0, right, cv2.BORDER_REPLICATE)
+    return View(np.asarray(pixels, np.uint8), size)
+
+
+def back(values: NDArray[np.float32], view: tuple[int, int], size: tuple[int, int]) -> NDArray[np.float32]:
+    """A map `(H, W)` of a view, without its border, at `size`: linear when growing, area when shrinking."""
+    inner = np.ascontiguousarray(values[: view[0], : view[1]])
+    if view == size:
+        return inner
+    how = cv2.INTER_AREA if size[0] * size[1] < view[0] * view[1] else cv2.INTER_LINEAR
+    return np.asarray(cv2.resize(inner, size[::-1], interpolation=how), np.float32)
+
+
+# From what the network says to an edited image. Pixels that are not edited stay exactly as they were.
+#
+# Perception:      an overlay, and nothing else. A pixel is painted at opacity 0.6 in the most probable of
+#                  the three colours, where that has more than a little over one half: of two views, one
+#                  that is sure does not outvote the other's plain no.
+# Transformation:  image + residual. Grey stays grey: the three channels get the mean of the residual's.
+# Modification:    as transformation, but only in the area that changes: where the network's gate is open.
+
+_PAINTED: Final = 0.52  # probability from which a pixel is painted
+_CHANGE: Final = 2 / 255  # a smaller residual is no change
+_BLUR: Final = 2.0  # pixels, the Gaussian's sigma: a single pixel makes no area
+
+
+class Composed(NamedTuple):
+    image: Pixels  # (H, W, 3)
+    changed: Mask  # (H, W), where the image was edited
+    certainty: float = 1.0  # mean of |2p - 1| over the painted or modified pixels, 0 without any
+
+
+def overlay(image: Pixels, probabilities: Iterable[Values]) -> Composed:
+    """Paint `(H, W, 3)` by three maps `(H, W)`, of red, green and blue, each in [0, 1].
+
+    The maps are taken one after the other, so that a large image needs only one of them at a time.
+    """
+    height, width = image.shape[:2]
+    best: Values = np.full((height, width), _PAINTED, np.float32)
+    chosen: NDArray[np.int8] = np.full((height, width), -1, np.int8)
+    for at, probability in enumerate(probabilities):
+        chosen[probability > best] = at
+        np.maximum(best, probability, out=best)
+    result = image
+    for at, colour in enumerate(COLOURS):
+        region: Mask = chosen == at
+        if region.any():
+            result = paint(result, region, colour)
+    painted: Mask = chosen >= 0
+    certainty = float(2 * best.mean(dtype=np.float64, where=painted) - 1) if painted.any() else 0.0
+    return Composed(result, painted, certainty)
+
+
+def restored(image: Pixels, residual: Iterable[Values]) -> Composed:
+    """`image + 255 * residual`, rounded. The residual is three maps `(H, W)`, taken one after the other."""
+    result = np.empty_like(image)
+    if is_grey(image):
+        total: Values = np.zeros(image.shape[:2], np.float32)
+        for values in residual:
+            total += values / 3
+        result[:] = _added(image[..., 0], total)[..., None]
+    else:
+        for channel, values in enumerate(residual):
+            result[..., channel] = _added(image[..., channel], values)
+    return Composed(result, (result != image).any(2))
+
+
+def modified(
+    image: Pixels, residual: Iterable[Values], gate: Values | None = None, hole: Mask | None = None
+) -> Composed:
+    """`restored` where the gate `(H, W)`, a probability, is above one half; the original elsewhere.
+
+    A part of the white `hole` of which more than half is in the area is filled to its rim. Without a gate the
+    area is where the residual's size, lightly blurred, is above 2/255.
+    """
+    maps = np.stack(list(residual))
+    if gate is None:
+        area: Mask = cv2.GaussianBlur(np.abs(maps).max(0), (0, 0), _BLUR) > _CHANGE
+        certainty = 1.0
+    else:
+        area = gate > 0.5
+        certainty = float(2 * gate.mean(dtype=np.float64, where=area) - 1) if area.any() else 0.0
+        if hole is not None:
+            area = area | _mostly_inside(hole, area)
+    result = restored(image, maps).image
+    result[~area] = image[~area]
+    return Composed(result, area, certainty)
+
+
+def _mostly_inside(hole: Mask, area: Mask) -> Mask:
+    """The connected parts of `hole` that lie in `area` by more than half."""
+    count, labels = cv2.connectedComponents(hole.astype(np.uint8), connectivity=4)
+    kept: Mask = np.zeros_like(hole)
+    for at in range(1, count):
+        part = labels == at
+        if area[part].mean() > 0.5:
+            kept |= part
+    return kept
+
+
+def _added(channel: Pixels, residual: Values) -> Pixels:
+    result = 255 * residual
+    result += channel
+    np.rint(result, out=result)
+    return np.clip(result, 0, 255, out=result).astype(np.uint8)
+
+
+# An edit from end to end: the views of an image, what the network says of them, and the image made of it.
+
+_UNDERSTOOD: Final = 0.6  # below which an instruction is not followed
+_PRESENT: Final = 0.5
+_ABSENT: Final = 0.02  # probability that what is asked for is there, below which nothing is painted
+_SMALLEST: Final = 256  # the longer side of the views that the network is trained on
+_SIDED: Final = frozenset(("left", "right"))  # words that a mirror would make wrong
+
+
+def edit_all(
+    inference: Inference, requests: Sequence[Request], size: int = 0, flip: bool = False
+) -> list[Edited]:
+    """Every request edited; `size` forces the longer side to work at.
+
+    With `flip` the network also sees each image mirrored, and the mean of both counts. Not where the
+    instruction names a side, and not for modification, whose texture a mean would blur.
+    """
+    asked = [inference.read(request.instruction) for request in requests]
+    seen = _seen(inference, requests, asked, size)
+    if flip:
+        _average_mirrored(inference, requests, asked, seen)
+    return [_edited(*one) for one in zip([r.image for r in requests], asked, seen, strict=True)]
+
+
+def _seen(
+    inference: Inference, requests: Sequence[Request], asked: Sequence[Asked], size: int
+) -> list[list[tuple[View, Maps]]]:
+    """Every view of every request that is understood, those of one size through the network together."""
+    groups: dict[tuple[int, ...], list[tuple[int, View]]] = {}
+    for at, (request, said) in enumerate(zip(requests, asked, strict=True)):
+        if said.understood < _UNDERSTOOD:
+            continue
+        height, width = request.image.shape[:2]
+        for longer in views(height, width, said.perspective, size):
+            view = look(request.image, longer)
+            groups.setdefault(view.pixels.shape, []).append((at, view))
+    found: list[list[tuple[View, Maps]]] = [[] for _ in requests]
+    for group in groups.values():
+        maps = inference.run([view.pixels for _, view in group], [asked[at] for at, _ in group])
+        for (at, view), one in zip(group, maps, strict=True):
+            found[at].append((view, one))
+    return found
+
+
+def _average_mirrored(
+    inference: Inference,
+    requests: Sequence[Request],
+    asked: Sequence[Asked],
+    seen: list[list[tuple[View, Maps]]],
+) -> None:
+    groups: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+    for at, (request, found) in enumerate(zip(requests, seen, strict=True)):
+        words = "".join(c if c.isalpha() else " " for c in request.instruction.lower()).split()
+        if asked[at].perspective == "modification" or _SIDED & set(words):
+            continue
+        for number, (view, _) in enumerate(found):
+            groups.setdefault(view.pixels.shape, []).append((at, number))
+    for group in groups.values():
+        mirrored = [np.ascontiguousarray(seen[at][number][0].pixels[:, ::-1]) for at, number in group]
+        for (at, number), other in zip(
+            group, inference.run(mirrored, [asked[at] for at, _ in group]), strict=True
+        ):
+            view, maps = seen[at][number]
+            mean = Maps(
+                np.float32(0.5) * (maps.overlay + other.overlay[..., ::-1]),
+                np.float32(0.5) * (maps.residual + other.residual[..., ::-1]),
+                _presence((maps, other)),
+                maps.change,
+            )
+            seen[at][number] = (view, mean)
+
+
+def _edited(image: Pixels, asked: Asked, seen: Sequence[tuple[View, Maps]]) -> Edited:
+    """The image by what the network saw, and how sure it is.
+
+    Confidence, from 0 to 1, is how far the instruction was understood, for perception times the probability
+    that what it asks for is in the image, times how decided the painted or modified pixels are (mean of
+    |2p - 1|; 0 where there are none).
+    """
+    meta: dict[str, Any] = {"perspective": asked.perspective, "understood": round(asked.understood, 4)}
+    if not seen:
+        near = f" (the nearest known: {asked.taken_for!r})" if asked.taken_for else ""
+        note = f"the instruction was not understood{near}; the image is unchanged"
+        return Edited(image, {**meta, "confidence": 0.0, "note": note})
+    if asked.taken_for:
+        meta["taken_for"] = asked.taken_for
+    presence = _presence([maps for _, maps in seen])
+    absent = asked.perspective == "perception" and presence is not None and presence < _ABSENT
+    composed = _unchanged(image) if absent else _composed(image, asked.perspective, seen)
+    share = float(composed.changed.mean())
+    meta["views"] = [list(view.size) for view, _ in seen]
+    if presence is not None:
+        meta["presence"] = round(presence, 4)
+    confidence = asked.understood
+    if asked.perspective == "perception" and presence is not None:
+        confidence *= presence * composed.certainty
+        meta["painted"] = round(share, 6)
+        if absent:
+            meta["note"] = "what is asked for was not found in this image; it is unchanged"
+        elif share == 0:
+            meta["note"] = "nothing was found to paint; the image is unchanged"
+        elif presence < _PRESENT:
+            meta["note"] = "what is asked for may not be in this image"
+    else:
+        confidence *= composed.certainty
+        meta["changed"] = round(share, 6)
+        if share == 0:
+            meta["note"] = "nothing was found to change; the image is unchanged"
+        elif asked.perspective == "transformation" and max(seen[0][0].size) < _SMALLEST:
+            meta["note"] = f"small for this network (below {_SMALLEST} pixels): look closely"
+    return Edited(composed.image, {**meta, "confidence": round(confidence, 4)})
+
+
+def _unchanged(image: Pixels) -> Composed:
+    return Composed(image, np.zeros(image.shape[:2], np.bool_), 0.0)
+
+
+def _composed(image: Pixels, perspective: str, seen: Sequence[tuple[View, Maps]]) -> Composed:
+    height, width = image.shape[:2]
+    if perspective == "perception":
+        return overlay(image, (_probability(seen, colour, (height, width)) for colour in range(3)))
+    ((view, maps),) = seen
+    residual = (back(channel, view.size, (height, width)) for channel in maps.residual)
+    if perspective == "transformation":
+        return restored(image, residual)
+    gate = None if maps.change is None else expit(back(maps.change, view.size, (height, width)))
+    return modified(image, residual, gate, find_hole(image))
+
+
+def _presence(seen: Sequence[Maps]) -> float | None:
+    """The mean over the views; None of a mender."""
+    found = [maps.presence for maps in seen if maps.presence is not None]
+    return float(np.mean(found)) if found else None
+
+
+def _probability(seen: Sequence[tuple[View, Maps]], colour: int, size: tuple[int, int]) -> Values:
+    """`(H, W)`: the mean over the views. Logits are scaled, not masks: thin structures survive."""
+    mean: Values = np.zeros(size, np.float32)
+    for view, maps in seen:
+        mean += expit(back(maps.overlay[colour], view.size, size))
+    mean /= len(seen)
+    return mean
+
+
+# The editor `compact`: image and instruction in, image out, on a laptop and without a network.
 
 _LARGEST: Final = 2048  # the option `size`
 _FIX: Final = "train with `mie train` and give the file's path, as in --editor compact:PATH"
@@ -79,6 +375,5 @@ class Compact(Editor):
             return super().edit_batch(requests)
 
     def _edited(self, requests: Sequence[Request]) -> list[Edited]:
-        from mie.editors.compact.editing import edit_all
 
         return edit_all(self._inference, requests, self._size, self._flip)

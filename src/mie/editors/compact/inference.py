@@ -1,24 +1,162 @@
-"""The network at work: what an instruction asks for, and what it gives for a batch of images."""
+"""The white hole of an image, from its pixels alone: the same rule in training and at work.
+
+An instruction to fill or to draw inside "the white area" comes with an image whose hole is exactly white. But
+bone, highlights and letters are exactly white too. A painted hole is solid, and dark tissue begins right at
+its rim, while saturated bone fades; so white areas are ranked by size, solidity and the drop at the rim.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import cv2
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from mie.editors.compact.hole import find_hole
-from mie.editors.compact.known import LIKE, NEAR, Known, mean_token
-from mie.editors.compact.network import CompactNet
-from mie.editors.compact.text import EmbeddingCache, TextEncoder
-from mie.editors.compact.weights import load_network
 from mie.errors import ConfigError
-from mie.records import Pixels, Values
+from mie.networks.compact import CompactNet, load_network
+from mie.networks.text import EmbeddingCache, TextEncoder
+from mie.records import Mask, Pixels, Values
 from mie.vocabulary import PERSPECTIVES
+
+_WHITE: Final = 255
+_LEAST: Final = 16  # pixels
+_LOOKED_AT: Final = 16  # of the largest white areas
+_BESIDE: Final = 0.25  # of the best one's rank: a hole may have several parts
+
+
+def find_hole(image: Pixels) -> Mask:
+    """`(H, W)`, true in the white hole of `(H, W, 3)`; nowhere where no white area looks like one."""
+    white = cv2.inRange(np.ascontiguousarray(image), (_WHITE,) * 3, (_WHITE,) * 3)
+    hole: Mask = np.zeros(white.shape, bool)
+    if not white.any():
+        return hole
+    count, labels, stats, _ = cv2.connectedComponentsWithStats(white, connectivity=4)
+    largest = sorted(range(1, count), key=lambda at: -int(stats[at, cv2.CC_STAT_AREA]))[:_LOOKED_AT]
+    ranks = {}
+    for at in largest:
+        if stats[at, cv2.CC_STAT_AREA] < _LEAST:
+            break
+        box = _around(stats[at])
+        ranks[at] = _rank(image[box], labels[box] == at, stats[at])
+    best = max(ranks.values(), default=0.0)
+    for at, rank in ranks.items():
+        if rank > 0 and rank >= _BESIDE * best:
+            box = _around(stats[at])
+            hole[box] |= labels[box] == at
+    return hole
+
+
+def _around(stats: np.ndarray) -> tuple[slice, slice]:
+    """The bounding box, with a pixel on every side where there is one."""
+    left, top, width, height, _ = (int(value) for value in stats)
+    return slice(max(0, top - 1), top + height + 1), slice(max(0, left - 1), left + width + 1)
+
+
+def _rank(image: Pixels, part: Mask, stats: np.ndarray) -> float:
+    """Area, times the share of its bounding box, times the squared drop of grey levels at its rim."""
+    _, _, width, height, area = (int(value) for value in stats)
+    inner = part.astype(np.uint8)
+    rim = cv2.dilate(inner, np.ones((3, 3), np.uint8)) > inner
+    if not rim.any():  # all of the image is white
+        return 0.0
+    drop = (_WHITE - float(image[rim].mean())) / _WHITE
+    return area * area / (width * height) * drop**2
+
+
+# The transformations that a network was taught, in its training's words: is an instruction among them?
+#
+# The reader's vectors of all wordings of one transformation lie close together (cosines of .97 and more),
+# those
+# of different ones far apart. An instruction that was never taught, or in words that are not understood,
+# lies
+# between them, while the probability of its perspective is 1 all the same. Then the text encoder, which
+# knows
+# more words, may find a wording that means nearly the same.
+
+
+NEAR: Final = 0.85  # cosine of two readings, from which on they are of one transformation
+LIKE: Final = 0.65  # cosine of two texts, from which on they mean nearly the same
+_SAME: Final = 0.97
+# Kinds of picture by name. To the text encoder PET and CT mean nearly the same; to a patient they do not.
+_PICTURES: Final = re.compile(
+    r"\b(ct|mri?|pet|spect|x-?ray|ultrasound|sonogram|oct|flair|t1|t2|dwi|adc|dermoscop\w*)\b", re.IGNORECASE
+)
+_ALIASES: Final = {"mr": "mri", "xray": "x-ray", "sonogram": "ultrasound"}
+
+
+def representatives(vectors: Tensor) -> list[int]:
+    """Of `(N, C)` vectors as few as it takes for each to have one of them within a cosine of .97."""
+    unit = F.normalize(vectors.float(), dim=1)
+    near = unit @ unit.T > _SAME
+    near.fill_diagonal_(True)
+    left = torch.ones(len(near), dtype=torch.bool, device=near.device)
+    chosen: list[int] = []
+    while left.any():
+        chosen.append(int(near[:, left].sum(1).argmax()))
+        left &= ~near[chosen[-1]]
+    return sorted(chosen)
+
+
+class Known:
+    """What a weights file says that it was taught: its `meta["taught"]`.
+
+    `readings` are few, one near to every reading of the training; `wordings` have one of each template at
+    least. `read` gives the reader's vectors `(N, C)` of prompts, and the mean tokens `(N, W)`.
+    """
+
+    def __init__(
+        self,
+        taught: Mapping[str, Sequence[str]],
+        read: Callable[[Sequence[str]], tuple[Tensor, Tensor]],
+    ) -> None:
+        self._taught, self._read = taught, read
+
+    def nearness(self, vector: Tensor) -> float:
+        """The cosine between a reading `(C,)` and the nearest that was taught, at least 0."""
+        return max(float((self._vectors @ F.normalize(vector.float(), dim=0)).max()), 0.0)
+
+    def likest(self, text: str, meant: Tensor) -> tuple[str | None, float]:
+        """The wording that means most nearly what `text` does, and how nearly, from 0 to 1.
+
+        `meant` is its mean token `(W,)`. None where no wording names every kind of picture that it names.
+        """
+        named = _pictures(text)
+        cosines = self._meanings @ F.normalize(meant.float(), dim=0)
+        found = [
+            (max(cosine, 0.0), wording)
+            for cosine, wording in zip(cosines.tolist(), self._taught["wordings"], strict=True)
+            if named <= _pictures(wording)
+        ]
+        like, wording = max(found, default=(0.0, None))
+        return wording, like
+
+    @cached_property
+    def _vectors(self) -> Tensor:
+        return F.normalize(self._read(self._taught["readings"])[0].float(), dim=1)
+
+    @cached_property
+    def _meanings(self) -> Tensor:  # seconds of work, which most instructions do not need
+        return F.normalize(self._read(self._taught["wordings"])[1].float(), dim=1)
+
+
+def _pictures(text: str) -> set[str]:
+    return {_ALIASES.get(name, name) for name in map(str.lower, _PICTURES.findall(text))}
+
+
+def mean_token(tokens: Tensor, mask: Tensor) -> Tensor:
+    """`(B, W)`: what the text encoder was trained to compare sentences by."""
+    share = mask.float()[..., None]
+    return (tokens.float() * share).sum(1) / share.sum(1)
+
+
+# The network at work: what an instruction asks for, and what it gives for a batch of images.
 
 _PROMPTS: Final = 256  # instructions that are remembered, 37 kB each
 

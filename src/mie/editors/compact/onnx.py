@@ -23,12 +23,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mie.editors.compact.network import CompactNet, Heads
-from mie.editors.compact.text import TOKENS, WIDTH
-from mie.editors.compact.views import STRIDE
-from mie.editors.compact.weights import load_network
+from mie.core.files import atomic_path
+from mie.editors.compact.editor import STRIDE
 from mie.errors import ConfigError, MieError
-from mie.images.files import atomic_path
+from mie.networks.compact import CompactNet, Heads, load_network
+from mie.networks.text import TOKENS, WIDTH
 from mie.vocabulary import PERSPECTIVES
 
 TOLERANCE: Final = 1e-3

@@ -1,0 +1,335 @@
+"""The data card: a dataset's README.md, with the front matter that the Hugging Face Hub reads.
+
+Everything comes from `dataset.json`; equal datasets give equal cards (no date, no place on a disk).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import yaml
+
+from mie.datasets.schema import FEATURES, SCHEMA
+from mie.perspectives.modification.card import cell as _cell
+from mie.perspectives.modification.card import counterfactual_pairs
+from mie.perspectives.modification.card import table as _table
+from mie.vocabulary import LICENSE_USES, MODALITIES, SPLITS
+
+# Identifiers that the Hub knows; `license: other` needs a `license_name` beside it.
+_HUB_LICENSES: Final = """
+    apache-2.0 bsd-2-clause bsd-3-clause cc-by-2.0 cc-by-2.5 cc-by-3.0 cc-by-4.0 cc-by-nc-2.0 cc-by-nc-3.0
+    cc-by-nc-4.0 cc-by-nc-nd-3.0 cc-by-nc-nd-4.0 cc-by-nc-sa-2.0 cc-by-nc-sa-3.0 cc-by-nc-sa-4.0 cc-by-nd-4.0
+    cc-by-sa-3.0 cc-by-sa-4.0 cc0-1.0 gpl-2.0 gpl-3.0 lgpl-3.0 mit mpl-2.0 odbl odc-by pddl
+"""
+_SIZES: Final = (
+    *((10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M")),
+    *((10**7, "1M<n<10M"), (10**8, "10M<n<100M")),
+)
+_NO_LICENSE: Final = {"name": "not stated", "use": "unknown", "basis": "stated"}
+
+MEANINGS: Final[dict[str, str]] = {
+    "id": "name of the sample, derived from its content; never changes",
+    "perspective": "perception, modification or transformation",
+    "task": "what is asked for inside the perspective, e.g. structure, lesion, holistic",
+    "target": "the structure or lesion, as a clinician says it; several are joined by commas",
+    "modality": "how the image was taken: " + ", ".join(MODALITIES),
+    "anatomy": "part of the body",
+    "prompt": "the instruction",
+    "prompt_template": "the phrasing that the instruction was made from",
+    "description": "the change in one sentence, for judges and readers",
+    "input": "the image before the edit, RGB",
+    "target_image": "the image after the edit, RGB, same size",
+    "mask": "the region that the edit is about, grey (values below); null where there is none",
+    "colour": "overlay colour: red, green or blue; one per class, joined by commas",
+    "split": "train, val or test",
+    "bin": "length of the longer side after scaling; null: original size",
+    "source": "the data set that the image comes from",
+    "case_id": "the image inside its data set",
+    "patient_id": "the patient, where the data set tells; null: unknown",
+    "group": "samples that belong together (the turns of one dialogue, the four of one pair); null: none",
+    "turn": "place inside the group, from 0; null: none",
+    "recipe": "what made the sample",
+    "recipe_version": "its version",
+    "params": "JSON: parameters of the sample, original size, steps from the file to 8-bit pixels",
+    "seed": "the sample's own seed",
+    "parents": "ids of the samples that this one was made from",
+    "license": "licence of the source data set",
+    "sha256": "digest of all fields and of the decoded pixels of this row",
+}
+
+GATES: Final[dict[str, str]] = {
+    "source": "the file fits no pattern of its data set, or its partner is missing",
+    "image": "the file could not be turned into pixels that can be trusted",
+    "blank": "the image shows a single colour, or nothing",
+    "empty": "no target is marked in the image, or no target of the recipe fits it",
+    "units": "the target needs Hounsfield units, and the image has none",
+    "identical": "input and target image are the same to the eye",
+    "misaligned": "the two images of a pair do not lie on each other",
+    "area": "the region is empty, too small or nearly the whole image",
+    "expert": "there is no inpainting expert for the modality",
+    "border": "the lesion touches the edge of the image",
+    "outside": "the lesion does not lie inside the body",
+    "texture": "the fill does not look like its surroundings: brightness, variance, gradients or spectrum",
+    "seam": "the outline of the filled area shows",
+    "detector": "a lesion detector misses the lesion before, or finds it after; or none can be trusted",
+    "judge": "a language model saw the lesion, or the fill",
+    "background": "something outside the filled area changed, or nothing inside it",
+    "proof": "reading the painted region back from the target image does not give the mask",
+    "duplicate": "the same image and region is already there",
+    "leak": "the patient, or a nearly equal image, is also in a better guarded split",
+    "review": "rejected by the people who reviewed the dataset",
+    "error": "an unexpected error while the file was read",
+}
+
+PLOTS: Final[dict[str, str]] = {
+    "modality": "Samples by modality and split",
+    "targets": "The most frequent targets",
+    "area": "Region area by modality",
+    "words": "Words of the instructions",
+    "sizes": "Image sizes",
+}
+
+
+_SNIPPETS: Final = """\
+```python
+from datasets import load_dataset
+
+data = load_dataset("NAME")  # the path of this folder
+data["SPLIT"][0]["target_image"]  # a PIL image
+```
+
+```python
+from mie.datasets.dataset import Dataset
+
+for sample in Dataset("NAME").samples("SPLIT"):
+    sample.input, sample.prompt, sample.target_image  # images as (height, width, 3) uint8
+```
+
+```python
+import pandas
+
+pandas.read_parquet("NAME/data", columns=["id", "split", "prompt"])
+```
+
+```sql
+-- DuckDB
+SELECT modality, target, count(*) FROM 'NAME/data/*.parquet' GROUP BY ALL ORDER BY 3 DESC;
+```"""
+
+
+def data_card(info: Mapping[str, Any]) -> str:
+    """README.md of the dataset that `info` (the content of `dataset.json`) describes."""
+    head = yaml.safe_dump(_front_matter(info), sort_keys=False, allow_unicode=True, width=10_000)
+    sections = (
+        f"# {info['name']}",
+        _summary(info),
+        "## Open it\n\n" + _opening(info),
+        "## What is in it\n\n" + _counts(info),
+        "## How the samples were made\n\n" + _making(info),
+        *(
+            ["## Counterfactual pairs\n\n" + counterfactual_pairs(info["modification"])]
+            if info.get("modification")
+            else []
+        ),
+        "## What was refused\n\n" + _refused(info),
+        "## Columns\n\n" + _columns(),
+        "## Plots\n\n" + "\n\n".join(f"![{title}](stats/{name}.png)" for name, title in PLOTS.items()),
+        "## Terms of use\n\n" + _terms(info),
+        "## Digest and versions\n\n" + _provenance(info),
+    )
+    return f"---\n{head}---\n\n" + "\n\n".join(sections) + "\n"
+
+
+def _front_matter(info: Mapping[str, Any]) -> dict[str, Any]:
+    counts = info["counts"]
+    tags = ["medical", "image-editing", *counts["by_perspective"], *counts["by_modality"]]
+    matter: dict[str, Any] = {
+        "pretty_name": info["name"],
+        "language": ["en"],
+        **_license(list(_licenses(info).values())),
+        "task_categories": ["image-to-image"],
+        "tags": [tag.lower().replace(" ", "-") for tag in tags],
+        "size_categories": [next((name for n, name in _SIZES if counts["samples"] < n), "100M<n<1B")],
+        # `datasets` caches by this front matter alone: without the digest, a rebuilt dataset would open as
+        # the old one.
+        "dataset_info": {"config_name": "default", "description": f"digest {info['digest']}"},
+    }
+    # Named one by one, so that `rejected.parquet` is not taken for data.
+    files = [{"split": split, "path": f"data/{split}-*.parquet"} for split in _splits(info)]
+    if files:
+        matter["configs"] = [{"config_name": "default", "data_files": files}]
+    return matter
+
+
+def _license(licenses: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """An identifier only where every source states that licence; else `other`, named by what it allows."""
+    names = {_slug(terms["name"]) for terms in licenses}
+    stated = all(terms["basis"] == "stated" for terms in licenses)
+    if len(names) == 1:
+        (name,) = names
+        if stated and name in _HUB_LICENSES.split():
+            return {"license": name}
+        return {"license": "other", "license_name": name if stated else f"{name}-unverified"}
+    strictest = max((terms["use"] for terms in licenses), key=LICENSE_USES.index, default="unknown")
+    return {"license": "other", "license_name": f"mixed-{strictest}" if names else "none"}
+
+
+def _slug(name: str) -> str:
+    slug = re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.")
+    return {"cc0": "cc0-1.0"}.get(slug, slug) or "unnamed"
+
+
+def _summary(info: Mapping[str, Any]) -> str:
+    counts = info["counts"]
+    modalities, sources = len(counts["by_modality"]), len(counts["by_source"])
+    text = (
+        f"{counts['samples']:,} text-guided medical image edits: each sample is an input image, an "
+        "instruction in words, and the image that the instruction asks for. "
+        f"They cover {_n(modalities, 'modality')} and come from {_n(sources, 'data set')}"
+    )
+    if set(counts["by_perspective"]) == {"perception"}:
+        text += "; the annotated region is painted on the input, so the right answer is known to the pixel"
+    return "\n\n".join([text + ".", *([info["description"].strip()] if info.get("description") else [])])
+
+
+def _opening(info: Mapping[str, Any]) -> str:
+    split = next(iter(_splits(info)), "train")
+    return _SNIPPETS.replace("NAME", info["name"]).replace("SPLIT", split)
+
+
+def _counts(info: Mapping[str, Any]) -> str:
+    counts = info["counts"]
+    by_split = {split: counts["by_split"][split] for split in _splits(info)}
+    tables = [
+        _table((title, "samples"), [(name, f"{n:,}") for name, n in numbers.items()])
+        for title, numbers in (
+            ("split", by_split),
+            ("task", counts["by_task"]),
+            ("modality", counts["by_modality"]),
+        )
+    ]
+    entries = {s["entry"]["name"]: s["entry"] for s in _recipe(info).get("sources", ())}
+    rows = []
+    for name, terms in _licenses(info).items():
+        entry = entries.get(name, {})
+        title, home = _cell(entry.get("title") or name), entry.get("home")
+        checked = "" if terms["basis"] == "stated" else " (not verified)"
+        linked = f"[{title}]({home})" if home else title
+        licence = _cell(terms["name"]) + checked
+        rows.append((f"`{_cell(name)}`", linked, f"{counts['by_source'][name]:,}", licence, terms["use"]))
+    tables.append(_table(("source", "data set", "samples", "licence", "use"), rows))
+    tables.append(f"Patients told apart by their data sets: {counts['patients_known']:,}.")
+    return "\n\n".join(tables)
+
+
+def _making(info: Mapping[str, Any]) -> str:
+    config = _recipe(info)
+    recipe, split, gates = (config.get(key) or {} for key in ("recipe", "split", "gates"))
+    rows = [
+        ("recipe", recipe.get("kind")),
+        ("tasks", ", ".join(recipe.get("tasks") or recipe.get("kinds") or ())),
+        ("seed", config.get("seed")),
+        ("overlay opacity", recipe.get("opacity")),
+        ("longer side of train and val images", ", ".join(f"{b} px" for b in config.get("bins", ()))),
+        *((f"share of {name} where a data set has no split", share) for name, share in split.items()),
+        *((f"gate `{name}`", limit) for name, limit in gates.items()),
+        *_rephrasing(info),
+    ]
+    if all(value in (None, "") for _, value in rows):
+        return "The dataset was imported; `recipe` and `params` hold what its origin told about each sample."
+    text = (
+        "A data set's own split is followed; where it has none, patients (not images) are drawn by a seeded "
+        "hash. Test images keep their original size; the others are scaled so that the longer side is the "
+        "nearest of the lengths below."
+    )
+    if recipe.get("kind") == "modification":
+        text += (
+            " A lesion and a margin around it are filled by an inpainting expert that cannot see what was "
+            "there, several times; the fill that is nearest to its surroundings is kept. Outside the mask "
+            "input and target image are equal to the pixel."
+        )
+        several = recipe.get("inpainter")
+        rows += [("`inpainter`", ", ".join(several) if isinstance(several, list) else several)]
+        rows += [(f"`{name}`", recipe.get(name)) for name in ("candidates", "detector", "judge")]
+    known = [(name, str(value)) for name, value in rows if value not in (None, "")]
+    if recipe.get("kind") == "perception":
+        text += (
+            " The region is painted after scaling, so that the blend is exact: inside it, output = "
+            "(1 - opacity) × input + opacity × colour; outside it, output = input."
+        )
+    return text + "\n\n" + _table(("setting", "value"), known)
+
+
+def _rephrasing(info: Mapping[str, Any]) -> list[tuple[str, str]]:
+    done = info.get("rephrased")
+    if not done:
+        return []
+    shown = f"{done['samples']:,} by {', '.join(done['answered_by']) or 'nobody'}"
+    return [("instructions in other words than the template's", shown)]
+
+
+def _refused(info: Mapping[str, Any]) -> str:
+    if not info["rejected"]:
+        return "Nothing."
+    rows = [
+        (f"`{gate}`", f"{n:,}", GATES.get(gate, "see the column `reason`"))
+        for gate, n in info["rejected"].items()
+    ]
+    text = "Every refusal, with its reason and the numbers behind it, is in `rejected.parquet`."
+    return text + "\n\n" + _table(("gate", "refused", "why"), rows)
+
+
+def _columns() -> str:
+    rows = [(f"`{name}`", _kind(FEATURES[name]), MEANINGS[name]) for name in SCHEMA.names]
+    return _table(("column", "type", "meaning"), rows) + (
+        "\n\n`mask`: 0 is background; class *k* of *n* has the value round(255 *k* / *n*), so a single class "
+        "is 255, two are 128 and 255, three are 85, 170 and 255. Classes stand in the order of `colour`."
+    )
+
+
+def _terms(info: Mapping[str, Any]) -> str:
+    lines = ["**Not for clinical use**: not for diagnosis, treatment or triage."]
+    bound = [(name, terms) for name, terms in _licenses(info).items() if terms["use"] != "open"]
+    if bound:
+        lines.append("These sources restrict what may be done with the dataset, or do not say:")
+        lines.append(
+            "\n".join(f"- `{name}`: {terms['use']} ({_cell(terms['name'])})" for name, terms in bound)
+        )
+    else:
+        lines.append("Every source allows open use; give the credit that each licence asks for.")
+    if any(terms["basis"] != "stated" for terms in _licenses(info).values()):
+        lines.append("Licences that are not verified were not checked with the provider: do that first.")
+    lines.append(
+        "Every provider states that no patient can be identified."
+        if info["deidentified"]
+        else "Not every provider states that its images are de-identified: look before you share them."
+    )
+    return "\n\n".join(lines)
+
+
+def _provenance(info: Mapping[str, Any]) -> str:
+    rows = [(name, str(version)) for name, version in info["versions"].items()]
+    return f"Content digest (SHA-256): `{info['digest']}`\n\n" + _table(("software", "version"), rows)
+
+
+def _licenses(info: Mapping[str, Any]) -> dict[str, Mapping[str, str]]:
+    return {name: {**_NO_LICENSE, **info["licenses"].get(name, {})} for name in info["counts"]["by_source"]}
+
+
+def _recipe(info: Mapping[str, Any]) -> Mapping[str, Any]:
+    return info.get("recipe") or {}  # imported datasets have none
+
+
+def _splits(info: Mapping[str, Any]) -> list[str]:
+    return [split for split in SPLITS if info["counts"]["by_split"].get(split)]
+
+
+def _kind(feature: Mapping[str, Any]) -> str:
+    return {"Image": "image", "List": "list of string"}.get(feature["_type"]) or str(feature["dtype"])
+
+
+def _n(count: int, noun: str) -> str:
+    plural = noun[:-1] + "ies" if noun.endswith("y") else noun + "s"
+    return f"{count} {noun if count == 1 else plural}"

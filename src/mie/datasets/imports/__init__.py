@@ -1,0 +1,92 @@
+"""Datasets from layouts that others write (and that we export).
+
+>>> sorted(FORMATS)
+['folder', 'imgedit', 'medebench', 'miedb', 'omni-iie']
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from mie.datasets.imports import folder as plain
+from mie.datasets.imports import miedb
+from mie.datasets.imports.reading import Incoming, Origin, read_origin
+from mie.datasets.shards import read_rejected
+from mie.datasets.write import write_dataset
+from mie.errors import ConfigError
+from mie.records import Refusal, Sample
+from mie.scoring.benchmarks.imgedit import importer as imgedit
+from mie.scoring.benchmarks.medebench import importer as medebench
+from mie.scoring.benchmarks.omni_iie import importer as omni_iie
+from mie.vocabulary import nearest_name
+
+FORMATS: Final[dict[str, Callable[[Path], Incoming]]] = {
+    "folder": plain.read,
+    "imgedit": imgedit.read,
+    "medebench": medebench.read,
+    "miedb": miedb.read,
+    "omni-iie": omni_iie.read,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ImportResult:
+    """What `dataset.json` says, and what was not imported, with reasons (also in `rejected.parquet`)."""
+
+    info: dict[str, Any]
+    refusals: tuple[Refusal, ...]
+
+
+def import_dataset(
+    folder: Path,
+    target: Path,
+    format: str,
+    *,
+    name: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> ImportResult:
+    """Read `folder` in that format and write a dataset to `target`, a new folder.
+
+    A record that cannot be used is refused with its reason and the rest goes on. `progress` gets
+    (done, total). The name is the exported dataset's own, or made from the folder's, unless it is given.
+    """
+    folder, target = Path(folder), Path(target)
+    if format not in FORMATS:
+        near = nearest_name(format, FORMATS)
+        fix = f"did you mean {near!r}?" if near else None
+        raise ConfigError(f"unknown import format {format!r}", expected=", ".join(FORMATS), fix=fix)
+    if name is not None and _name_from(name) != name:
+        raise ConfigError(
+            f"{name!r} is no name for a dataset", expected="letters, digits, '.', '_' and '-'", found=name
+        )
+    origin = read_origin(folder, format) or Origin(folder.resolve().name)
+    incoming = FORMATS[format](folder)
+
+    def counted() -> Iterator[Sample | Refusal]:
+        for done, outcome in enumerate(incoming.outcomes, start=1):
+            yield outcome
+            if progress is not None:
+                progress(done, incoming.total)
+
+    info = write_dataset(
+        counted(),
+        target,
+        name=name or _name_from(origin.name),
+        description=origin.description,
+        recipe={"import": {"format": format, **incoming.notes, "of": origin.recipe}},
+        licenses={**incoming.licenses, **origin.licenses},
+        deidentified=origin.deidentified,
+    )
+    return ImportResult(info, tuple(read_rejected(target / "rejected.parquet")))
+
+
+def _name_from(text: str) -> str:
+    """A name that a recipe could have: it stands in code and links of the data card."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).lstrip("._-")[:96] or "imported"
+
+
+__all__ = ["FORMATS", "ImportResult", "import_dataset"]

@@ -1,0 +1,195 @@
+"""One part, made by one worker: units -> cases -> samples -> gates -> Parquet files in `parts/`."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mie.core.files import atomic_path
+from mie.datasets.leaks import content_key
+from mie.datasets.plan import Part
+from mie.datasets.recipe import RecipeConfig, split_of
+from mie.datasets.schema import IMAGE_COLUMNS, RowEncoder, table
+from mie.datasets.shards import ShardWriter, write_rejected
+from mie.errors import MieError
+from mie.images.hashes import perceptual
+from mie.perspectives import Recipe, VolumeRecipe, make_recipe
+from mie.perspectives.gates import TrivialGate
+from mie.perspectives.modification.experts import part_judge
+from mie.perspectives.modification.samples import background_gate, volume_of
+from mie.perspectives.perception.samples import proof_gate, visible_gate
+from mie.perspectives.transformation.samples import PairGate
+from mie.records import Case, Pixels, Refusal, Sample, Unit
+from mie.sources.catalog import Entry
+from mie.sources.source import open_source
+
+# Trouble of the machine, not of one file.
+_FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+INDEX_SCHEMA = pa.schema(
+    [
+        ("id", pa.string()),
+        ("split", pa.string()),
+        ("source", pa.string()),
+        ("case_id", pa.string()),
+        ("patient_id", pa.string()),
+        ("perspective", pa.string()),
+        ("modality", pa.string()),
+        ("task", pa.string()),
+        ("target", pa.string()),
+        ("sha256", pa.string()),
+        ("content", pa.binary()),
+        ("hash", pa.uint64()),
+        ("thumb", pa.binary()),
+        ("pixels", pa.list_(pa.binary())),  # digests of input, target image and mask
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PartTask:
+    """All that a worker needs for one part."""
+
+    part: Part
+    sources: dict[int, tuple[Entry, Path]]
+    config: RecipeConfig
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class PartResult:
+    number: int
+    units: int
+    kept: int
+    refused: Counter[str]
+
+
+def part_path(folder: Path, number: int, what: str) -> Path:
+    return folder / f"{number:05d}.{what}.parquet"
+
+
+def judge_folder(folder: Path, number: int) -> Path:
+    """Beside `parts/`: replies were paid for, and are kept when the dataset is whole or made afresh."""
+    return folder.parent / "judge" / f"part-{number:05d}"
+
+
+def make_part(task: PartTask) -> PartResult:
+    """Write the part's shards, its refusals and, last, its index: the index says that the part is whole."""
+    encoder = RowEncoder()
+    traces = _Traces()
+    refusals: list[Refusal] = []
+    number = task.part.number
+    with ExitStack() as stack:
+        writers: dict[str, ShardWriter] = {}
+        for outcome in _outcomes(task):
+            if isinstance(outcome, Refusal):
+                refusals.append(outcome)
+                continue
+            row, digests = encoder.row(outcome)
+            if outcome.split not in writers:
+                path = part_path(task.folder, number, outcome.split)
+                writers[outcome.split] = stack.enter_context(ShardWriter(path))
+            writers[outcome.split].write(row)
+            traces.add(outcome, row["sha256"], digests)
+    if refusals:  # most parts have none, and a file less is two syncs less
+        write_rejected(part_path(task.folder, number, "rejected"), refusals)
+    with atomic_path(part_path(task.folder, number, "index")) as temporary:
+        pq.write_table(table(traces.rows, INDEX_SCHEMA), temporary, compression="zstd")
+    return PartResult(number, len(task.part.units), len(traces.rows), Counter(r.gate for r in refusals))
+
+
+def _outcomes(task: PartTask) -> Iterator[Sample | Refusal]:
+    config = task.config
+    region_limits = config.gates.model_dump(exclude={"max_shift"})
+    gates = (
+        TrivialGate(**region_limits),
+        visible_gate,
+        proof_gate,
+        PairGate(config.gates.max_shift),
+        background_gate,
+    )
+    listed = [(*task.sources[at], _units(task, at)) for at in task.sources]
+    with part_judge(config, listed, judge_folder(task.folder, task.part.number)) as judge:
+        options = {**config.recipe.options(), **({} if judge is None else {"judge": judge})}
+        recipe = make_recipe(**options, bins=config.bins)
+        for sample in _samples(recipe, _cases(task), config):
+            if isinstance(sample, Refusal):
+                yield sample
+                continue
+            refusal = next((r for gate in gates if (r := gate(sample)) is not None), None)
+            yield refusal or sample
+
+
+def _samples(
+    recipe: Recipe, cases: Iterator[Case | Refusal], config: RecipeConfig
+) -> Iterator[Sample | Refusal]:
+    def split(case: Case) -> str:
+        return split_of(case, config.split, config.seed)
+
+    if not isinstance(recipe, VolumeRecipe):
+        for case in cases:
+            yield from [case] if isinstance(case, Refusal) else recipe.samples(case, split(case), config.seed)
+        return
+    # A volume's slices come one after the other; anything else is a group of its own.
+    for volume, group in itertools.groupby(cases, lambda c: None if isinstance(c, Refusal) else volume_of(c)):
+        if volume is None:
+            for case in group:
+                yield from (
+                    [case] if isinstance(case, Refusal) else recipe.samples(case, split(case), config.seed)
+                )
+        else:
+            slices = [case for case in group if isinstance(case, Case)]
+            yield from recipe.volume(slices, split(slices[0]), config.seed)
+
+
+def _units(task: PartTask, source: int) -> list[Unit]:
+    return [planned.unit for planned in task.part.units if planned.source == source]
+
+
+def _cases(task: PartTask) -> Iterator[Case | Refusal]:
+    sources = {at: open_source(entry, root) for at, (entry, root) in task.sources.items()}
+    for planned in task.part.units:
+        entry, root = task.sources[planned.source]
+        try:
+            yield from sources[planned.source].load(planned.unit)
+        except MieError as error:
+            yield Refusal(entry.name, _where(planned.unit.key, error, root), "image", error.reason)
+        except MemoryError:
+            raise
+        except Exception as error:  # one strange file among thousands is recorded, never fatal
+            if isinstance(error, OSError) and error.errno in _FATAL:
+                raise
+            yield Refusal(entry.name, planned.unit.key, "error", f"{type(error).__name__}: {error}")
+
+
+def _where(key: str, error: MieError, root: Path) -> str:
+    """The unit, and the file inside it that failed; never a place on this machine's disk."""
+    inside = (error.where or key).removeprefix(f"{root}/")
+    return key if inside == key else f"{key} ({inside})"
+
+
+class _Traces:
+    """What the finish needs to compare samples across parts without opening images again."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self._last: tuple[Pixels, int, bytes] | None = None
+
+    def add(self, sample: Sample, sha256: str, digests: Mapping[str, bytes | None]) -> None:
+        if self._last is None or self._last[0] is not sample.input:
+            self._last = (sample.input, *perceptual(sample.input))
+        _, hash_, thumb = self._last
+        row = {name: getattr(sample, name) for name in INDEX_SCHEMA.names[:9]}
+        content = content_key(digests, sample.perspective)
+        pixels = [digests[name] for name in IMAGE_COLUMNS]
+        found = {"sha256": sha256, "content": content, "hash": hash_, "thumb": thumb, "pixels": pixels}
+        self.rows.append({**row, **found})

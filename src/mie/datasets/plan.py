@@ -1,0 +1,112 @@
+"""The plan: every unit of every data set in a fixed order, cut into parts whatever the number of workers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from mie.datasets.recipe import RecipeConfig
+from mie.datasets.schema import canonical
+from mie.records import Refusal, Unit
+from mie.sources.catalog import DicomLayout, Entry, VolumeLayout
+from mie.sources.source import open_source
+
+# A part is what one worker makes in one go and what a crash can cost; it becomes one shard per split.
+_PART_WEIGHT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedUnit:
+    """A unit and the data set it belongs to (an index into `Plan.sources`)."""
+
+    source: int
+    unit: Unit
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    number: int
+    units: tuple[PlannedUnit, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    config: RecipeConfig
+    sources: tuple[tuple[Entry, Path], ...]
+    parts: tuple[Part, ...]
+    refusals: tuple[Refusal, ...]  # files that fit no pattern
+    fingerprint: str  # recipe, units, the size and age of their files, and weights
+    weights: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by family
+
+    @property
+    def units(self) -> int:
+        return sum(len(part.units) for part in self.parts)
+
+    def with_weights(self, weights: Mapping[str, Mapping[str, str]]) -> Plan:
+        """The plan of a build that uses these weights (`learnt_weights`), where it uses any."""
+        if not weights:
+            return self
+        known = hashlib.sha256((self.fingerprint + canonical(weights)).encode())
+        return replace(self, weights=weights, fingerprint=known.hexdigest())
+
+    def listed(self) -> Iterator[tuple[Entry, Path, list[Unit]]]:
+        """Every data set, where it lies, and its units."""
+        for at, (entry, root) in enumerate(self.sources):
+            units = [planned.unit for part in self.parts for planned in part.units if planned.source == at]
+            yield entry, root, units
+
+
+def make_plan(config: RecipeConfig, progress: Callable[[str], None] = lambda _: None) -> Plan:
+    """List every data set. Nothing is decoded yet."""
+    sources: list[tuple[Entry, Path]] = []
+    refusals: list[Refusal] = []
+    planned: list[PlannedUnit] = []
+    digest = hashlib.sha256(canonical(config.public()).encode())
+    for index, item in enumerate(config.sources):
+        progress(item.entry.name)
+        source = open_source(item.entry, item.root)
+        sources.append((item.entry, source.root))
+        kept = 0
+        for found in source.scan():
+            if isinstance(found, Refusal):
+                refusals.append(found)
+            elif item.limit is None or kept < item.limit:
+                kept += 1
+                planned.append(PlannedUnit(index, found))
+                digest.update(_file_facts(source.root, item.entry.name, found).encode())
+    return Plan(config, tuple(sources), _cut(planned, sources), tuple(refusals), digest.hexdigest())
+
+
+def _cut(planned: list[PlannedUnit], sources: list[tuple[Entry, Path]]) -> tuple[Part, ...]:
+    parts: list[Part] = []
+    current: list[PlannedUnit] = []
+    weight = 0
+    for item in planned:
+        current.append(item)
+        weight += _weight(sources[item.source][0], item.unit)
+        if weight >= _PART_WEIGHT:
+            parts.append(Part(len(parts), tuple(current)))
+            current, weight = [], 0
+    if current:
+        parts.append(Part(len(parts), tuple(current)))
+    return tuple(parts)
+
+
+def _weight(entry: Entry, unit: Unit) -> int:
+    """About how many images the unit gives."""
+    if unit.rows is not None:
+        return unit.rows[1] - unit.rows[0]
+    if isinstance(entry.layout, VolumeLayout | DicomLayout):
+        return entry.layout.slices * len(entry.layout.planes) * max(1, len(entry.targets))
+    return 1
+
+
+def _file_facts(root: Path, name: str, unit: Unit) -> str:
+    facts = []
+    for role, paths in sorted(unit.files.items()):
+        for path in paths:
+            stat = (root / path).stat()
+            facts.append((role, path, stat.st_size, stat.st_mtime_ns))
+    return canonical([name, unit.key, unit.rows, facts])

@@ -1,0 +1,217 @@
+"""Arrow tables in and out without pandas: from Python values by their buffers, and from Parquet files.
+
+`pyarrow.array` imports pandas to see whether its values are a Series, a third of a second in every process of
+a build, and it copies an image into a buffer that grows; here all parts of a column are joined once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mie.images.hashes import pixel_digest
+from mie.images.png import decode_png, encode_png
+from mie.records import Pixels, Sample
+
+
+def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """`pq.read_table` of one file, without `pyarrow.dataset`, which imports pandas too."""
+    with pq.ParquetFile(path) as file:
+        return file.read(columns=columns)
+
+
+def table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
+    """`pa.Table.from_pylist` for columns of text, bytes, integers, lists and structures of them."""
+    columns = [array([row[field.name] for row in rows], field.type) for field in schema]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """`pa.array(values, kind)`; None is null."""
+    if pa.types.is_struct(kind):
+        fields = [array([None if v is None else v[field.name] for v in values], field.type) for field in kind]
+        return pa.Array.from_buffers(kind, len(values), [_validity(values)], children=fields)
+    if pa.types.is_integer(kind):
+        numbers = np.array([0 if v is None else v for v in values], kind.to_pandas_dtype())
+        return pa.Array.from_buffers(kind, len(values), [_validity(values), pa.py_buffer(numbers)])
+    if pa.types.is_list(kind):
+        items = array([item for v in values for item in v or ()], kind.value_type)
+        return pa.Array.from_buffers(
+            kind, len(values), [_validity(values), _offsets(values)], children=[items]
+        )
+    if pa.types.is_string(kind):
+        values = [None if v is None else v.encode() for v in values]
+    return pa.Array.from_buffers(kind, len(values), [_validity(values), _offsets(values), _joined(values)])
+
+
+def _validity(values: Sequence[Any]) -> pa.Buffer | None:
+    """One bit a value, the lowest first; no bits at all where nothing is missing."""
+    if all(v is not None for v in values):
+        return None
+    return pa.py_buffer(np.packbits([v is not None for v in values], bitorder="little"))
+
+
+def _offsets(values: Sequence[Any]) -> pa.Buffer:
+    return pa.py_buffer(np.fromiter(accumulate((len(v or ()) for v in values), initial=0), np.int32))
+
+
+def _joined(values: Sequence[bytes | None]) -> pa.Buffer:
+    # In Arrow's own memory, which keeps its pages: joining megabytes into bytes takes twice as long.
+    buffer = pa.allocate_buffer(sum(len(v or b"") for v in values))
+    view, start = memoryview(buffer).cast("B"), 0
+    for value in values:
+        if value:
+            view[start : start + len(value)] = value
+            start += len(value)
+    return buffer
+
+
+# The table: one row per sample, images as PNG in the Hugging Face image layout.
+
+SCHEMA_VERSION: Final = 1
+IMAGE_COLUMNS: Final = ("input", "target_image", "mask")
+
+_IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+# Column -> (Arrow type, Hugging Face feature type).
+_COLUMNS: Final[dict[str, tuple[pa.DataType, str]]] = {
+    "id": (pa.string(), "string"),
+    "perspective": (pa.string(), "string"),
+    "task": (pa.string(), "string"),
+    "target": (pa.string(), "string"),
+    "modality": (pa.string(), "string"),
+    "anatomy": (pa.string(), "string"),
+    "prompt": (pa.string(), "string"),
+    "prompt_template": (pa.string(), "string"),
+    "description": (pa.string(), "string"),
+    "input": (_IMAGE, "Image"),
+    "target_image": (_IMAGE, "Image"),
+    "mask": (_IMAGE, "Image"),
+    "colour": (pa.string(), "string"),
+    "split": (pa.string(), "string"),
+    "bin": (pa.int32(), "int32"),
+    "source": (pa.string(), "string"),
+    "case_id": (pa.string(), "string"),
+    "patient_id": (pa.string(), "string"),
+    "group": (pa.string(), "string"),
+    "turn": (pa.int32(), "int32"),
+    "recipe": (pa.string(), "string"),
+    "recipe_version": (pa.int32(), "int32"),
+    "params": (pa.string(), "string"),
+    "seed": (pa.int64(), "int64"),
+    "parents": (pa.list_(pa.string()), "List"),
+    "license": (pa.string(), "string"),
+    "sha256": (pa.string(), "string"),
+}
+
+
+def _feature(kind: str) -> dict[str, Any]:
+    if kind == "Image":
+        return {"_type": "Image"}
+    if kind == "List":
+        return {"_type": "List", "feature": {"dtype": "string", "_type": "Value"}}
+    return {"dtype": kind, "_type": "Value"}
+
+
+FEATURES: Final = {name: _feature(kind) for name, (_, kind) in _COLUMNS.items()}
+SCHEMA: Final = pa.schema(
+    [(name, kind) for name, (kind, _) in _COLUMNS.items()],
+    metadata={"huggingface": json.dumps({"info": {"features": FEATURES}})},
+)
+REJECTED_SCHEMA: Final = pa.schema(
+    [(name, pa.string()) for name in ("source", "where", "target", "gate", "reason", "numbers")]
+)
+
+
+def canonical(value: Any) -> str:
+    """JSON that is the same for equal values."""
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+
+
+def content_digest(pixels: Mapping[str, bytes | None], fields: Mapping[str, Any]) -> str:
+    """SHA-256 over every field and the digests of the pixels: independent of how PNG or Parquet pack them."""
+    digest = hashlib.sha256(canonical(fields).encode())
+    for name in IMAGE_COLUMNS:
+        digest.update(pixels[name] or b"-")
+    return digest.hexdigest()
+
+
+class RowEncoder:
+    """Samples to rows; an image that several samples share is encoded once."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Pixels, bytes, bytes] | None = None
+
+    def row(self, sample: Sample) -> tuple[dict[str, Any], dict[str, bytes | None]]:
+        """The row, and the digest of each image's pixels."""
+        fields = text_fields(sample)
+        pixels: dict[str, bytes | None] = {}
+        row: dict[str, Any] = dict(fields)
+        for name in IMAGE_COLUMNS:
+            array: Pixels | None = getattr(sample, name)
+            if array is None:
+                pixels[name], row[name] = None, None
+                continue
+            digest, png = self._encoded(array, shared=name == "input")
+            pixels[name], row[name] = digest, {"bytes": png, "path": f"{sample.id}_{name}.png"}
+        row["sha256"] = content_digest(pixels, fields)
+        return row, pixels
+
+    def _encoded(self, array: Pixels, *, shared: bool) -> tuple[bytes, bytes]:
+        if shared and self._last is not None and self._last[0] is array:
+            return self._last[1], self._last[2]
+        digest, png = pixel_digest(array), encode_png(array)
+        if shared:
+            self._last = (array, digest, png)
+        return digest, png
+
+
+def text_fields(sample: Sample) -> dict[str, Any]:
+    """Every column but the images and the digest, as stored."""
+    fields = {
+        name: getattr(sample, name) for name in _COLUMNS if name not in IMAGE_COLUMNS and name != "sha256"
+    }
+    fields["params"] = canonical(sample.params)
+    fields["parents"] = list(sample.parents)
+    return fields
+
+
+def reworded_row(row: Mapping[str, Any], pixels: Mapping[str, bytes | None], **texts: Any) -> dict[str, Any]:
+    """The row with other texts (`params` as a mapping) and the digest that goes with them.
+
+    `pixels` are the digests of the row's images, as `RowEncoder.row` gave them: nothing is decoded.
+    """
+    out = {**row, **texts}
+    out["params"] = canonical(out["params"]) if "params" in texts else row["params"]
+    fields = {name: out[name] for name in _COLUMNS if name not in IMAGE_COLUMNS and name != "sha256"}
+    fields["parents"] = list(row["parents"] or ())
+    out["sha256"] = content_digest(pixels, fields)
+    return out
+
+
+def sample_from_row(row: Mapping[str, Any]) -> Sample:
+    """The sample a row holds, images decoded."""
+    values = {name: row[name] for name in _COLUMNS if name != "sha256"}
+    for name in IMAGE_COLUMNS:
+        values[name] = None if row[name] is None else decode_png(row[name]["bytes"])
+    values["params"] = json.loads(row["params"])
+    values["parents"] = tuple(row["parents"] or ())
+    return Sample(**values)
+
+
+def sample_digest(sample: Sample) -> str:
+    """What `sha256` is for this sample."""
+    return content_digest(pixel_digests(sample), text_fields(sample))
+
+
+def pixel_digests(sample: Sample) -> dict[str, bytes | None]:
+    """The digest of each image's pixels."""
+    arrays = {name: getattr(sample, name) for name in IMAGE_COLUMNS}
+    return {name: None if array is None else pixel_digest(array) for name, array in arrays.items()}

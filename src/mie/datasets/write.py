@@ -1,0 +1,115 @@
+"""A dataset from a stream of samples, in one process: what importers use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+from mie.core.claims import clear, refuse_foreign
+from mie.core.files import atomic_write, folder_lock
+from mie.datasets.card import data_card
+from mie.datasets.dataset import shard_name, write_info
+from mie.datasets.schema import RowEncoder
+from mie.datasets.shards import ShardWriter, write_rejected
+from mie.datasets.stats import Tally
+from mie.errors import MieError
+from mie.records import Refusal, Sample
+from mie.vocabulary import SPLITS
+
+ROWS_PER_SHARD: Final = 256
+
+
+def write_dataset(
+    samples: Iterable[Sample | Refusal],
+    folder: Path,
+    *,
+    name: str,
+    description: str,
+    recipe: Mapping[str, Any],
+    licenses: Mapping[str, Mapping[str, str]],
+    deidentified: bool,
+) -> dict[str, Any]:
+    """Write the samples to `folder` in the order they come (per split) and return what `dataset.json` says.
+
+    Samples are taken one at a time, so a generator keeps memory flat. Refusals go to `rejected.parquet`; so
+    does a sample whose id was there before. After any error the folder holds no dataset, and the same call
+    may be made again.
+    """
+    _refuse_occupied(folder)  # before the lock, which would leave its file in a folder that is not ours
+    with folder_lock(folder):
+        _refuse_occupied(folder)
+        clear(folder)
+        parts, data = folder / "parts", folder / "data"
+        parts.mkdir()
+        data.mkdir()
+        try:
+            tally, refusals, counts = _write_parts(samples, parts)
+            for split, count in counts.items():
+                for number in range(count):
+                    _part(parts, split, number).replace(data / shard_name(split, number, count))
+            write_rejected(folder / "rejected.parquet", refusals)
+            info = tally.info(
+                name=name,
+                description=description,
+                recipe=recipe,
+                licenses=licenses,
+                deidentified=deidentified,
+            )
+            atomic_write(folder / "README.md", data_card(info))
+        except BaseException:
+            clear(folder)
+            raise
+        write_info(folder, info)
+        parts.rmdir()
+    return info
+
+
+def _write_parts(
+    samples: Iterable[Sample | Refusal], parts: Path
+) -> tuple[Tally, list[Refusal], dict[str, int]]:
+    """The shards under names without their count, which is known only at the end."""
+    tally, encoder = Tally(), RowEncoder()
+    refusals: list[Refusal] = []
+    counts = dict.fromkeys(SPLITS, 0)
+    seen: set[str] = set()
+    with ExitStack() as stack:
+        shelves = {split: stack.enter_context(ExitStack()) for split in SPLITS}
+        writers: dict[str, ShardWriter] = {}
+        for sample in samples:
+            if isinstance(sample, Sample) and sample.id in seen:
+                reason = f"another sample has the id {sample.id}"
+                sample = Refusal(sample.source, sample.case_id, "duplicate", reason, sample.target)
+            if isinstance(sample, Refusal):
+                refusals.append(sample)
+                tally.refuse(sample.gate)
+                continue
+            seen.add(sample.id)
+            split = sample.split
+            if split not in writers or writers[split].rows == ROWS_PER_SHARD:
+                shelves[split].close()  # ends the full shard; its shelf is empty and serves the next one
+                writers[split] = shelves[split].enter_context(ShardWriter(_part(parts, split, counts[split])))
+                counts[split] += 1
+            row, _ = encoder.row(sample)
+            writers[split].write(row)
+            tally.keep(row)
+    return tally, refusals, counts
+
+
+def _part(parts: Path, split: str, number: int) -> Path:
+    return parts / f"{split}-{number:05d}.parquet"
+
+
+def _refuse_occupied(folder: Path) -> None:
+    """Never write over a dataset, an unfinished build, or anything that we did not make."""
+    dataset, build = (folder / "dataset.json").exists(), (folder / "parts/plan").exists()
+    if dataset or build:
+        raise MieError(
+            "the output folder is taken",
+            where=folder,
+            expected="a new folder",
+            found="a dataset" if dataset else "an unfinished build",
+            fix="choose another folder",
+        )
+    refuse_foreign(folder)

@@ -1,0 +1,380 @@
+"""The voxels and the affine that a volume file holds, in the file's own axis order.
+
+NIfTI comes through nibabel, NRRD and MetaImage through SimpleITK. The header is read first, so that a file
+which promises a billion voxels is refused before any of them is.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import cv2
+import nibabel as nib
+import numpy as np
+import SimpleITK as sitk
+from isal import igzip
+from nibabel.filebasedimages import ImageFileError
+from nibabel.spatialimages import HeaderDataError
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from mie.errors import ImageError
+from mie.images.volume_headers import check_meta, check_nrrd, check_zlib
+from mie.records import Step
+from mie.vocabulary import PLANES
+
+NIFTI_SUFFIXES: Final = (".nii", ".nii.gz", ".hdr", ".img")
+NRRD_SUFFIXES: Final = (".nrrd", ".nhdr")
+META_SUFFIXES: Final = (".mha", ".mhd")
+SUFFIXES: Final = NIFTI_SUFFIXES + NRRD_SUFFIXES + META_SUFFIXES
+
+# ITK's world is LPS+ (x to the patient's Left, y Posterior); ours is RAS+.
+LPS_TO_RAS: Final[NDArray[np.float64]] = np.diag([-1.0, -1.0, 1.0, 1.0])
+
+# NIfTI's unit codes; everything else (also codes that do not exist) is taken as millimetres.
+_MILLIMETRES: Final = {1: ("metres", 1000.0), 3: ("micrometres", 0.001)}
+
+
+_BLOCK: Final = 1 << 20
+
+
+class StoredVolume(NamedTuple):
+    """Values (rescaled, else in the file's own type) by stored axis, and their RAS+ millimetres."""
+
+    data: NDArray[Any]
+    affine: NDArray[np.float64]
+    steps: tuple[Step, ...]
+
+
+def is_volume(name: str) -> bool:
+    return name.lower().endswith(SUFFIXES)
+
+
+def read_stored(path: Path, max_voxels: int) -> StoredVolume:
+    name = path.name.lower()
+    if not path.is_file():
+        raise ImageError("no such volume", where=path)
+    if name.endswith(NIFTI_SUFFIXES):
+        return _read_nifti(path, max_voxels)
+    if name.endswith(NRRD_SUFFIXES + META_SUFFIXES):
+        return _read_itk(path, max_voxels)
+    raise ImageError("not a volume file", where=path, expected=" ".join(SUFFIXES), found=path.name)
+
+
+def check_size(shape: Sequence[int], max_voxels: int, path: object) -> None:
+    """Refuse an empty or an enormous grid while only its header has been read."""
+    if min(shape, default=0) < 1 or math.prod(shape) > max_voxels:
+        raise ImageError(
+            "volume size out of bounds",
+            where=path,
+            expected=f"1 to {max_voxels:,} voxels",
+            found=" x ".join(map(str, shape)) or "no axes",
+        )
+
+
+def _three_axes(shape: Sequence[int], path: Path) -> tuple[int, ...]:
+    """The first three lengths; a fourth axis may only be of length 1."""
+    if len(shape) < 3 or any(n != 1 for n in shape[3:]):
+        count = math.prod(shape[3:])
+        raise ImageError(
+            "not one volume",
+            where=path,
+            expected="three axes (a fourth of length 1 is dropped)",
+            found=f"{' x '.join(map(str, shape))}" + (f", that is {count} volumes" if count > 1 else ""),
+            fix="save the volume you mean as a file of its own" if count > 1 else None,
+        )
+    return tuple(shape[:3])
+
+
+def _read_nifti(path: Path, max_voxels: int) -> StoredVolume:
+    try:
+        # mmap=False: a mapped file that shrinks while we read would kill the process, not raise.
+        image = nib.load(path, mmap=False)
+        shape = image.shape
+        check_size(shape, max_voxels, path)
+        shape = _three_axes(shape, path)
+        affine, steps = _nifti_affine(image)
+        if image.get_data_dtype().kind not in "iuf":
+            raise ImageError(
+                "voxels are not plain numbers",
+                where=path,
+                expected="one number each",
+                found=image.get_data_dtype(),
+            )
+        data = (
+            _gzip_values(path, image) if path.name.lower().endswith(".gz") else np.asanyarray(image.dataobj)
+        )
+    except (OSError, EOFError, ValueError, zlib.error, ImageFileError, HeaderDataError) as error:
+        raise ImageError("cannot read the NIfTI file", where=path, found=_one_line(error)) from error
+    return StoredVolume(data.reshape(shape), affine, steps)
+
+
+def _gzip_values(path: Path, image: Any) -> NDArray[Any]:
+    """The voxels, read to the file's end: only there does gzip's checksum tell whether they are right."""
+    with igzip.open(path, "rb") as file:
+        again = type(image).from_file_map({"image": nib.FileHolder(fileobj=file)})
+        data = np.asanyarray(again.dataobj)
+        while file.read(_BLOCK):
+            pass
+    return data
+
+
+def _nifti_affine(image: Any) -> tuple[NDArray[np.float64], tuple[Step, ...]]:
+    header = image.header
+    steps: list[Step] = []
+    affine = np.array(image.affine, np.float64)
+    if not isinstance(header, nib.Nifti1Header):
+        # Analyze 7.5 has no orientation at all; nibabel's documented reading is radiological (LAS).
+        steps.append({"step": "orientation", "found": "missing", "assumed": "LAS"})
+        return affine, tuple(steps)
+    if header["qform_code"] == 0 and header["sform_code"] == 0:
+        # nibabel would flip x here, as for Analyze; the NIfTI standard's "method 1" does not.
+        affine = np.diag([*map(float, header.get_zooms()[:3]), 1.0])
+        steps.append({"step": "orientation", "found": "missing", "assumed": "RAS"})
+    code = int(header["xyzt_units"]) & 7
+    if code in _MILLIMETRES:
+        unit, millimetres = _MILLIMETRES[code]
+        affine[:3] *= millimetres
+        steps.append({"step": "units", "found": unit, "to": "millimetres"})
+    return affine, tuple(steps)
+
+
+def _read_itk(path: Path, max_voxels: int) -> StoredVolume:
+    is_nrrd = path.name.lower().endswith(NRRD_SUFFIXES)
+    header = check_nrrd(path) if is_nrrd else check_meta(path)
+    reader = sitk.ImageFileReader()
+    reader.SetFileName(str(path))
+    # Named, so that a file is what its suffix says and no other reader gets to look at it.
+    reader.SetImageIO("NrrdImageIO" if is_nrrd else "MetaImageIO")
+    try:
+        reader.ReadImageInformation()
+        shape = reader.GetSize()
+        check_size(shape, max_voxels, path)
+        _three_axes(shape, path)
+        if reader.GetNumberOfComponents() != 1:
+            raise ImageError(
+                "voxels are not plain numbers",
+                where=path,
+                expected="one number each",
+                found=f"{reader.GetNumberOfComponents()} components",
+            )
+        voxel_bytes = sitk.Image([1] * len(shape), reader.GetPixelIDValue()).GetSizeOfPixelComponent()
+        check_zlib(header, math.prod(shape) * voxel_bytes)
+        image = reader.Execute()
+    except RuntimeError as error:
+        raise ImageError("cannot read the volume file", where=path, found=_one_line(error)) from error
+    axes = len(shape)
+    data = sitk.GetArrayFromImage(image).T.reshape(shape[:3])
+    affine = np.eye(4)
+    direction = np.array(image.GetDirection()).reshape(axes, axes)[:3, :3]
+    affine[:3, :3] = direction * np.array(image.GetSpacing()[:3])
+    affine[:3, 3] = image.GetOrigin()[:3]
+    steps: tuple[Step, ...] = ()
+    if not header.oriented:
+        steps = ({"step": "orientation", "found": "missing", "assumed": "LPS"},)
+    return StoredVolume(data, LPS_TO_RAS @ affine, steps)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[-300:] or type(error).__name__
+
+
+# Volumes in one orientation, and the slices of them as radiologists look at them.
+#
+# Every volume comes out as RAS+: axis 0 grows towards the patient's Right, axis 1 Anterior, axis 2 Superior
+# (nibabel's convention). DICOM and ITK think in LPS+; the readers turn that round.
+
+# 512 x 512 x 2048. The largest whole-body CT series are below it.
+MAX_VOXELS: Final = 2**29
+# The axis that runs through a plane's slices.
+AXIS: Final = {"axial": 2, "coronal": 1, "sagittal": 0}
+
+_VOXEL_MM: Final = (1e-6, 1e4)
+_SHEARED: Final = 0.01  # the volume of a voxel with edges of length 1; 1 is a cube
+_OBLIQUE_DEGREES: Final = 0.01  # below is rounding in the header
+_SAME_PLACE: Final = 0.01  # of a voxel
+_SQUARE: Final = 1.02
+_MAX_STRETCH: Final = 100.0
+
+
+@dataclass(frozen=True)
+class Volume:
+    """`data` is (X, Y, Z), RAS+; `affine` takes (i, j, k, 1) to RAS+ millimetres of the voxel's centre."""
+
+    data: NDArray[Any]
+    spacing: tuple[float, float, float]
+    affine: NDArray[np.float64]
+    steps: tuple[Step, ...] = ()
+    frame_of_reference: str | None = None  # DICOM's UID, where the file has one
+
+
+def read_volume(path: Path, *, labels: bool = False, max_voxels: int = MAX_VOXELS) -> Volume:
+    """A NIfTI, NRRD or MetaImage volume in RAS+ orientation.
+
+    With `labels`, values must be whole numbers and come as integers. An oblique volume is not resampled: its
+    axes are taken as the nearest patient axes and the angle is recorded.
+    """
+    stored = read_stored(Path(path), max_voxels)
+    data = _whole_numbers(stored.data, path) if labels else stored.data
+    return canonical(data, stored.affine, steps=stored.steps, where=path)
+
+
+def canonical(
+    data: NDArray[Any],
+    affine: NDArray[np.float64],
+    *,
+    steps: Sequence[Step] = (),
+    where: object = None,
+    frame_of_reference: str | None = None,
+) -> Volume:
+    """Permute and flip the axes to the nearest RAS+ ones; `affine` is the RAS+ affine of `data` as given."""
+    _check_affine(affine, where)
+    if data.dtype.kind == "f":
+        wrong = data.size - int(np.isfinite(data).sum())
+        if wrong:
+            raise ImageError(
+                "volume holds values that are no numbers",
+                where=where,
+                expected="finite values",
+                found=f"{wrong} of {data.size} voxels are NaN or infinite",
+            )
+    found = "".join(nib.aff2axcodes(affine))
+    steps = list(steps)
+    if not any(step["step"] == "orientation" for step in steps):
+        steps.append({"step": "orientation", "found": found, "to": "RAS"})
+    degrees = _obliquity(affine)
+    if degrees > _OBLIQUE_DEGREES:
+        steps.append({"step": "oblique", "degrees": round(degrees, 2)})
+    turn = nib.io_orientation(affine)
+    affine = affine @ nib.orientations.inv_ornt_aff(turn, data.shape)
+    x, y, z = (float(mm) for mm in np.linalg.norm(affine[:3, :3], axis=0))
+    return Volume(nib.apply_orientation(data, turn), (x, y, z), affine, tuple(steps), frame_of_reference)
+
+
+def _check_affine(affine: NDArray[np.float64], where: object) -> None:
+    sizes = np.linalg.norm(affine[:3, :3], axis=0)
+    small, large = _VOXEL_MM
+    if (
+        not np.isfinite(affine).all()
+        or not ((sizes >= small) & (sizes <= large)).all()
+        or abs(np.linalg.det(affine[:3, :3] / sizes)) < _SHEARED
+    ):
+        raise ImageError(
+            "the volume's axes do not span space",
+            where=where,
+            expected=f"three directions and voxels of {small:g} to {large:g} mm",
+            found=affine[:3].tolist(),
+        )
+
+
+def _obliquity(affine: NDArray[np.float64]) -> float:
+    """The largest angle in degrees between a voxel axis and the patient axis nearest to it."""
+    axes = affine[:3, :3] / np.linalg.norm(affine[:3, :3], axis=0)
+    # By the sine: the arc cosine of a number near 1 turns 32-bit rounding into hundredths of a degree.
+    off_axis = np.sqrt(np.maximum(0, (axes**2).sum(axis=0) - (axes**2).max(axis=0)))
+    return float(np.degrees(np.arcsin(np.minimum(1, off_axis))).max())
+
+
+def _whole_numbers(data: NDArray[Any], path: object) -> NDArray[Any]:
+    if data.dtype.kind in "iu":
+        return data
+    limits = np.iinfo(np.int32)
+    # NaN fails every comparison, so it counts as broken here too.
+    whole = (data == np.rint(data)) & (data >= limits.min) & (data <= limits.max)
+    if not whole.all():
+        raise ImageError(
+            "label map holds values that are no labels",
+            where=path,
+            expected="whole numbers",
+            found=f"{int((~whole).sum())} voxels such as {data[~whole][0]:g}",
+        )
+    return data.astype(np.int32)
+
+
+def slice_of(data: NDArray[Any], plane: str, index: int) -> NDArray[Any]:
+    """One slice of RAS+ data as a 2-D view, the way it hangs on a light box (radiological convention).
+
+    axial: rows run anterior to posterior, columns from the patient's right to left, so that the patient's
+    right is on the image's left. coronal: rows superior to inferior, columns right to left. sagittal: rows
+    superior to inferior, columns anterior to posterior.
+    """
+    if plane == "axial":
+        return data[::-1, ::-1, index].T
+    if plane == "coronal":
+        return data[::-1, index, ::-1].T
+    if plane == "sagittal":
+        return data[index, ::-1, ::-1].T
+    raise ValueError(f"plane must be one of {PLANES}, got {plane!r}")
+
+
+def slice_spacing(spacing: tuple[float, float, float], plane: str) -> tuple[float, float]:
+    """(row, column) millimetres of a slice from `slice_of`."""
+    x, y, z = spacing
+    return {"axial": (y, x), "coronal": (z, x), "sagittal": (z, y)}[plane]
+
+
+def is_square(spacing: tuple[float, float]) -> bool:
+    return max(spacing) <= _SQUARE * min(spacing)
+
+
+def square_pixels(image: NDArray[Any], spacing: tuple[float, float], *, is_mask: bool) -> NDArray[Any]:
+    """`image` (H, W[, C]) uint8, float32 (H, W), or a bool mask, with pixels as wide as they are high.
+
+    The smaller spacing is kept, so nothing is thrown away; within 2% of square the array comes back as it is.
+    """
+    if is_square(spacing):
+        return image
+    if max(spacing) > _MAX_STRETCH * min(spacing):
+        raise ImageError(
+            "pixels are too far from square", expected=f"at most {_MAX_STRETCH:g} to 1", found=f"{spacing} mm"
+        )
+    rows, columns = (round(n * mm / min(spacing)) for n, mm in zip(image.shape[:2], spacing, strict=True))
+    # NEAREST_EXACT samples at pixel centres, as LINEAR does; plain NEAREST would shift masks by half a pixel.
+    way = cv2.INTER_NEAREST_EXACT if is_mask else cv2.INTER_LINEAR
+    pixels = np.ascontiguousarray(image, dtype=np.float32 if image.dtype.kind == "f" else np.uint8)
+    return cv2.resize(pixels, (columns, rows), interpolation=way).astype(image.dtype, copy=False)
+
+
+def resampled(volume: Volume, onto: Volume, *, where: object = None) -> Volume:
+    """`volume` on the grid of `onto`, both in the same patient space, linearly; outside it is its minimum."""
+    to_own = np.linalg.inv(volume.affine) @ onto.affine
+    corners = np.array([(*c, 1) for c in product(*((0, n - 1) for n in onto.data.shape))], np.float64).T
+    box = (to_own @ corners)[:3]
+    if (box.max(axis=1) < 0).any() or (box.min(axis=1) > np.array(volume.data.shape) - 1).any():
+        raise ImageError("the two volumes of a pair do not overlap", where=where)
+    data = ndimage.affine_transform(
+        np.asarray(volume.data, np.float32),
+        to_own[:3, :3],
+        to_own[:3, 3],
+        output_shape=onto.data.shape,
+        order=1,
+        cval=float(volume.data.min()),
+    )
+    step = {"step": "resample", "found": list(volume.spacing), "to": list(onto.spacing)}
+    return Volume(data, onto.spacing, onto.affine, (*volume.steps, step), volume.frame_of_reference)
+
+
+def same_geometry(a: Volume, b: Volume) -> str | None:
+    """None where the two grids lie on each other, else the reason in words.
+
+    The corners may differ by a hundredth of a voxel: headers are written in 32-bit floats or a few digits.
+    """
+    if a.data.shape != b.data.shape:
+        return f"shapes differ: {_times(a.data.shape)} and {_times(b.data.shape)} voxels"
+    corners = np.array([(*c, 1) for c in product(*((0, n - 1) for n in a.data.shape))], np.float64).T
+    apart = np.linalg.norm(((a.affine - b.affine) @ corners)[:3], axis=0).max()
+    if apart <= _SAME_PLACE * min(a.spacing):
+        return None
+    if not np.allclose(a.spacing, b.spacing, rtol=1e-3):
+        return f"spacings differ: {_times(a.spacing)} and {_times(b.spacing)} mm"
+    return f"positions differ by up to {apart:.3g} mm (voxels of {_times(a.spacing)} mm)"
+
+
+def _times(numbers: Sequence[float]) -> str:
+    return " x ".join(f"{n:.4g}" if isinstance(n, float) else str(n) for n in numbers)

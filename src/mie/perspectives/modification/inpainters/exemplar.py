@@ -1,0 +1,228 @@
+"""Coarser and finer images where only some pixels are known. Values are `(H, W, C) float32`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import cv2
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from mie.images.overlay import is_grey
+from mie.perspectives.modification.inpainters import Inpainter, check_hole, refuse_arguments
+from mie.records import Mask, Pixels
+
+
+def halved(values: NDArray[np.float32], known: Mask) -> tuple[NDArray[np.float32], Mask]:
+    """Half the size; a pixel is the mean of those of its four that are known, and known if any is."""
+    height, width = (-(-side // 2) for side in known.shape)
+    weight = np.zeros((2 * height, 2 * width, 1), np.float32)
+    weight[: known.shape[0], : known.shape[1], 0] = known
+    padded = np.zeros((2 * height, 2 * width, values.shape[2]), np.float32)
+    padded[: known.shape[0], : known.shape[1]] = values * known[..., None]
+    total = padded.reshape(height, 2, width, 2, -1).sum((1, 3))
+    count = weight.reshape(height, 2, width, 2, 1).sum((1, 3))
+    return total / np.maximum(count, 1), np.asarray(count[..., 0] > 0)
+
+
+def doubled(small: NDArray[np.float32], shape: tuple[int, ...]) -> NDArray[np.float32]:
+    size = (2 * small.shape[1], 2 * small.shape[0])
+    large = cv2.resize(small, size, interpolation=cv2.INTER_LINEAR).reshape(*size[::-1], small.shape[2])
+    return np.ascontiguousarray(large[: shape[0], : shape[1]])
+
+
+def pulled(values: NDArray[np.float32], known: Mask) -> NDArray[np.float32]:
+    """The hole filled smoothly, from ever coarser means (pull-push)."""
+    if known.all():
+        return values
+    return np.where(known[..., None], values, doubled(pulled(*halved(values, known)), known.shape))
+
+
+# Exemplar-based fill: the hole closes patch by patch with texture copied from the tissue around it.
+#
+# After Criminisi, Perez and Toyama 2004, with two additions. The hole is filled coarse to fine, and what a
+# coarser level drew guides the finer one: patches are chosen by how well they continue what is known and by
+# how
+# well they agree with the guide. And among patches that fit about equally well the seed chooses.
+
+_HALF: Final = 4  # half the side of a patch: 9 x 9
+_PASTE: Final = 3  # half the side of what is copied of it
+_AROUND: Final = 40  # pixels around the hole's box, at least, that patches are taken from
+_SOURCES: Final = 12_000  # patches looked at, at most; drawn by the seed where there are more
+_SHALLOW: Final = 3.0  # pixels: a hole this deep needs no coarser level
+_GUIDE: Final = 2.0  # weight of the guide against the known pixels
+_CHOICE: Final = 4  # patches that the seed chooses from,
+_ABOUT: Final = 1.15  # if they are worse than the best by no more than this factor
+
+
+class Exemplar:
+    """Texture from elsewhere in the same image."""
+
+    name = "exemplar"
+    weights = None
+
+    def fill(self, image: Pixels, mask: Mask, *, seed: int) -> Pixels:
+        check_hole(image, mask)
+        if not mask.any():
+            return image.copy()
+        box = _around(mask)
+        known = ~mask[box]
+        grey = is_grey(image[~mask][None])
+        part = image[box][..., :1] if grey else image[box]
+        values = np.where(known[..., None], part, 0).astype(np.float32)
+        drawn = _filled(values, known, np.random.default_rng(seed))
+        filled = image.copy()
+        filled[box] = np.where(known[..., None], image[box], np.clip(drawn.round(), 0, 255).astype(np.uint8))
+        return filled
+
+
+def open_exemplar(argument: str | None, options: Mapping[str, str], family: str) -> Inpainter:
+    refuse_arguments("exemplar", argument, options)
+    return Exemplar()
+
+
+def _around(mask: Mask) -> tuple[slice, slice]:
+    """The hole's box, widened by its own size on each side so that there is tissue to copy."""
+    places = [np.flatnonzero(mask.any(axis)) for axis in (1, 0)]
+    wide = max(_AROUND, *(int(p[-1] - p[0]) + 1 for p in places))
+    rows, columns = (slice(max(int(p[0]) - wide, 0), int(p[-1]) + wide + 1) for p in places)
+    return rows, columns
+
+
+def _filled(values: NDArray[np.float32], known: Mask, rng: np.random.Generator) -> NDArray[np.float32]:
+    """`values` `(H, W, C)` with every pixel that is not `known` drawn."""
+    if known.all():
+        return values
+    small, small_known = halved(values, known)
+    depth = cv2.distanceTransform((~known).astype(np.uint8), cv2.DIST_L2, 3).max()
+    coarse = pulled(small, small_known) if depth <= _SHALLOW else _filled(small, small_known, rng)
+    guide = doubled(coarse, known.shape)
+    for half in range(_HALF, -1, -1):
+        centres = _whole_patches(known, half)
+        if len(centres):
+            break
+    if len(centres) > _SOURCES:
+        centres = centres[rng.choice(len(centres), _SOURCES, replace=False)]
+    drawn, draws = values.copy(), rng.random(int((~known).sum()))
+    _close(drawn, known.copy(), guide, centres.astype(np.int32), draws, half, min(half, _PASTE))
+    return drawn
+
+
+def _whole_patches(known: Mask, half: int) -> NDArray[np.int64]:
+    """Centres of patches that lie in the image and hold known pixels only."""
+    side = 2 * half + 1
+    if min(known.shape) < side:
+        return np.zeros((0, 2), np.int64)
+    sums = cv2.integral(known.astype(np.uint8))
+    full = sums[side:, side:] - sums[:-side, side:] - sums[side:, :-side] + sums[:-side, :-side]
+    return np.argwhere(full == side * side) + half
+
+
+@numba.njit(cache=True, nogil=True)
+def _close(values, known, guide, centres, draws, half, paste):  # type: ignore[no-untyped-def]
+    """Draws into `values` `(H, W, C) float32` until all is `known`; both are changed.
+
+    `centres` `(M, 2)` are the patches to copy from, `draws` random numbers in [0, 1), one a step is enough.
+    """
+    height, width, channels = values.shape
+    trust = known.astype(np.float32)  # 1 where given; less and less towards the middle of the hole
+    best, found = np.empty(_CHOICE, np.float32), np.empty(_CHOICE, np.int64)
+    for draw in draws:
+        y, x, sure = _next(known, trust, half)
+        if y < 0:
+            break
+        best[:] = np.inf
+        for m in range(centres.shape[0]):
+            v, u = centres[m, 0], centres[m, 1]
+            worse = _distance(values, known, guide, y, x, v, u, half, best[_CHOICE - 1])
+            if worse < best[_CHOICE - 1]:
+                k = _CHOICE - 1
+                while k > 0 and best[k - 1] > worse:
+                    best[k], found[k] = best[k - 1], found[k - 1]
+                    k -= 1
+                best[k], found[k] = worse, m
+        fit = 1
+        while fit < _CHOICE and best[fit] <= best[0] * _ABOUT:
+            fit += 1
+        v, u = centres[found[int(draw * fit)]]
+        for c in range(channels):
+            for dy in range(-paste, paste + 1):
+                for dx in range(-paste, paste + 1):
+                    i, j = y + dy, x + dx
+                    if 0 <= i < height and 0 <= j < width and not known[i, j]:
+                        values[i, j, c] = values[v + dy, u + dx, c]
+        for i in range(max(y - paste, 0), min(y + paste + 1, height)):
+            for j in range(max(x - paste, 0), min(x + paste + 1, width)):
+                if not known[i, j]:
+                    known[i, j] = True
+                    trust[i, j] = sure
+
+
+@numba.njit(cache=True, nogil=True)
+def _next(known, trust, half):  # type: ignore[no-untyped-def]
+    """The pixel at the hole's rim whose patch is trusted most, and how much; -1 when nothing is left."""
+    height, width = known.shape
+    at_y, at_x, most = -1, -1, np.float32(-1)
+    for y in range(height):
+        for x in range(width):
+            if known[y, x]:
+                continue
+            rim = (
+                (y > 0 and known[y - 1, x])
+                or (y + 1 < height and known[y + 1, x])
+                or (x > 0 and known[y, x - 1])
+                or (x + 1 < width and known[y, x + 1])
+            )
+            if not rim:
+                continue
+            total = np.float32(0)
+            for i in range(max(y - half, 0), min(y + half + 1, height)):
+                for j in range(max(x - half, 0), min(x + half + 1, width)):
+                    total += trust[i, j]
+            if total > most:
+                at_y, at_x, most = y, x, total
+    return at_y, at_x, most / np.float32((2 * half + 1) ** 2)
+
+
+@numba.njit(cache=True, nogil=True)
+def _distance(values, known, guide, y, x, v, u, half, limit):  # type: ignore[no-untyped-def]
+    """Mean squared difference of the patches at (y, x) and (v, u): guide at nine points, known pixels.
+
+    Something over `limit` as soon as it is clear that it will be over.
+    """
+    height, width, channels = values.shape
+    total, points = np.float32(0), 0
+    for a in range(-1, 2):
+        for b in range(-1, 2):
+            i, j = y + a * half, x + b * half
+            if 0 <= i < height and 0 <= j < width:
+                points += 1
+                for c in range(channels):
+                    step = guide[i, j, c] - guide[v + a * half, u + b * half, c]
+                    total += step * step
+    far = np.float32(_GUIDE) * total / points
+    if far > limit:
+        return far
+    pixels = 0
+    for dy in range(-half, half + 1):
+        i = y + dy
+        if 0 <= i < height:
+            for dx in range(-half, half + 1):
+                j = x + dx
+                pixels += 0 <= j < width and known[i, j]
+    bound = (limit - far) * pixels
+    total = np.float32(0)
+    for dy in range(-half, half + 1):
+        i = y + dy
+        if i < 0 or i >= height:
+            continue
+        for dx in range(max(-half, -x), min(half, width - 1 - x) + 1):
+            if known[i, x + dx]:
+                for c in range(channels):
+                    step = values[i, x + dx, c] - values[v + dy, u + dx, c]
+                    total += step * step
+        if total > bound:
+            return np.float32(np.inf)
+    return far + total / max(pixels, 1)

@@ -1,0 +1,393 @@
+"""Neighbouring slices of one volume, found by where they were cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+import numpy as np
+
+from mie.core.hashing import generator, sample_seed, stable_hash
+from mie.errors import ImageError
+from mie.images.families import MARGIN, family_of, nearest_family
+from mie.images.hashes import checksum
+from mie.images.resize import fitted_size, nearest_bin, resize_image, resize_mask
+from mie.perspectives.modification.counterfactual import (
+    HIT,
+    Bounds,
+    Candidate,
+    Counterfactual,
+    Opinion,
+    Slice,
+    Watch,
+)
+from mie.perspectives.modification.experts import (
+    PHOTO_LIKE,
+    Asker,
+    expert,
+    inpainter_specs,
+    one_thread,
+    opinion_of,
+    watcher,
+)
+from mie.perspectives.modification.inpainters.blend import BLEND
+from mie.perspectives.modification.lesions import (
+    VIEWS,
+    LesionLimits,
+    Place,
+    body_of,
+    lesions_of,
+    place_of,
+    plane_of,
+    why_not,
+)
+from mie.perspectives.modification.phrasings import DESCRIPTIONS, PHRASINGS, ask, words
+from mie.records import Case, Pixels, Refusal, Sample
+from mie.vocabulary import BINS, TASKS
+
+Item = TypeVar("Item")
+
+
+def slice_place(case: Case) -> tuple[str, int] | None:
+    """(plane, index) of a slice of a volume; None for a picture."""
+    cuts = [step for step in case.steps if step["step"] == "slice"]
+    return (str(cuts[-1]["plane"]), int(cuts[-1]["index"])) if cuts else None
+
+
+def volume_of(case: Case) -> tuple[str, str] | None:
+    """The volume that a slice was cut from, (data set, volume); None for a picture."""
+    return None if slice_place(case) is None else (case.source, case.case_id.rpartition("#")[0])
+
+
+def consecutive(items: Iterable[Item], about: Callable[[Item], tuple[Case, Hashable]]) -> list[list[Item]]:
+    """Runs of neighbouring slices that show the same; a picture is a run of its own.
+
+    `about` gives an item's case and what it shows. Slices come in any order of planes, each in the order of
+    its index.
+    """
+    runs: list[list[Item]] = []
+    open_runs: dict[Hashable, tuple[int, list[Item]]] = {}
+    for item in items:
+        case, shows = about(item)
+        place = slice_place(case)
+        if place is None:
+            runs.append([item])
+            continue
+        plane, index = place
+        key = (volume_of(case), plane, shows, case.image.shape)
+        before = open_runs.get(key)
+        if before is not None and index == before[0] + 1:
+            run = before[1]
+            run.append(item)
+        else:
+            run = [item]
+            runs.append(run)
+        open_runs[key] = (index, run)
+    return runs
+
+
+# A modification changes the filled area and nothing else: every pair proves it, pixel by pixel.
+
+WHITE_HOLE: Final = ("inpainting", "simulation")
+# Grey levels of mean absolute change inside the hole, below which nothing was modified.
+_LEAST_CHANGE: Final = 1.0
+
+
+def background_problems(sample: Sample) -> list[tuple[str, dict[str, Any]]]:
+    """What is wrong with a modification sample, each with its numbers. A sound one has none.
+
+    Outside the mask input and target image are equal. Inside, the input of the two kinds with a hole is
+    white; of the other two it differs from the target image. A grey picture stays grey.
+    """
+    if sample.mask is None:
+        return [("a modification sample needs a mask", {})]
+    hole = sample.mask > 0
+    wrong: list[tuple[str, dict[str, Any]]] = []
+    if not hole.any() or hole.all():
+        return [("the mask is empty, or the whole image", {"pixels": int(hole.sum())})]
+    outside = int(np.count_nonzero((sample.input != sample.target_image).any(axis=2) & ~hole))
+    if outside:
+        wrong.append((f"{outside} pixels differ outside the mask", {"outside": outside}))
+    if sample.task in WHITE_HOLE:
+        coloured = int(np.count_nonzero((sample.input[hole] != 255).any(axis=1)))
+        if coloured:
+            wrong.append((f"{coloured} pixels inside the mask are not white", {"not_white": coloured}))
+    else:
+        change = float(np.abs(sample.input[hole].astype(np.int16) - sample.target_image[hole]).mean())
+        if change < _LEAST_CHANGE:
+            reason = (
+                f"inside the mask the images differ by {change:.2f} grey levels, at least {_LEAST_CHANGE:g}"
+            )
+            wrong.append((reason, {"change": change}))
+    lesion, healthy = _pair(sample)
+    if healthy is not None and _is_grey(lesion) and not _is_grey(healthy):
+        wrong.append(("a grey picture was filled with colour", {}))
+    return wrong
+
+
+def background_gate(sample: Sample) -> Refusal | None:
+    """Looks at modification samples only."""
+    if sample.perspective != "modification":
+        return None
+    for reason, numbers in background_problems(sample):
+        return Refusal(sample.source, sample.case_id, "background", reason, sample.target, numbers)
+    return None
+
+
+def _pair(sample: Sample) -> tuple[Pixels, Pixels | None]:
+    """(what was there before, the healthy image); None where the sample does not show the healthy image."""
+    if sample.task == "addition":
+        return sample.target_image, sample.input
+    return sample.input, None if sample.task == "simulation" else sample.target_image
+
+
+def _is_grey(image: Pixels) -> bool:
+    return not np.ptp(image, axis=2).any()
+
+
+# Modification: a lesion is taken out of an image, and the pair becomes four kinds of triplets.
+#
+# | task | input | target image |
+# | --- | --- | --- |
+# | removal | with lesion (L) | healthy (H) |
+# | addition | H | L |
+# | inpainting | white hole | H |
+# | simulation | white hole | L |
+#
+# Outside the mask, which is the filled area, the images of a pair are equal to the pixel.
+
+NAME: Final = "modification"
+VERSION: Final = 1
+KINDS: Final = TASKS["modification"]
+
+
+@dataclass(frozen=True, slots=True)
+class Modification:
+    """Case -> modification samples. Filled after scaling, so that the texture is that of the stored size."""
+
+    inpainter: str | tuple[str, ...] = ("compact", "exemplar")  # several take turns
+    detector: str | None = "compact"
+    detector_required: bool = False  # refuse what no trusted detector has seen
+    min_sensitivity: float = 0.5  # on held-out patients, below which a detector is not trusted
+    candidates: int = 4
+    kinds: tuple[str, ...] = KINDS
+    per_case: int | None = 1  # pairs of one image: all lesions together, then groups that lie apart
+    blend: str | None = None  # None: what suits the family
+    margin: float | None = None  # share of a lesion's diameter; None: the family's
+    allow_nearest: bool = False  # a modality without an expert takes the one that looks most like it
+    judge: Asker | None = None
+    limits: LesionLimits = field(default_factory=LesionLimits)
+    bounds: Bounds = field(default_factory=Bounds)
+    bins: tuple[int, ...] = BINS
+
+    def samples(self, case: Case, split: str, build_seed: int) -> Iterator[Sample | Refusal]:
+        """Samples of one case. Test samples keep the original size."""
+        yield from self.volume([case], split, build_seed)
+
+    def volume(self, cases: Sequence[Case], split: str, build_seed: int) -> Iterator[Sample | Refusal]:
+        """Samples of the slices of one volume: neighbouring ones are filled together."""
+        prepared: list[_Prepared] = []
+        for case in cases:
+            for found in self._prepared(case, split):
+                if isinstance(found, Refusal):
+                    yield found
+                else:
+                    prepared.append(found)
+        for run in consecutive(prepared, lambda p: (p.case, tuple(t.name for t in p.at.lesion.targets))):
+            yield from self._pairs(run, build_seed)
+
+    def _prepared(self, case: Case, split: str) -> Iterator[_Prepared | Refusal]:
+        family = family_of(case.modality) or (nearest_family(case.modality) if self.allow_nearest else None)
+        if family is None:
+            reason = f"there is no inpainting expert for {case.modality}"
+            if nearest_family(case.modality) is not None:
+                reason += f"; `allow_nearest: true` would take the one for {nearest_family(case.modality)}"
+            yield Refusal(case.source, case.case_id, "expert", reason)
+            return
+        height, width = case.image.shape[:2]
+        bin_ = None if split == "test" else nearest_bin(height, width, self.bins)
+        size = (height, width) if bin_ is None else fitted_size(height, width, bin_)
+        image = resize_image(case.image, size)
+        masks = {name: resize_mask(mask, size) for name, mask in case.masks.items()}
+        share, least = MARGIN[family]
+        body = body_of(image, family)
+        margin = (share if self.margin is None else self.margin, least)
+        lesions = lesions_of(masks, case.targets, margin, body if family in VIEWS else None)
+        if not lesions:
+            yield Refusal(case.source, case.case_id, "empty", "no lesion is marked in this image")
+            return
+        unhealthy = lesions[0].mask
+        watch = watcher(self.detector, family, self.min_sensitivity)
+        for lesion in lesions[: self.per_case]:
+            refused = why_not(lesion, body, self.limits, family) or self._unwatched(watch)
+            seen = None
+            if refused is None:
+                with one_thread():
+                    seen = watch.seen(image, lesion.mask)
+                refused = _unseen(watch, seen)
+            found = _Prepared(case, split, bin_, family, Slice(image, lesion, body, unhealthy), watch, seen)
+            yield found if refused is None else found.refusal(*refused)
+
+    def _unwatched(self, watch: Watch) -> tuple[str, str, dict[str, Any]] | None:
+        if not self.detector_required or watch.trusted:
+            return None
+        return "detector", f"no detector that can be trusted: {watch.reason}", {}
+
+    def _pairs(self, run: Sequence[_Prepared], build_seed: int) -> Iterator[Sample | Refusal]:
+        first = run[0]
+        maker = Counterfactual(
+            [expert(spec, first.family) for spec in inpainter_specs(self.inpainter)],
+            self.blend or BLEND[first.family],
+            self.candidates,
+            self.bounds,
+            first.watch,
+        )
+        opinion: Opinion | None = None
+        if self.judge is not None and first.family in PHOTO_LIKE:
+            opinion = opinion_of(self.judge, first.case, first.at.lesion)
+        try:
+            with one_thread():
+                kept, made = maker.fill([p.at for p in run], build_seed, opinion)
+        except ImageError as error:
+            for p in run:
+                yield p.refusal("image", error.reason, {})
+            return
+        for at, p in enumerate(run):
+            chosen, tried = made[kept][at], [candidate[at].params() for candidate in made]
+            numbers = {"kept": kept, "candidates": tried}
+            if chosen.passed:
+                made_by = {"inpainter": chosen.inpainter, "blend": maker.blending, "slices": len(run)}
+                facts = {**made_by, **p.facts, **numbers}
+                yield from self._triplets(p, chosen, facts, build_seed)
+            else:
+                gate, reason = chosen.failures[0]
+                yield p.refusal(gate, reason, numbers)
+
+    def _triplets(
+        self, p: _Prepared, chosen: Candidate, facts: dict[str, Any], build_seed: int
+    ) -> Iterator[Sample]:
+        lesion, healthy, white = p.at.image, chosen.image, p.at.white
+        images = {
+            "removal": (lesion, healthy),
+            "addition": (healthy, lesion),
+            "inpainting": (white, healthy),
+            "simulation": (white, lesion),
+        }
+        mask = p.at.lesion.hole.view(np.uint8) * np.uint8(255)
+        place = p.place()
+        for task in self.kinds:
+            yield p.sample(task, images[task], mask, place, self._params(p, place, facts), build_seed)
+
+    def _params(self, p: _Prepared, place: Place, facts: dict[str, Any]) -> dict[str, Any]:
+        lesion, case = p.at.lesion, p.case
+        scale = max(case.image.shape[:2]) / max(p.at.image.shape[:2])
+        across = None if case.spacing is None else round(place.diameter * scale * min(case.spacing), 1)
+        return {
+            "family": p.family,
+            "location": place.location,
+            "size": place.size,
+            "diameter_mm": across,
+            "components": place.components,
+            "lesion_pixels": int(lesion.mask.sum()),
+            "filled_pixels": int(lesion.hole.sum()),
+            "margin": list(lesion.margin),
+            **facts,
+            "original_size": list(case.image.shape[:2]),
+            "spacing": None if case.spacing is None else list(case.spacing),
+            "image_steps": [dict(step) for step in case.steps],
+        }
+
+
+def _unseen(watch: Watch, seen: dict[str, float] | None) -> tuple[str, str, dict[str, Any]] | None:
+    """A detector that is to say that the lesion is gone must have seen it."""
+    if not watch.trusted or seen is None or seen["share"] >= HIT:
+        return None
+    reason = f"the detector finds {seen['share']:.0%} of the lesion before it is removed, at least {HIT:.0%}"
+    return "detector", reason, {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """One image with the lesion that is to go from it, and what the detector saw of it."""
+
+    case: Case
+    split: str
+    bin: int | None
+    family: str
+    at: Slice
+    watch: Watch
+    seen: dict[str, float] | None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the detector saw, and whether the patient is in the test split."""
+        return {"detector": self.watch.params(), "lesion_seen": self.seen, "held_out": self.split == "test"}
+
+    def refusal(self, gate: str, reason: str, numbers: dict[str, Any]) -> Refusal:
+        case, target = self.case, ", ".join(target.name for target in self.at.lesion.targets)
+        return Refusal(case.source, case.case_id, gate, reason, target, {**self.facts, **numbers})
+
+    def place(self) -> Place:
+        plane = plane_of(self.case.steps)
+        return place_of(
+            self.at.lesion.mask, self.at.body, family=self.family, anatomy=self.case.anatomy, plane=plane
+        )
+
+    def sample(
+        self,
+        task: str,
+        images: tuple[Pixels, Pixels],
+        mask: Pixels,
+        place: Place,
+        params: dict[str, Any],
+        build_seed: int,
+    ) -> Sample:
+        case, lesion = self.case, self.at.lesion
+        names = [target.name for target in lesion.targets]
+        content = (case.source, case.case_id, names, checksum(case.image), checksum(lesion.mask))
+        sample_id = f"{stable_hash(NAME, VERSION, task, *content):016x}"
+        seed = sample_seed(build_seed, sample_id)
+        spoken = words(
+            lesion.spoken,
+            anatomy=case.anatomy,
+            modality=case.modality,
+            location=place.location,
+            size=place.size,
+        )
+        template = str(generator(seed).choice(PHRASINGS[task]))
+        return Sample(
+            id=sample_id,
+            perspective=NAME,
+            task=task,
+            target=", ".join(names),
+            modality=case.modality,
+            anatomy=case.anatomy,
+            prompt=ask(template, spoken),
+            prompt_template=template,
+            description=ask(DESCRIPTIONS[task], spoken),
+            input=images[0],
+            target_image=images[1],
+            mask=mask,
+            colour=None,
+            split=self.split,
+            bin=self.bin,
+            source=case.source,
+            case_id=case.case_id,
+            patient_id=case.patient_id,
+            recipe=NAME,
+            recipe_version=VERSION,
+            params={**params, "named": [spoken[key] for key in _NAMED[task]]},
+            seed=seed,
+            license=case.license,
+            group=f"{stable_hash(NAME, VERSION, 'pair', *content):016x}",
+        )
+
+
+# What a prompt of each kind must hold, for `mie verify` and for whoever rewords it.
+_NAMED: Final = {
+    "removal": ("lesion",),
+    "addition": ("a_lesion", "location"),
+    "inpainting": (),
+    "simulation": ("a_lesion",),
+}

@@ -1,1 +1,0 @@
-"""How images go wrong, simulated where it happens: in sinogram, k-space, envelope and on the skin."""

@@ -1,1 +1,0 @@
-"""Omni IIE Bench: foreground and background apart, questions about the result, scales and turns."""

@@ -1,0 +1,187 @@
+"""What MedEBench needs of a sample, from its own records or from any other sample.
+
+| MedEBench | elsewhere |
+| --- | --- |
+| `Organ` | anatomy |
+| `Task` | task and target |
+| `detailed_prompt`, the change description | description; where it is empty a judge writes one |
+| `previous_mask`, soft | mask, every class inside |
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from PIL import Image
+
+from mie.images.png import png_size
+from mie.judges import Draft, ParseError, Question, load_prompt
+from mie.judges import Image as JudgeImage
+from mie.judges.parsers import labelled_scores, visible
+from mie.records import Pixels
+from mie.scoring.chunks import Chunk, Output, in_colour, read_output, read_stored
+from mie.scoring.judging import Filling, Judging, Prepared, fill_numbers, output_drafts
+
+COLUMNS = ("input", "target_image", "mask", "params", "prompt", "description")
+
+
+def organ_of(row: Mapping[str, Any]) -> str:
+    return str(_own(row).get("organ") or row["anatomy"])
+
+
+def task_of(row: Mapping[str, Any]) -> str:
+    """The record's own task, else `structure: optic disc`."""
+    return str(_own(row).get("task") or f"{row['task']}: {row['target']}")
+
+
+def mask_of(row: Mapping[str, Any]) -> Pixels | None:
+    """`(H, W) uint8`, 255 inside. MedEBench's masks are soft; class values of ours are all inside."""
+    if row["mask"] is None:
+        return None
+    mask = read_stored(row["mask"]["bytes"])
+    return mask if _own(row) else np.where(mask > 0, np.uint8(255), np.uint8(0))
+
+
+def at_size(output: Pixels, size: tuple[int, int]) -> Pixels:
+    """An output at (height, width), bicubic with antialiasing, as the released script has it (Pillow)."""
+    if output.shape[:2] == size:
+        return output
+    return np.asarray(Image.fromarray(output).resize(size[::-1], Image.Resampling.BICUBIC))
+
+
+def _own(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = json.loads(row["params"]).get("medebench")
+    return found if isinstance(found, Mapping) else {}
+
+
+# Editing accuracy and visual quality: a judge sees I, O and M, twice.
+#
+# Once with the change description (D: `ea`, `vq`) and once with the plain instruction (P: `ea_plain`,
+# `vq_plain`); 0 to 10, scaled to 0 to 1. A sample without a description gets one from the judge first,
+# which is
+# stored in the dataset's folder with its provenance and stands in every line that rests on it.
+
+EDIT: Final = load_prompt("medebench_edit", 1)
+DESCRIBE: Final = load_prompt("medebench_describe", 1)
+LABELS: Final = {"ea": "Editing Accuracy", "vq": "Visual Quality"}
+OUT_OF: Final = 10
+# Question -> its metrics.
+ASKED: Final = {"ea": ("ea", "vq"), "ea_plain": ("ea_plain", "vq_plain")}
+METRICS: Final = tuple(name for names in ASKED.values() for name in names)
+_LONGEST: Final = 1500  # characters of a description
+
+
+def as_released(reply: str) -> dict[str, float]:
+    """The public script's reading: the last line that holds a label counts, the number stands between the
+    line's first colon and the next slash. It sees no bold type, and takes any number.
+    """
+    found: dict[str, float] = {}
+    for line in reply.split("\n"):
+        name = next((name for name, label in LABELS.items() if label in line), None)
+        pieces = line.split(":")
+        if name is None or len(pieces) < 2:
+            continue
+        try:
+            number = float(pieces[1].split("/")[0].strip())
+        except ValueError:
+            continue
+        if math.isfinite(number):
+            found[name] = number
+    missing = [label for name, label in LABELS.items() if name not in found]
+    if missing:
+        raise ParseError(f"no line `{missing[0]}: x/{OUT_OF}`")
+    return {name: found[name] for name in LABELS}
+
+
+PARSERS: Final = {"paper": labelled_scores(LABELS, out_of=OUT_OF), "as_released": as_released}
+
+
+def description_text(reply: str) -> str:
+    """The description: one paragraph of words."""
+    text = " ".join(visible(reply).split())
+    if len(text) < 20 or len(text) > _LONGEST:
+        raise ParseError(f"one sentence is needed, of 20 to {_LONGEST} characters, not {len(text)}")
+    return text
+
+
+def describe_key(sample: str) -> str:
+    return f"{sample}:description"
+
+
+def describe_drafts(chunks: Iterable[Chunk]) -> Iterator[Draft]:
+    """A question for each sample that has no description of its change."""
+    for chunk in chunks:
+        if all(row["description"].strip() for row, _ in chunk.rows(["description"])):
+            continue
+        for row, _ in chunk.rows(["id", *COLUMNS]):
+            if not row["description"].strip():
+                text = DESCRIBE.fill(instruction=row["prompt"])
+                size = png_size(row["input"]["bytes"])
+                make = partial(_describe, row, text)
+                yield Draft(describe_key(row["id"]), make, DESCRIBE, sizes=(size, size), characters=len(text))
+
+
+def _describe(row: Mapping[str, Any], text: str) -> Question:
+    before, after = (JudgeImage(read_stored(row[name]["bytes"])) for name in ("input", "target_image"))
+    return Question(DESCRIBE, (text, "Before:", before, "After:", after), description_text)
+
+
+def edit_drafts(chunks: Iterable[Chunk], variant: str, prepared: Mapping[str, Prepared]) -> Iterator[Draft]:
+    """Two questions for each output; none with a description where there is none."""
+    return output_drafts(chunks, ("id", *COLUMNS), partial(_drafts, variant=variant, prepared=prepared))
+
+
+def _drafts(
+    row: Mapping[str, Any], output: Output, *, variant: str, prepared: Mapping[str, Prepared]
+) -> Iterator[Draft]:
+    size = png_size(row["input"]["bytes"])
+    texts = {"ea": _described(row, prepared), "ea_plain": f"Instruction: {row['prompt']}"}
+    for asked, change in texts.items():
+        if change is None:
+            continue
+        text = EDIT.fill(change=change)
+        make = partial(_question, row, text, Path(output.path or ""), variant)
+        key = f"{row['id']}_{output.k}:{asked}"
+        yield Draft(key, make, EDIT, sizes=(size, size, size), characters=len(text))
+
+
+def _described(row: Mapping[str, Any], prepared: Mapping[str, Prepared]) -> str | None:
+    text = row["description"].strip()
+    if not text:
+        found = prepared.get(describe_key(row["id"]))
+        if found is not None and found.value is None:
+            return None
+        text = "" if found is None else found.value  # nothing yet: a dry run, which counts the question
+    return f"Change description: {text}"
+
+
+def _question(row: Mapping[str, Any], text: str, path: Path, variant: str) -> Question:
+    before, reference = (read_stored(row[name]["bytes"]) for name in ("input", "target_image"))
+    shown = {"Before:": before, "Reference:": reference, "Edit to be graded:": read_output(path, variant)}
+    parts = [part for label, pixels in shown.items() for part in (label, JudgeImage(in_colour(pixels)))]
+    return Question(EDIT, (text, *parts), PARSERS[variant])
+
+
+def fill(line: dict[str, Any], attempt: dict[str, Any], filling: Filling) -> None:
+    """EA and VQ of one attempt, or the reasons why there are none."""
+    found = filling.prepared.get(describe_key(line["id"]))
+    if found is not None:
+        line["description"] = {"text": found.value, "reason": found.reason, "judge": dict(found.stamp or {})}
+    for asked, names in ASKED.items():
+        if asked == "ea" and found is not None and found.value is None:
+            attempt["unscored"] |= dict.fromkeys(names, f"no change description: {found.reason}")
+            continue
+        fill_numbers(attempt, f"{line['id']}_{attempt['k']}:{asked}", names, filling, EDIT, _scaled)
+
+
+def _scaled(value: Mapping[str, float]) -> tuple[float, ...]:
+    return tuple(value[name] / OUT_OF for name in LABELS)
+
+
+JUDGING: Final = Judging(METRICS, edit_drafts, fill, describe_drafts)

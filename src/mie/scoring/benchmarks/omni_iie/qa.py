@@ -1,0 +1,218 @@
+"""Where a sample stands in Omni IIE Bench, by its own record or by what it is.
+
+| Omni IIE Bench | elsewhere |
+| --- | --- |
+| `level` low (an attribute), high (an entity) | low; modification: high |
+| `level` a number: the turn | `turn` |
+| shared context: one `sample_id` | `group`, else one image (data set and case) |
+| masks | mask, every class inside |
+| `qa_pairs` | a judge writes them |
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from mie.images.png import png_size
+from mie.judges import Answer, Draft, Image, ParseError, Question, load_prompt
+from mie.judges.contracts import Parser
+from mie.judges.parsers import json_list_of, visible
+from mie.scoring.benchmarks.omni_iie.pixels import CLIP, LPIPS, overall
+from mie.scoring.chunks import Chunk, Output, read_output, read_stored
+from mie.scoring.judging import Filling, Judging, Prepared, output_drafts
+
+COLUMNS: Final = ("input", "target_image", "mask", "params", "prompt", "group", "turn")
+ATTRIBUTE, ENTITY = "A", "E"
+_LEVELS: Final = {"low": ATTRIBUTE, "high": ENTITY}
+
+
+def places_of(row: Mapping[str, Any]) -> dict[str, str]:
+    """The group keys of a line: track, level, kind (A, E or ""), turn and context."""
+    single = row["turn"] is None
+    level = level_of(row) if single else ""
+    return {
+        "track": "single" if single else "multi",
+        "level": level,
+        "kind": _LEVELS[level] if single else _kind(row),
+        "turn": "" if single else f"{row['turn']:02d}",
+        "context": row["group"] or f"{row['source']}/{row['case_id']}",
+    }
+
+
+def level_of(row: Mapping[str, Any]) -> str:
+    stated = str(own(row).get("level", "")).lower()
+    if stated in _LEVELS:
+        return stated
+    return "high" if row["perspective"] == "modification" else "low"
+
+
+def _kind(row: Mapping[str, Any]) -> str:
+    """What a turn edits; a foreign record that does not say it is of no kind."""
+    stated = str(own(row).get("edit_type", "")).lower()
+    if stated:
+        return ATTRIBUTE if stated.startswith("a") else ENTITY if stated.startswith("e") else ""
+    if own(row):
+        return ""
+    return ENTITY if row["perspective"] == "modification" else ATTRIBUTE
+
+
+def stated_questions(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(question, right answer) as the record has them; none elsewhere."""
+    pairs = own(row).get("qa_pairs")
+    if not isinstance(pairs, list):
+        return []
+    found = [(pair.get("question"), pair.get("correct_answer")) for pair in pairs if isinstance(pair, dict)]
+    return [(str(question), str(answer)) for question, answer in found if question and answer is not None]
+
+
+def own(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = json.loads(row["params"]).get("omni-iie")
+    return found if isinstance(found, Mapping) else {}
+
+
+# Questions that verify an edit, and the strict veto: 1 only if every answer is right, 0 if one is wrong.
+#
+# Questions come with the record, or a judge writes one to three for each sample, once for the dataset.
+# Where
+# nothing is wrong but the image does not let the judge tell, the attempt is unscored.
+
+WRITE: Final = load_prompt("omni_iie_questions", 1)
+CHECK: Final = load_prompt("omni_iie_answers", 1)
+_WRITTEN: Final = json_list_of(("question", "answer"), 1, 3)
+_VERDICT: Final = re.compile(
+    r"[\s>*#_-]*(?:[A-Za-z]{0,12}\s?\d+\s*[.):]\s*)?[\s*_\"'(]*(yes|no|unclear)\b", re.I
+)
+_NEEDED: Final = (*LPIPS, *CLIP, "qa", "ssim")
+
+Pairs = list[tuple[str, str]]
+
+
+def written_questions(reply: str) -> Pairs:
+    return [(pair["question"], pair["answer"]) for pair in _WRITTEN(reply)]
+
+
+def verdicts(count: int) -> Parser:
+    """`count` lines that begin with yes, no or unclear -> a tuple of True, False and None."""
+
+    def parse(reply: str) -> tuple[bool | None, ...]:
+        found = [m[1].lower() for line in visible(reply).splitlines() if (m := _VERDICT.match(line))]
+        if len(found) != count:
+            raise ParseError(
+                f"exactly {count} lines that begin with yes, no or unclear are needed, not {len(found)}"
+            )
+        return tuple({"yes": True, "no": False, "unclear": None}[word] for word in found)
+
+    return parse
+
+
+def veto(found: Iterable[bool | None]) -> float | None:
+    """0 where an answer is wrong, 1 where all are right, None where it cannot be told.
+
+    >>> veto([True, None, False]), veto([True, True]), veto([True, None])
+    (0.0, 1.0, None)
+    """
+    verdict = list(found)
+    if False in verdict:
+        return 0.0
+    return None if None in verdict else 1.0
+
+
+def write_key(sample: str) -> str:
+    return f"{sample}:questions"
+
+
+def write_drafts(chunks: Iterable[Chunk]) -> Iterator[Draft]:
+    """A question for each sample that has no questions."""
+    for chunk in chunks:
+        if all(stated_questions(row) for row, _ in chunk.rows(["params"])):
+            continue
+        for row, _ in chunk.rows(["id", *COLUMNS]):
+            if not stated_questions(row):
+                text = WRITE.fill(instruction=row["prompt"])
+                size = png_size(row["input"]["bytes"])
+                make = partial(_write, row, text)
+                yield Draft(write_key(row["id"]), make, WRITE, sizes=(size, size), characters=len(text))
+
+
+def _write(row: Mapping[str, Any], text: str) -> Question:
+    before, after = (Image(read_stored(row[name]["bytes"])) for name in ("input", "target_image"))
+    return Question(WRITE, (text, "Before:", before, "Correct result:", after), written_questions)
+
+
+def check_drafts(chunks: Iterable[Chunk], variant: str, prepared: Mapping[str, Prepared]) -> Iterator[Draft]:
+    """One call for each output, with all its questions."""
+    return output_drafts(chunks, ("id", *COLUMNS), partial(_drafts, variant=variant, prepared=prepared))
+
+
+def _drafts(
+    row: Mapping[str, Any], output: Output, *, variant: str, prepared: Mapping[str, Prepared]
+) -> Iterator[Draft]:
+    pairs = stated_questions(row)
+    if not pairs:
+        found = prepared.get(write_key(row["id"]))
+        if found is not None and found.value is None:
+            return
+        # Nothing yet: a dry run, which counts the call.
+        pairs = [("?" * 60, "yes")] if found is None else found.value
+    lines = [f"{n}. {question} Right answer: {answer}" for n, (question, answer) in enumerate(pairs, start=1)]
+    text = CHECK.fill(questions="\n".join(lines))
+    make = partial(_check, text, len(pairs), Path(output.path or ""), variant)
+    size = png_size(row["input"]["bytes"])
+    yield Draft(check_key(row["id"], output.k), make, CHECK, sizes=(size,), characters=len(text))
+
+
+def _check(text: str, count: int, path: Path, variant: str) -> Question:
+    return Question(CHECK, (text, Image(read_output(path, variant))), verdicts(count))
+
+
+def check_key(sample: str, k: int) -> str:
+    return f"{sample}_{k}:qa"
+
+
+def fill(line: dict[str, Any], attempt: dict[str, Any], filling: Filling) -> None:
+    """QA and Overall of one attempt, or the reasons why there are none."""
+    written = filling.prepared.get(write_key(line["id"]))
+    if written is not None:
+        stamp = dict(written.stamp or {})
+        line["questions"] = {"pairs": written.value, "reason": written.reason, "judge": stamp}
+    if written is not None and written.value is None:
+        attempt["unscored"]["qa"] = f"no questions: {written.reason}"
+    else:
+        _fill_qa(attempt, check_key(line["id"], attempt["k"]), filling)
+    if "overall" not in line["applies"]:
+        return
+    values, reasons = attempt["metrics"], attempt["unscored"]
+    missing = next((name for name in _NEEDED if name not in values), None)
+    if missing is None:
+        values["overall"] = overall(values)
+    else:
+        reasons["overall"] = f"no {missing}: {reasons[missing]}"
+
+
+def _fill_qa(attempt: dict[str, Any], key: str, filling: Filling) -> None:
+    given: tuple[Answer, ...] = filling.answers.get(key, ())
+    told = [verdict for answer in given if answer.done and (verdict := veto(answer.value)) is not None]
+    attempt.setdefault("judge", {})["qa"] = {
+        **filling.judge.stamp(given, CHECK),
+        "repeats": len(told),
+        "verdicts": [list(answer.value) for answer in given if answer.done],
+    }
+    if told:
+        attempt["metrics"]["qa"] = math.fsum(told) / len(told)
+        return
+    reasons = [f"judge {answer.state}: {answer.reason}" for answer in given if not answer.done]
+    unclear = any(answer.done for answer in given)
+    attempt["unscored"]["qa"] = (
+        "the image does not let the judge tell"
+        if unclear
+        else "; ".join(dict.fromkeys(reasons)) or "the judge was not asked"
+    )
+
+
+JUDGING: Final = Judging(("qa", "overall"), check_drafts, fill, write_drafts)

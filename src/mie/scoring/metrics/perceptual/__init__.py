@@ -1,0 +1,70 @@
+"""Numbers from networks that others have trained: LPIPS, CLIP similarities, FID and KID.
+
+Each needs PyTorch (`pip install 'mie[models]'`) and its published weights (`mie weights get NAME`). Without
+them it has no value: `MetricError`, whose `reason` says what is missing and which command gets it. Nothing
+else is ever measured under these names.
+
+The modules import PyTorch, so they are imported here only when asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from mie.errors import MetricError
+
+if TYPE_CHECKING:
+    from mie.scoring.metrics.perceptual.clip import Clip, cosine, directional, keep_pixels, load_clip
+    from mie.scoring.metrics.perceptual.distances import (
+        FeatureStatistics,
+        Kid,
+        fid,
+        kid,
+        squared_mmd,
+        store_features,
+    )
+    from mie.scoring.metrics.perceptual.inception import Inception, load_inception
+    from mie.scoring.metrics.perceptual.lpips import Lpips, keep, load_lpips, scaled_again, signed, unit
+
+__all__ = [
+    "Clip",
+    "FeatureStatistics",
+    "Inception",
+    "Kid",
+    "Lpips",
+    "cosine",
+    "directional",
+    "fid",
+    "keep",
+    "keep_pixels",
+    "kid",
+    "load_clip",
+    "load_inception",
+    "load_lpips",
+    "scaled_again",
+    "signed",
+    "squared_mmd",
+    "store_features",
+    "unit",
+]
+_MODULES = {
+    "clip": ("Clip", "cosine", "directional", "keep_pixels", "load_clip"),
+    "frechet": ("FeatureStatistics", "fid"),
+    "inception": ("Inception", "load_inception"),
+    "kernel_distance": ("Kid", "kid", "squared_mmd", "store_features"),
+    "lpips": ("Lpips", "keep", "load_lpips", "scaled_again", "signed", "unit"),
+}
+_HOME = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        module = importlib.import_module(f"{__name__}.{_HOME[name]}")
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise MetricError("torch is not installed", expected="`pip install 'mie[models]'`") from None
+    return getattr(module, name)

@@ -1,0 +1,342 @@
+"""A judge's scores brought to the scale of people: isotonic regression, and how well it predicts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from mie.errors import MieError
+from mie.scoring.results import LOWER_IS_BETTER, ScoredRun, read_scored_runs, split_key
+from mie.scoring.statistics.bootstrap import bootstrap_means
+from mie.scoring.statistics.people import Human, Rating, choose, rater_agreement, read_ratings
+from mie.scoring.statistics.preference import KINDS, leaderboard
+from mie.scoring.statistics.ranks import (
+    Floats,
+    kendall_tau_b,
+    quadratic_kappa,
+    spearman,
+    spearman_formula,
+    within,
+)
+
+FOLDS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Isotonic:
+    """A rising curve through knots `(K,)`; straight between them, flat beyond the first and the last."""
+
+    x: Floats
+    y: Floats
+
+    def __call__(self, values: ArrayLike) -> Floats:
+        return np.interp(np.asarray(values, np.float64), self.x, self.y)
+
+
+def fit_isotonic(x: ArrayLike, y: ArrayLike) -> Isotonic:
+    """The curve that never falls with the least squared error, by pooling adjacent violators.
+
+    Values of equal `x` count as one with their mean. For a metric where lower is better give `-x`.
+
+    >>> fit_isotonic([1, 2, 3, 4], [1, 3, 2, 4])([1, 2, 3, 4]).tolist()
+    [1.0, 2.5, 2.5, 4.0]
+    """
+    places, inverse, times = np.unique(np.asarray(x, np.float64), return_inverse=True, return_counts=True)
+    means = np.bincount(inverse, weights=np.asarray(y, np.float64)) / times
+    blocks: list[tuple[float, int, int]] = []  # mean, weight, how many places
+    for mean, weight in zip(means.tolist(), times.tolist(), strict=True):
+        blocks.append((mean, weight, 1))
+        while len(blocks) > 1 and blocks[-2][0] >= blocks[-1][0]:
+            (m1, w1, n1), (m2, w2, n2) = blocks[-2:]
+            blocks[-2:] = [((m1 * w1 + m2 * w2) / (w1 + w2), w1 + w2, n1 + n2)]
+    levels = np.repeat([block[0] for block in blocks], [block[2] for block in blocks])
+    # Only the ends of a level are needed to draw it.
+    inner = np.zeros(len(levels), bool)
+    inner[1:-1] = (levels[1:-1] == levels[:-2]) & (levels[1:-1] == levels[2:])
+    return Isotonic(places[~inner], levels[~inner])
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Predictions for what was held out: `(N,)` errors of the curve, and of the mean alone."""
+
+    errors: Floats
+    errors_of_mean: Floats
+    folds: int
+
+
+def cross_validated(
+    x: ArrayLike, y: ArrayLike, groups: ArrayLike, *, folds: int = FOLDS, seed: int = 0
+) -> Held | None:
+    """Fit on all folds but one, predict that one, in turn. Values of one group (a patient) share a fold.
+
+    None for fewer than two groups: there is nothing to hold out.
+    """
+    scores, wanted = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    names, codes = np.unique(np.asarray(groups), return_inverse=True)
+    folds = min(folds, len(names))
+    if folds < 2:
+        return None
+    fold = (np.random.default_rng(seed).permutation(len(names)) % folds)[codes]
+    errors, of_mean = np.empty(len(wanted)), np.empty(len(wanted))
+    for number in range(folds):
+        out = fold == number
+        errors[out] = fit_isotonic(scores[~out], wanted[~out])(scores[out]) - wanted[out]
+        of_mean[out] = wanted[~out].mean() - wanted[out]
+    return Held(errors, of_mean, folds)
+
+
+# Metrics and judges against people: who orders the models as people do, sample by sample.
+#
+# For each sample the models are ranked by people and by the metric; the two orders are correlated over the
+# models, and the correlations averaged over the samples (MedEBench's human correlation). A sample where
+# fewer
+# than two models have both, or where no rater placed all of them, has no correlation: it is unscored and
+# counted, never a 0.
+
+# Judges that give people's own 1 to 5.
+SAME_SCALE: Final = ("imgedit",)
+CORRELATIONS: Final[Mapping[str, Callable[[ArrayLike, ArrayLike], float]]] = {
+    "spearman_formula": spearman_formula,
+    "spearman": spearman,
+    "kendall_tau_b": kendall_tau_b,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric of all runs: sample -> run's name -> value."""
+
+    key: str
+    values: Mapping[str, Mapping[str, float]]
+    higher_is_better: bool
+
+
+def agree(
+    runs: Sequence[Path | str],
+    human_file: Path | str,
+    *,
+    ratings: Sequence[Rating] | None = None,
+    criterion: str | None = None,
+    protocol: str | None = None,
+    variant: str = "paper",
+    metrics: Sequence[str] = (),
+    same_scale: Sequence[str] = (),
+) -> dict[str, Any]:
+    """The document that `mie agree --json` prints, with NumPy numbers in it (`store.runs.plain` writes them).
+
+    `runs` are scored runs on one dataset; without any, only people are compared with each other. `metrics`
+    (`dice@1`) chooses some of those that were scored; `same_scale` names those whose numbers are on the
+    raters' own scale. `ratings` are those of the file where they were read already.
+    """
+    human = choose(read_ratings(human_file) if ratings is None else ratings, criterion, where=human_file)
+    scored = read_scored_runs(runs, variant=variant, protocol=protocol)
+    document = compare_with_people(human, scored, metrics=metrics, same_scale=same_scale)
+    return {
+        "human": {"file": str(human_file), **document.pop("human")},
+        "runs": document.pop("runs"),
+        "not_among_the_runs": document.pop("not_among_the_runs"),
+        "variant": variant,
+        **document,
+    }
+
+
+def compare_with_people(
+    human: Human, scored: Sequence[ScoredRun], *, metrics: Sequence[str] = (), same_scale: Sequence[str] = ()
+) -> dict[str, Any]:
+    """People with each other and, where there are runs, with their metrics: the document of `agree`."""
+    clusters = {sample: name for run in scored for sample, name in run.clusters.items()}
+    names = _match(human, scored)
+    found = _metrics(scored, metrics)
+    steady = {split_key(key)[0] for key in same_scale} | set(SAME_SCALE)
+    return {
+        "human": {
+            "criterion": human.criterion,
+            "samples": len(human.orders),
+            "ratings": human.ratings,
+            "models": human.models,
+            "not_scored": [sample for sample in human.orders if sample not in clusters] if scored else [],
+        },
+        "runs": {run.name: model for model, run in names.items()},
+        "not_among_the_runs": [model for model in human.models if model not in names],
+        "raters": rater_agreement(human, clusters),
+        "metrics": {m.key: _agreement(m, human, names, clusters, steady) for m in found},
+        "leaderboard": _leaderboards(human, clusters),
+    }
+
+
+def _agreement(
+    metric: Metric,
+    human: Human,
+    names: Mapping[str, ScoredRun],
+    clusters: Mapping[str, str],
+    same_scale: set[str],
+) -> dict[str, Any]:
+    entry: dict[str, Any] = {"higher_is_better": metric.higher_is_better}
+    entry |= _correlations(metric, human, names, clusters)
+    if human.scores:
+        entry |= _on_scores(metric, human, names, clusters, split_key(metric.key)[0] in same_scale)
+    return entry
+
+
+def _correlations(
+    metric: Metric, human: Human, names: Mapping[str, ScoredRun], clusters: Mapping[str, str]
+) -> dict[str, Any]:
+    """Each coefficient's mean over samples; `n` samples have it, `unscored` do not, and why."""
+    rows: dict[str, list[float]] = {name: [] for name in CORRELATIONS}
+    groups: dict[str, list[str]] = {name: [] for name in CORRELATIONS}
+    reasons: dict[str, Counter[str]] = {name: Counter() for name in CORRELATIONS}
+    applies = partial = 0
+    for sample, by_rater in human.orders.items():
+        if sample not in metric.values:
+            continue  # the metric does not apply to it
+        applies += 1
+        placed = sorted({m for order in by_rater.values() for m in order if m in names})
+        values = {m: v for m in placed if (v := metric.values[sample].get(names[m].name)) is not None}
+        order, reason = _order(human, sample, list(values))
+        partial += order is not None and len(values) < len(placed)
+        sign = -1 if metric.higher_is_better else 1  # rank 1 is best on both sides
+        for name, correlate in CORRELATIONS.items():
+            value = np.nan if order is None else correlate(sign * np.array(list(values.values())), order)
+            if np.isnan(value):
+                reasons[name][reason or "all models tied"] += 1
+            else:
+                rows[name].append(value)
+                groups[name].append(clusters[sample])
+    intervals = bootstrap_means([(rows[name], groups[name]) for name in CORRELATIONS])
+    return {
+        "partial": partial,  # samples where some of the placed models have no number
+        **{
+            name: {
+                "mean": float(np.mean(rows[name])) if rows[name] else np.nan,
+                "n": len(rows[name]),
+                "unscored": applies - len(rows[name]),
+                "ci95": list(interval),
+                "reasons": dict(reasons[name]),
+            }
+            for name, interval in zip(CORRELATIONS, intervals, strict=True)
+        },
+    }
+
+
+def _order(human: Human, sample: str, models: list[str]) -> tuple[Floats | None, str]:
+    if len(models) < 2:
+        return None, "fewer than two models with both"
+    order = human.consensus(sample, models)
+    return (None, "no rater placed all models") if order is None else (order, "")
+
+
+def _on_scores(
+    metric: Metric,
+    human: Human,
+    names: Mapping[str, ScoredRun],
+    clusters: Mapping[str, str],
+    same_scale: bool,
+) -> dict[str, Any]:
+    """Against people's mean score for each output: calibration, and on one scale alignment and kappa."""
+    found: list[tuple[float, float, str]] = []
+    applies = 0
+    for sample, by_model in human.scores.items():
+        for model, by_rater in by_model.items():
+            if model not in names or sample not in metric.values:
+                continue
+            applies += 1
+            value = metric.values[sample].get(names[model].name)
+            if value is not None and np.isfinite(value):
+                found.append((value, float(np.mean(list(by_rater.values()))), clusters[sample]))
+    if not found:
+        return {}
+    values, wanted = np.array([f[0] for f in found]), np.array([f[1] for f in found])
+    groups = [f[2] for f in found]
+    counts = {"n": len(found), "unscored": applies - len(found)}
+    out: dict[str, Any] = {
+        "calibration": counts | _calibration(values if metric.higher_is_better else -values, wanted, groups)
+    }
+    if same_scale:
+        near = within(values, wanted)
+        (interval,) = bootstrap_means([(near, groups)])
+        out["within_one"] = {"mean": float(near.mean()), **counts, "ci95": list(interval)}
+        out["quadratic_kappa"] = {"value": quadratic_kappa(values, wanted), **counts}
+    return out
+
+
+def _calibration(values: Floats, wanted: Floats, groups: Sequence[str]) -> dict[str, Any]:
+    curve = fit_isotonic(values, wanted)
+    held = cross_validated(values, wanted, groups)
+    if held is None:
+        return {"reason": "one patient: nothing to hold out", "knots": [curve.x, curve.y]}
+    (interval,) = bootstrap_means([(np.abs(held.errors), groups)])
+    return {
+        "mae": float(np.abs(held.errors).mean()),
+        "ci95": list(interval),
+        "rmse": float(np.sqrt((held.errors**2).mean())),
+        # What the mean of all other scores would miss by: a judge worth calibrating misses by less.
+        "mae_of_mean": float(np.abs(held.errors_of_mean).mean()),
+        "folds": held.folds,
+        "knots": [curve.x, curve.y],  # score (turned round where lower is better), people's score
+    }
+
+
+def _leaderboards(human: Human, clusters: Mapping[str, str]) -> dict[str, Any]:
+    rankings, groups = [], []
+    for sample, by_rater in human.orders.items():
+        for order in by_rater.values():
+            if len(order) > 1:
+                rankings.append(order)
+                groups.append(clusters.get(sample, f"sample {sample}"))
+    try:
+        boards = {kind: leaderboard(rankings, groups, kind=kind) for kind in KINDS}
+    except MieError as error:  # models that were never compared: the rest of the document still stands
+        return {"rankings": len(rankings), "reason": error.reason}
+    return {"rankings": len(rankings), **{k: [asdict(one) for one in board] for k, board in boards.items()}}
+
+
+def _metrics(runs: Sequence[ScoredRun], chosen: Sequence[str]) -> list[Metric]:
+    """Those asked for, or pass@1 of everything that every run was scored by."""
+    if not runs:
+        return []
+    shared = [key for key in runs[0].values if all(key in run.values for run in runs)]
+    keys = [f"{name}@{k}" for name, k in map(split_key, chosen)] or [k for k in shared if k.endswith("@1")]
+    missing = [key for key in keys if key not in shared]
+    if missing:
+        raise MieError(
+            "metrics that not every run has",
+            expected=", ".join(shared) or "scores: run `mie score` first",
+            found=", ".join(missing),
+        )
+    out = []
+    for key in keys:
+        by_sample: dict[str, dict[str, float]] = {}
+        for run in runs:
+            for sample, value in run.values[key].items():
+                row = by_sample.setdefault(sample, {})
+                if value is not None:
+                    row[run.name] = value
+        out.append(Metric(key, by_sample, not key.startswith(LOWER_IS_BETTER)))
+    return out
+
+
+def _match(human: Human, runs: Sequence[ScoredRun]) -> dict[str, ScoredRun]:
+    """Model as people's file names it -> its run."""
+    found = {model: run for model in human.models for run in runs if model in run.aliases}
+    twice = [run.name for run, times in Counter(found.values()).items() if times > 1]
+    if twice:
+        raise MieError(
+            "a run is rated under several names",
+            expected="one name for each run",
+            found=", ".join(model for model, run in found.items() if run.name in twice),
+        )
+    if runs and not found:
+        raise MieError(
+            "no rated model is among the runs",
+            expected=", ".join(run.name for run in runs),
+            found=", ".join(human.models[:10]),
+            fix="name runs in the file by their folder, or by their editor",
+        )
+    return found

@@ -1,0 +1,173 @@
+"""Several runs on one dataset: who is better, by how much, and how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mie.errors import ConfigError
+from mie.scoring.results import ScoreTable, judges_differ, read_score_table, split_key, yardstick
+from mie.scoring.statistics.bootstrap import REPLICATES, bootstrap_means
+
+_TIE: Final = 1e-6  # values closer than this are equal
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Run `a` against run `b` over the samples that both were scored on. Differences are a - b."""
+
+    a: str
+    b: str
+    metric: str
+    n: int
+    left_out: int  # samples the metric applies to that one of the two has no score for
+    mean_a: float
+    mean_b: float
+    difference: float
+    ci95: tuple[float, float]  # paired bootstrap, clustered by patient
+    p: float  # Wilcoxon signed-rank, two-sided; takes samples for independent
+    p_holm: float  # corrected for the number of pairs in the table
+    wins: int
+    ties: int
+    losses: int
+
+
+def compare_runs(
+    score_files: Mapping[str, Path] | Sequence[Path],
+    metric: str = "dice@1",
+    *,
+    n: int = REPLICATES,
+    seed: int = 0,
+    force: bool = False,
+) -> list[Comparison]:
+    """Every pair of runs on one metric (`name@k`; higher is better), in the order the runs are given.
+
+    `score_files` are `scores/<protocol>.<variant>.jsonl` of runs on one dataset by one protocol and variant;
+    a mapping names the runs, a sequence names them by their folders. Numbers of different judges are refused
+    unless `force` is set: another model or prompt is another yardstick.
+    """
+    files = score_files if isinstance(score_files, Mapping) else _named(score_files)
+    tables = {name: read_score_table(Path(path)) for name, path in files.items()}
+    _check_same(tables)
+    if not force:
+        _check_judges(tables, split_key(metric)[0])
+    pairs = [_Pair(a, b, tables[a], tables[b], metric) for a, b in combinations(tables, 2)]
+    bounds = bootstrap_means([(pair.differences, pair.clusters) for pair in pairs], n=n, seed=seed)
+    p_values = [_wilcoxon(pair.differences) for pair in pairs]
+    corrected = holm(p_values)
+    return [
+        pair.comparison(ci95, p, float(p_holm))
+        for pair, ci95, p, p_holm in zip(pairs, bounds, p_values, corrected, strict=True)
+    ]
+
+
+def holm(p_values: ArrayLike) -> NDArray[np.float64]:
+    """Holm's step-down correction; nan (no test was possible) stays nan and does not count.
+
+    >>> holm([0.01, 0.04, 0.03]).tolist()
+    [0.03, 0.06, 0.06]
+    """
+    p = np.asarray(p_values, np.float64)
+    out = np.full(p.shape, np.nan)
+    tested = np.flatnonzero(~np.isnan(p))
+    order = tested[np.argsort(p[tested], kind="stable")]
+    factors = np.arange(len(order), 0, -1)
+    out[order] = np.minimum(np.maximum.accumulate(p[order] * factors), 1.0)
+    return out
+
+
+class _Pair:
+    def __init__(self, a: str, b: str, table_a: ScoreTable, table_b: ScoreTable, metric: str) -> None:
+        name, k = split_key(metric)
+        self.a, self.b, self.metric = a, b, f"{name}@{k}"
+        chosen_a, chosen_b = table_a.select(name, k), table_b.select(name, k)
+        place = {sample: row for row, sample in enumerate(table_b.ids)}
+        rows = [(row, place[sample]) for row, sample in enumerate(table_a.ids) if sample in place]
+        in_a, in_b = np.array(rows, np.int64).reshape(-1, 2).T
+        both = chosen_a.scored[in_a] & chosen_b.scored[in_b]
+        applies = len({s for t, c in ((table_a, chosen_a), (table_b, chosen_b)) for s in _ids(t, c.applies)})
+        self.left_out = applies - int(both.sum())
+        self.values_a, self.values_b = chosen_a.values[in_a[both]], chosen_b.values[in_b[both]]
+        self.clusters = table_a.clusters[in_a[both]]
+        # Two infinities (exact matches) are a tie, not inf - inf. So are two DICE of "nothing in common",
+        # which the smoothing term leaves around 1e-9 apart.
+        same = np.isclose(self.values_a, self.values_b, rtol=0, atol=_TIE)
+        self.differences = np.zeros(len(same))
+        self.differences[~same] = self.values_a[~same] - self.values_b[~same]
+
+    def comparison(self, ci95: tuple[float, float], p: float, p_holm: float) -> Comparison:
+        count = len(self.differences)
+        return Comparison(
+            a=self.a,
+            b=self.b,
+            metric=self.metric,
+            n=count,
+            left_out=self.left_out,
+            mean_a=float(self.values_a.mean()) if count else np.nan,
+            mean_b=float(self.values_b.mean()) if count else np.nan,
+            difference=float(self.differences.mean()) if count else np.nan,
+            ci95=ci95,
+            p=p,
+            p_holm=p_holm,
+            wins=int((self.differences > 0).sum()),
+            ties=int((self.differences == 0).sum()),
+            losses=int((self.differences < 0).sum()),
+        )
+
+
+def _wilcoxon(differences: NDArray[np.float64]) -> float:
+    if not len(differences):
+        return float("nan")
+    if not differences.any():
+        return 1.0  # nothing to rank: the runs are the same
+    from scipy.stats import wilcoxon  # half a second to import, and only comparisons need it
+
+    return float(wilcoxon(differences).pvalue)
+
+
+def _ids(table: ScoreTable, rows: NDArray[np.bool_]) -> list[str]:
+    return [table.ids[row] for row in np.flatnonzero(rows)]
+
+
+def _named(files: Sequence[Path]) -> dict[str, Path]:
+    """Runs by the name of their folder (RUN/scores/file), or by the whole path when two names are equal."""
+    names = [Path(path).resolve().parents[1].name for path in files]
+    if len(set(names)) < len(names):
+        names = [str(path) for path in files]
+    return dict(zip(names, map(Path, files), strict=True))
+
+
+def _check_same(tables: Mapping[str, ScoreTable]) -> None:
+    if len(tables) < 2:
+        raise ConfigError("nothing to compare", expected="the scores of at least two runs", found=len(tables))
+    for key in ("protocol", "variant", "dataset_digest"):
+        found = {name: table.header[key] for name, table in tables.items()}
+        if len(set(found.values())) > 1:
+            raise ConfigError(
+                f"the runs differ in {key}",
+                expected="one dataset, scored by one protocol and variant",
+                found=", ".join(f"{name}: {str(value)[:16]}" for name, value in found.items()),
+                fix="compare runs on the same dataset, and score them the same way",
+            )
+
+
+def _check_judges(tables: Mapping[str, ScoreTable], metric: str) -> None:
+    """Only where the metric is a judge's: numbers from pixels compare whoever judged the rest."""
+    judges = {name: table.header.get("judge") or {} for name, table in tables.items()}
+    if not any(metric in judge.get("metrics", ()) for judge in judges.values()):
+        return
+    if judges_differ(list(judges.values())):
+        found = {name: yardstick(judge) for name, judge in judges.items()}
+        raise ConfigError(
+            "the runs were scored by different judges",
+            where=metric,
+            expected="one provider, model, set of parameters and prompts",
+            found=" / ".join(f"{name}: {who}" for name, who in found.items()),
+            fix="score them again with one judge, or compare them all the same with force",
+        )

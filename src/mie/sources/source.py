@@ -1,0 +1,115 @@
+"""What every adapter does: list a data set without opening pixels, then load one unit of it."""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from mie.errors import MieError
+from mie.records import Case, Refusal, Unit
+from mie.sources.catalog import Entry
+
+
+class Source(Protocol):
+    """A data set on disk."""
+
+    entry: Entry
+    root: Path
+
+    def scan(self) -> Iterator[Unit | Refusal]:
+        """Units in a stable order; files that fit nothing come as refusals."""
+        ...
+
+    def load(self, unit: Unit) -> Iterator[Case | Refusal]:
+        """The cases of one unit. Raises `MieError` when the unit as a whole cannot be read."""
+        ...
+
+
+# The adapter for a layout, by name: an unknown data set never costs an import.
+
+_ADAPTERS = {
+    "folder": "mie.sources.folder:FolderSource",
+    "paired": "mie.sources.folder:FolderSource",
+    "medsegbench": "mie.sources.medsegbench:MedSegBenchSource",
+    "volume": "mie.sources.volumes:VolumeSource",
+    "dicom": "mie.sources.volumes:DicomSource",
+}
+
+
+def open_source(entry: Entry, root: Path | None) -> Source:
+    """The data set at `root`; a sample set needs none."""
+    if root is None:
+        if not entry.samples:
+            raise MieError(
+                "this data set needs a folder",
+                where=entry.name,
+                expected="root: the folder that holds it",
+                fix=f"download it ({entry.home or 'see its paper'}) and give its folder as `root`",
+            )
+        from mie.sources.samples import samples_root
+
+        root = samples_root(names=[entry.name]) / entry.name
+    if not root.is_dir():
+        raise MieError("no such folder", where=entry.name, expected="the data set's folder", found=root)
+    module, name = _ADAPTERS[entry.layout.kind].split(":")
+    adapter = getattr(importlib.import_module(module), name)
+    source: Source = adapter(entry, root)
+    return source
+
+
+# `mie sources check`: read a data set as a build would, and say what it found.
+
+
+@dataclass(slots=True)
+class SourceReport:
+    root: str
+    units: int = 0
+    cases: int = 0
+    without_target: int = 0
+    patients: int = 0
+    targets: Counter[str] = field(default_factory=Counter)
+    refusals: list[Refusal] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "targets": dict(self.targets)}
+
+
+def check_source(
+    entry: Entry,
+    root: Path | None,
+    *,
+    limit: int | None = None,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> SourceReport:
+    """Scan and load; nothing is written."""
+    source = open_source(entry, root)
+    report = SourceReport(str(source.root))
+    units: list[Unit] = []
+    for found in source.scan():
+        if isinstance(found, Refusal):
+            report.refusals.append(found)
+        else:
+            units.append(found)
+    report.units = len(units)
+    report.targets.update({t.name: 0 for t in entry.targets})
+    patients = set()
+    chosen = units[:limit]
+    for done, unit in enumerate(chosen):
+        progress(done, len(chosen))
+        try:
+            for case in source.load(unit):
+                if isinstance(case, Refusal):
+                    report.refusals.append(case)
+                    continue
+                report.cases += 1
+                report.without_target += not case.masks
+                report.targets.update(case.masks.keys())
+                patients.add(case.patient_id)
+        except MieError as error:
+            report.refusals.append(Refusal(entry.name, unit.key, "image", error.reason))
+    report.patients = len(patients - {None})
+    return report

@@ -7,7 +7,7 @@ import typer
 from typer.testing import CliRunner
 
 from mie.cli.agree import agree
-from tests.analysis.scored import write_ratings, write_scored_run
+from tests.scoring.statistics.scored import write_ratings, write_scored_run
 
 app = typer.Typer()
 app.command()(agree)

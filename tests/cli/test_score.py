@@ -7,7 +7,7 @@ import typer
 from typer.testing import CliRunner
 
 from mie.cli.score import score
-from tests.protocols.runs import modification, structure, transformation, write_run, write_samples
+from tests.scoring.benchmarks.runs import modification, structure, transformation, write_run, write_samples
 
 app = typer.Typer()
 app.command()(score)

@@ -21,7 +21,7 @@ from mie.errors import ConfigError, MieError
 from mie.images.png import decode_png
 from mie.report.blind_sheet import write_sheet
 from mie.scoring.statistics.quality import draw_key, quality, read_answers, read_key
-from tests.protocols.runs import structure, transformation, write_samples
+from tests.scoring.benchmarks.runs import structure, transformation, write_samples
 
 
 def hidden(n):

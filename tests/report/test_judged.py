@@ -20,8 +20,8 @@ from mie.scoring.benchmarks.medebench.tables import MEDEBENCH
 from mie.scoring.benchmarks.miedb.published import MIEDB
 from mie.scoring.benchmarks.omni_iie.tables import OMNI_IIE
 from mie.scoring.statistics.compare import judges_differ
-from tests.protocols.recorded import FOLDER, transcript
 from tests.report.test_page import Reader
+from tests.scoring.benchmarks.recorded import FOLDER, transcript
 
 PROTOCOLS = {"medebench": "medebench", "imgedit": "imgedit", "omni_iie": "omni-iie"}
 PUBLISHED = {
@@ -33,7 +33,7 @@ PUBLISHED = {
 
 def two_runs(folder: Path, name: str, second: JudgeOptions | None = None) -> tuple[list[Path], list[dict]]:
     """The test's run and a copy of it under another name, scored by the transcript."""
-    made = importlib.import_module(f"tests.protocols.{name}.made")
+    made = importlib.import_module(f"tests.scoring.benchmarks.{name}.made")
     run = made.make_run(folder)
     other = shutil.copytree(run, folder / "other")
     info = json.loads((other / "run.json").read_text())
@@ -138,7 +138,7 @@ def test_a_prompt_that_one_run_never_needed_is_no_difference():
 
 
 def test_the_rubric_beside_the_leaderboard_of_pixels(tmp_path):
-    from tests.protocols.runs import attempt_at, modification, structure, write_run, write_samples
+    from tests.scoring.benchmarks.runs import attempt_at, modification, structure, write_run, write_samples
 
     samples = [modification("m0", 0), modification("m1", 1), structure("s", 2)]
     dataset = write_samples(samples, tmp_path / "dataset")

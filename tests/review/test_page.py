@@ -26,9 +26,9 @@ from mie.images.png import decode_png, encode_png
 from mie.review.accounts import invite
 from mie.review.database import Database, answers, consensus, events, masks
 from mie.review.serve import open_desk
-from tests.protocols.runs import modification, write_samples
 from tests.review.browser import QUIET, Seat, Served, serving
 from tests.review.test_server import running
+from tests.scoring.benchmarks.runs import modification, write_samples
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = next(

@@ -19,9 +19,9 @@ from mie.images.png import decode_png, encode_png
 from mie.review.apply import apply_reviews
 from mie.review.proposals import Regions
 from mie.review.serve import export_file, open_desk
-from tests.protocols.medebench.tiny import tiny_models
-from tests.protocols.runs import holistic, modification, structure, write_samples
 from tests.review.conftest import Review
+from tests.scoring.benchmarks.medebench.tiny import tiny_models
+from tests.scoring.benchmarks.runs import holistic, modification, structure, write_samples
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ from mie.training.folder import read_log
 from mie.training.loop import train
 from mie.training.optimize import seed_step
 from tests.conftest import crop, ellipse
-from tests.inpainters.flux_tiny import LATENT, write_tiny_flux
+from tests.perspectives.modification.inpainters.flux_tiny import LATENT, write_tiny_flux
 from tests.training.flux_tiny import lora_body, lora_config, write_skin_pack
 
 ROOT = Path(__file__).parents[2]

@@ -50,9 +50,8 @@ __all__ = [
 ]
 _MODULES = {
     "clip": ("Clip", "cosine", "directional", "keep_pixels", "load_clip"),
-    "frechet": ("FeatureStatistics", "fid"),
+    "distances": ("FeatureStatistics", "Kid", "fid", "kid", "squared_mmd", "store_features"),
     "inception": ("Inception", "load_inception"),
-    "kernel_distance": ("Kid", "kid", "squared_mmd", "store_features"),
     "lpips": ("Lpips", "keep", "load_lpips", "scaled_again", "signed", "unit"),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}

@@ -1,0 +1,218 @@
+"""Filling, measuring, choosing: with classical inpainters and inpainters made for the test."""
+
+import numpy as np
+import pytest
+
+from mie.perspectives.modification.counterfactual import Bounds, Counterfactual, Slice, Watch, watch
+from mie.perspectives.modification.inpainters import make_inpainter
+from mie.perspectives.modification.lesions import body_of, lesions_of
+from tests.perspectives.modification.lesions import BLEED, DarkFinder, disc, tissue, with_lesions
+
+ANYTHING = Bounds(1e9, (1e-9, 1e9), 1.0, 1e9, 1e9)
+NOBODY = Watch(None, False, "no detector was asked for")
+
+
+def a_slice(number=0, radius=9, level=5, at=(50, 60), *, grey=False):
+    mask = disc(*at, radius)
+    (lesion,) = lesions_of({BLEED.name: mask}, {BLEED.name: BLEED}, (0.1, 3))
+    image = with_lesions(tissue(number, grey=grey), [mask], level)
+    return Slice(image, lesion, body_of(image, "fundus"), mask)
+
+
+def filler(*specs, candidates=3, bounds=ANYTHING, blend="poisson", seen_by=NOBODY):
+    made = [make_inpainter(s, family="fundus") if isinstance(s, str) else s for s in specs or ("telea",)]
+    return Counterfactual(made, blend, candidates, bounds, seen_by)
+
+
+class Flat:
+    """Fills with one grey level, which the seed chooses among a few."""
+
+    name = "flat"
+
+    def __init__(self, *levels):
+        self.levels = levels
+        self.images = []
+
+    def fill(self, image, mask, *, seed):
+        self.images.append(image.copy())
+        level = self.levels[(len(self.images) - 1) % len(self.levels)]
+        return np.where(mask[..., None], np.uint8(level), image)
+
+
+@pytest.mark.parametrize("spec", ["telea", "navier-stokes", "exemplar"])
+@pytest.mark.parametrize("blend", ["none", "feather", "poisson", "laplacian"])
+@pytest.mark.parametrize("grey", [False, True])
+def test_outside_the_hole_nothing_changes_and_grey_stays_grey(spec, blend, grey):
+    at = a_slice(grey=grey)
+    kept, made = filler(spec, candidates=1, blend=blend).fill([at], 0)
+    image = made[kept][0].image
+    outside = ~at.lesion.hole
+    assert np.array_equal(image[outside], at.image[outside])
+    assert (image[at.lesion.mask].mean(axis=1) > 20).mean() > 0.95  # the dark lesion is gone
+    assert grey == (not np.ptp(image, axis=2).any())
+
+
+def test_the_inpainter_never_sees_the_lesion():
+    """The hole is white when it comes to the inpainter, and what was there does not change the fill."""
+    inpainter = Flat(90)
+    dark, bright = a_slice(level=5), a_slice(level=250)
+    fills = [filler(inpainter, candidates=1).fill([at], 0) for at in (dark, bright)]
+    assert all((image[dark.lesion.hole] == 255).all() for image in inpainter.images)
+    assert np.array_equal(fills[0][1][0][0].image, fills[1][1][0][0].image)
+    assert fills[0][1][0][0].seed == fills[1][1][0][0].seed
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_another():
+    at = a_slice(number=3)
+    first, again, other = (filler("exemplar", candidates=2).fill([at], seed) for seed in (1, 1, 2))
+    for one, two in zip(first[1], again[1], strict=True):
+        assert one[0].params() == two[0].params()
+        assert np.array_equal(one[0].image, two[0].image)
+    assert not np.array_equal(first[1][0][0].image, other[1][0][0].image)
+
+
+def test_an_inpainter_without_chance_is_asked_twice_only():
+    _, made = filler("telea", candidates=8).fill([a_slice()], 0)
+    assert len(made) == 1
+
+
+def test_several_inpainters_take_turns_each_with_seeds_of_its_own():
+    _, made = filler("telea", "exemplar", candidates=6).fill([a_slice()], 0)
+    # The second telea is the first again, so it does not count; each exemplar is another.
+    assert [c[0].inpainter for c in made] == ["telea", "exemplar", "exemplar", "exemplar"]
+    assert [c[0].number for c in made] == [0, 1, 3, 5]
+    assert len({c[0].seed for c in made}) == len({c[0].image.tobytes() for c in made}) == 4
+    assert [c[0].params()["inpainter"] for c in made] == [c[0].inpainter for c in made]
+
+
+def test_of_several_inpainters_the_one_that_passes_is_kept():
+    at = a_slice()
+    good, bad = Flat(int(at.image[~at.lesion.hole].mean())), Flat(0)
+    good.name, bad.name = "good", "bad"
+    seen_by = watch(DarkFinder(), min_sensitivity=0.5)
+    for order in ((good, bad), (bad, good)):
+        kept, made = filler(*order, candidates=2, blend="none", seen_by=seen_by).fill([at], 0)
+        assert made[kept][0].inpainter == "good"
+        assert [c[0].passed for c in made] == [inpainter is good for inpainter in order]
+
+
+def test_the_candidate_nearest_to_its_surroundings_is_kept():
+    at = a_slice(number=2)
+    around = int(at.image[~at.lesion.hole].mean())
+    kept, made = filler(Flat(250, around, 0), blend="none").fill([at], 0)
+    assert kept == 1
+    shifts = [made[k][0].numbers["texture"]["mean_shift"] for k in range(3)]
+    assert min(shifts) == shifts[1]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "gate"),
+    [
+        (Bounds(mean_shift=1e-6), "texture"),
+        (Bounds(1e9, (0.999, 1.001), 1.0, 1e9, 1e9), "texture"),
+        (Bounds(1e9, (1e-9, 1e9), 1e-9, 1e9, 1e9), "texture"),
+        (Bounds(1e9, (1e-9, 1e9), 1.0, 1e-9, 1e9), "texture"),
+        (Bounds(1e9, (1e-9, 1e9), 1.0, 1e9, -1.0), "seam"),
+    ],
+)
+def test_each_bound_refuses(bounds, gate):
+    kept, made = filler("telea", candidates=1, bounds=bounds).fill([a_slice()], 0)
+    assert [found for found, _ in made[kept][0].failures] == [gate]
+    assert made[kept][0].params()["failed"] == [gate]
+
+
+def test_default_bounds_refuse_a_flat_patch_and_keep_texture_from_next_door():
+    at = a_slice(number=4, radius=12)
+    kept, made = filler(Flat(255), candidates=1, bounds=Bounds(), blend="none").fill([at], 0)
+    assert not made[kept][0].passed
+    kept, made = filler("exemplar", candidates=4, bounds=Bounds()).fill([at], 0)
+    assert made[kept][0].passed, made[kept][0].failures
+
+
+def test_a_trusted_detector_refuses_what_it_still_sees():
+    at = a_slice()
+    for level, gates in ((0, ["detector"]), (90, [])):
+        kept, made = filler(
+            Flat(level), candidates=1, blend="none", seen_by=watch(DarkFinder(), min_sensitivity=0.5)
+        ).fill([at], 0)
+        assert [gate for gate, _ in made[kept][0].failures] == gates
+        assert (made[kept][0].numbers["detector"]["share"] > 0.5) == bool(gates)
+
+
+@pytest.mark.parametrize("sensitivity", [0.3, None])
+def test_a_poor_or_unmeasured_detector_is_a_number_and_no_gate(sensitivity):
+    seen_by = watch(DarkFinder(sensitivity), min_sensitivity=0.5)
+    assert not seen_by.trusted
+    assert seen_by.reason
+    kept, made = filler(Flat(0), candidates=1, blend="none", seen_by=seen_by).fill([a_slice()], 0)
+    assert made[kept][0].passed
+    assert made[kept][0].numbers["detector"]["share"] > 0.5
+
+
+def test_who_asks_for_no_sensitivity_trusts_a_model_of_their_own():
+    assert watch(DarkFinder(None), min_sensitivity=0).trusted
+    kept, made = filler(
+        Flat(0), candidates=1, blend="none", seen_by=watch(DarkFinder(None), min_sensitivity=0)
+    ).fill([a_slice()], 0)
+    assert [gate for gate, _ in made[kept][0].failures] == ["detector"]
+
+
+def test_a_tiny_hole_has_no_texture_and_says_so():
+    at = a_slice(radius=1)
+    kept, made = filler("telea", candidates=1, bounds=Bounds()).fill([at], 0)
+    assert made[kept][0].numbers["texture"] is None
+
+
+def test_an_opinion_is_asked_best_first_until_one_is_good():
+    at = a_slice(number=2)
+    around = int(at.image[~at.lesion.hole].mean())
+    asked = []
+
+    def opinion(slice_, candidate):
+        asked.append(candidate.number)
+        return None if candidate.number == 2 else ("judge", "no")
+
+    kept, made = filler(Flat(around + 60, around, around + 20), blend="none").fill([at], 0, opinion)
+    assert asked == [1, 2]
+    assert kept == 2
+    assert made[2][0].passed
+    kept, made = filler(Flat(around + 60, around, around + 20), blend="none").fill(
+        [at], 0, lambda *_: ("judge", "never")
+    )
+    assert kept == 1
+    assert not made[kept][0].passed
+
+
+class Waver:
+    """Draws another brightness for each slice: what a volume must not show."""
+
+    name = "waver"
+
+    def fill(self, image, mask, *, seed):
+        level = 60 + (int(image[~mask].sum()) + seed) % 80
+        return np.where(mask[..., None], np.uint8(level), image)
+
+
+def test_neighbouring_slices_do_not_flicker():
+    """Filled together, the fill changes less from slice to slice than filled one by one."""
+    slices = []
+    for k in range(5):
+        at = a_slice(number=6, radius=14)
+        noise = np.random.default_rng(k).integers(-2, 3, at.image.shape)
+        image = np.clip(at.image.astype(int) + noise, 0, 255).astype(np.uint8)
+        slices.append(Slice(image, at.lesion, at.body, at.unhealthy))
+    maker = filler(Waver(), candidates=1, blend="none")
+    kept, made = maker.fill(slices, 0)
+    together = [candidate.image for candidate in made[kept]]
+    alone = [maker.fill([at], 0)[1][0][0].image for at in slices]
+    hole = slices[0].lesion.hole
+
+    def flicker(images):
+        means = [image[hole].mean() for image in images]
+        return float(np.abs(np.diff(means)).mean())
+
+    assert flicker(alone) > 5
+    assert flicker(together) < 0.6 * flicker(alone)
+    for at, image in zip(slices, together, strict=True):
+        assert np.array_equal(image[~hole], at.image[~hole])
+    assert len({candidate.seed for candidate in made[kept]}) == 1

@@ -36,7 +36,7 @@ from mie.datasets.build import build
 from mie.datasets.dataset import Dataset
 from mie.datasets.recipe import parse_recipe
 from mie.datasets.write import write_dataset
-from mie.review.accounts import invite
+from mie.review.auth import create_invite
 from mie.review.database import Database, answers, events
 
 PEOPLE = 50
@@ -127,7 +127,9 @@ def load() -> None:
         ):
             database = Database(place)
             with database.write() as connection:
-                tokens = [invite(connection, name=f"P{n}", role="rater", days=1)[1] for n in range(PEOPLE)]
+                tokens = [
+                    create_invite(connection, name=f"P{n}", role="rater", days=1)[1] for n in range(PEOPLE)
+                ]
             sent: dict[str, str] = {}
             start = time.perf_counter()
             waits = asyncio.run(crowd(url, tokens, sent))

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from mie.core.hashing import file_stem
 from mie.datasets.dataset import Dataset
 from mie.datasets.exports import FORMATS, export, webdataset
-from mie.datasets.exports.target import stem
 from mie.datasets.write import write_dataset
 from mie.errors import ConfigError, MieError
 from mie.records import Sample
@@ -205,6 +205,6 @@ def test_typos_get_the_near_name(dataset: Dataset, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "CON", "a/b", "é", "A" * 300, "x.y", ""])
 def test_file_names_are_safe_whatever_the_id(name: str) -> None:
-    assert set(stem(name)) <= set("0123456789abcdef")
-    assert 0 < len(stem(name)) <= 64
-    assert stem("00ff") == "00ff"
+    assert set(file_stem(name)) <= set("0123456789abcdef")
+    assert 0 < len(file_stem(name)) <= 64
+    assert file_stem("00ff") == "00ff"

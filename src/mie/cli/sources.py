@@ -19,9 +19,10 @@ def list_(
     Example: mie sources list --modality fundus
     """
     from mie.cli._show import print_json, table
+    from mie.core.registry import nearest_name
     from mie.errors import ConfigError
     from mie.sources.catalog import catalog
-    from mie.vocabulary import MODALITIES, nearest_name
+    from mie.vocabulary import MODALITIES
 
     if modality is not None:
         known = nearest_name(modality, MODALITIES)

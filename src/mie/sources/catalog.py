@@ -18,10 +18,11 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydicom.errors import InvalidDicomError
 
+from mie.core.registry import suggestion
 from mie.errors import ConfigError
 from mie.records import Pairing, Target, Unit
 from mie.sources import patterns
-from mie.vocabulary import LICENSE_USES, MODALITIES, SPLITS, TARGET_KINDS, nearest_name
+from mie.vocabulary import LICENSE_USES, MODALITIES, SPLITS, TARGET_KINDS
 
 RGB = tuple[int, int, int]
 
@@ -236,9 +237,8 @@ class Entry(Strict):
     @classmethod
     def _modality(cls, value: str) -> str:
         if value not in MODALITIES:
-            near = nearest_name(value, MODALITIES)
-            hint = f"; did you mean {near!r}?" if near else ""
-            raise ValueError(f"unknown modality {value!r}{hint} (known: {', '.join(MODALITIES)})")
+            hint = suggestion(value, MODALITIES) or ""
+            raise ValueError(f"unknown modality {value!r}; {hint} (known: {', '.join(MODALITIES)})")
         return value
 
     @model_validator(mode="after")
@@ -286,10 +286,10 @@ def find(name: str) -> Entry:
     entries = catalog()
     if name in entries:
         return entries[name]
-    near = nearest_name(name, entries)
+    near = suggestion(name, entries)
     raise ConfigError(
         f"no data set named {name!r} in the catalogue",
-        fix=(f"did you mean {near!r}? " if near else "") + "`mie sources list` shows all of them",
+        fix=(f"{near} " if near else "") + "`mie sources list` shows all of them",
     )
 
 

@@ -57,7 +57,13 @@ def open_source(entry: Entry, root: Path | None) -> Source:
 
         root = samples_root(names=[entry.name]) / entry.name
     if not root.is_dir():
-        raise MieError("no such folder", where=entry.name, expected="the data set's folder", found=root)
+        raise MieError(
+            "no such folder",
+            where=f"data set {entry.name}",
+            expected="the data set's folder",
+            found=root.absolute(),
+            fix="correct `root`; a path in a recipe is relative to the recipe's own folder",
+        )
     return SOURCES[entry.layout.kind](entry, root)
 
 

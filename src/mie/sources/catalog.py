@@ -332,8 +332,6 @@ __all__ = [
 ]
 
 
-# Whether somebody states that no patient can be identified in a data set, and who.
-
 _TAGS: Final = ["PatientIdentityRemoved", "BurnedInAnnotation"]
 
 
@@ -357,9 +355,6 @@ def deidentification(entry: Entry, root: Path, units: Iterable[Unit]) -> tuple[b
         if header.get("BurnedInAnnotation") == "YES":
             return False, "a file says BurnedInAnnotation"
     return bool(files), "every file says PatientIdentityRemoved"
-
-
-# Whose image a file is, and on which side its data set puts it: read from the path.
 
 
 def patient_of(entry: Entry, name: str, places: Mapping[str, str]) -> str | None:

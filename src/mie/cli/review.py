@@ -7,6 +7,7 @@ from typing import Any
 
 import typer
 
+from mie.core.install import install_hint
 from mie.errors import ConfigError
 
 
@@ -55,7 +56,7 @@ def review(
         from mie.review.server import DEFAULT_PORT, invite_link, serve
         from mie.review.service import open_review
     except ModuleNotFoundError as error:
-        raise ConfigError(f"the review needs {error.name}", fix="pip install 'mie[review]'") from None
+        raise ConfigError(f"the review needs {error.name}", fix=install_hint("review")) from None
 
     options: dict[str, Any] = {
         "raters": raters,

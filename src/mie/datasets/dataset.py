@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, cast
 
-from mie.core.files import atomic_write
+from mie.core.documents import DatasetInfo, read_document, write_document
+from mie.core.files import refuse_foreign
 from mie.datasets.schema import SCHEMA_VERSION, read_table, sample_from_row
 from mie.datasets.shards import read_rows
 from mie.errors import MieError
@@ -34,19 +35,9 @@ class Dataset:
                 found="an unfinished build" if unfinished else "no dataset.json",
                 fix="run the same `mie build` again to finish it" if unfinished else "check the path",
             )
-        try:
-            self.info: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise MieError("dataset.json is not valid JSON", where=path, found=error) from None
-        version = self.info.get("schema_version")
-        if version != SCHEMA_VERSION:
-            raise MieError(
-                "dataset of another schema version",
-                where=path,
-                expected=SCHEMA_VERSION,
-                found=version,
-                fix="rebuild it, or read it with the version of mie that wrote it",
-            )
+        fix = "rebuild it, or read it with the version of mie that wrote it"
+        body = read_document(path, "dataset", version=SCHEMA_VERSION, fix=fix)
+        self.info = cast("DatasetInfo", body)
 
     @property
     def name(self) -> str:
@@ -102,7 +93,42 @@ def shard_name(split: str, number: int, count: int) -> str:
     return f"{split}-{number:05d}-of-{count:05d}.parquet"
 
 
-def write_info(folder: Path, info: dict[str, Any]) -> None:
-    """`dataset.json`, written last: its presence says that the dataset is whole."""
-    body = {"schema_version": SCHEMA_VERSION, **info}
-    atomic_write(folder / "dataset.json", json.dumps(body, indent=2, ensure_ascii=False) + "\n")
+def write_info(folder: Path, info: DatasetInfo) -> None:
+    """Write `dataset.json`, last of all: its presence says that the dataset is whole."""
+    write_document(folder / "dataset.json", {"schema_version": SCHEMA_VERSION, **info})
+
+
+# Datasets are only ever written into new folders, or over what we wrote ourselves.
+_FILES: Final = ("dataset.json", "README.md", "rejected.parquet")
+_TEMPORARY: Final = r"\..*\.tmp"
+# Our folders and what we put into them.
+_FOLDERS: Final = {
+    "data": re.compile(rf"(train|val|test)-\d{{5}}-of-\d{{5}}\.parquet|{_TEMPORARY}"),
+    "parts": re.compile(rf"plan|(train|val|test)-\d{{5}}\.parquet|\d{{5}}\.[a-z]+\.parquet|{_TEMPORARY}"),
+    "stats": re.compile(rf"[a-z]+\.png|{_TEMPORARY}"),
+    "judge": re.compile(r".+\.jsonl|\.lock|part-\d{5}"),
+}
+# What a judge was asked about the samples. It was paid for and is found by its content: never removed.
+_KEPT: Final = ("judge",)
+
+
+def refuse_other_files(folder: Path) -> None:
+    """Raise unless `folder` is absent, empty, or holds a dataset or an unfinished one and nothing else."""
+    # A README of somebody else's stands in many folders; ours stands beside our shards.
+    built = any((folder / name).is_dir() for name in ("data", "parts"))
+
+    def ours(path: Path) -> bool:
+        if path.name in _FOLDERS and path.is_dir():
+            return all(_FOLDERS[path.name].fullmatch(leaf.name) for leaf in path.iterdir())
+        return path.name in _FILES and built
+
+    refuse_foreign(folder, "a dataset of ours", ours)
+
+
+def clear(folder: Path) -> None:
+    """Remove our files from a folder that `refuse_other_files` has accepted."""
+    # The marker goes first: a folder without it is never taken for a finished dataset.
+    for name in _FILES:
+        (folder / name).unlink(missing_ok=True)
+    for name in _FOLDERS.keys() - set(_KEPT):
+        shutil.rmtree(folder / name, ignore_errors=True)

@@ -7,10 +7,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from mie.core.claims import clear, refuse_foreign
+from mie.core.documents import DatasetInfo
 from mie.core.files import atomic_write, folder_lock
 from mie.datasets.card import data_card
-from mie.datasets.dataset import shard_name, write_info
+from mie.datasets.dataset import clear, refuse_other_files, shard_name, write_info
 from mie.datasets.schema import RowEncoder
 from mie.datasets.shards import ShardWriter, write_rejected
 from mie.datasets.stats import Tally
@@ -30,7 +30,7 @@ def write_dataset(
     recipe: Mapping[str, Any],
     licenses: Mapping[str, Mapping[str, str]],
     deidentified: bool,
-) -> dict[str, Any]:
+) -> DatasetInfo:
     """Write the samples to `folder` in the order they come (per split) and return what `dataset.json` says.
 
     Samples are taken one at a time, so a generator keeps memory flat. Refusals go to `rejected.parquet`; so
@@ -112,4 +112,4 @@ def _refuse_occupied(folder: Path) -> None:
             found="a dataset" if dataset else "an unfinished build",
             fix="choose another folder",
         )
-    refuse_foreign(folder)
+    refuse_other_files(folder)

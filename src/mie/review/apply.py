@@ -16,9 +16,9 @@ from typing import Any, Final
 import numpy as np
 from sqlalchemy import Connection, select
 
-from mie.core.hashing import stable_hash
+from mie.core.documents import DatasetInfo
+from mie.core.hashing import canonical, stable_hash
 from mie.datasets.dataset import Dataset
-from mie.datasets.schema import canonical
 from mie.datasets.shards import read_rejected
 from mie.datasets.write import write_dataset
 from mie.errors import MieError
@@ -68,7 +68,7 @@ class Applied:
     """
 
     folder: Path
-    info: dict[str, Any]
+    info: DatasetInfo
     changes: dict[str, Change]
 
     @property

@@ -41,6 +41,7 @@ from sqlalchemy import (
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
 
+from mie.core.install import install_hint
 from mie.errors import ConfigError, MieError
 
 SCHEMA_VERSION: Final = 1
@@ -363,5 +364,5 @@ def _postgres(text: str) -> Engine:
         return create_engine(url.set(drivername="postgresql+psycopg"), pool_size=8, max_overflow=64)
     except ModuleNotFoundError:
         raise ConfigError(
-            "the PostgreSQL driver is not installed", fix="pip install 'mie[review-postgres]'"
+            "the PostgreSQL driver is not installed", fix=install_hint("review-postgres")
         ) from None

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import select
 
 from mie.core.files import atomic_write
-from mie.datasets.exports.target import stem
+from mie.core.hashing import file_stem
 from mie.errors import ConfigError, MieError
 from mie.review.database import Database, answers, consensus, iso, items, runs, tasks, users
 from mie.review.events import final_answers
@@ -142,7 +142,7 @@ def write_masks(service: ReviewService, folder: Path) -> int:
                 item = connection.execute(select(items).where(items.c.id == item_id)).one()
             images = service.images
             png = images.upload(item_id, vote.upload) if vote.upload else images.proposal(item, vote.choice)
-            file = f"{stem(sample_id)}.png"
+            file = f"{file_stem(sample_id)}.png"
             atomic_write(folder / file, png)
             written += 1
         body = {

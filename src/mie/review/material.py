@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 from sqlalchemy import Row, select
 
 from mie.core.files import inside
+from mie.core.hashing import canonical
 from mie.datasets.dataset import Dataset
-from mie.datasets.schema import canonical
 from mie.editors.runs import Run, output_name
 from mie.errors import ConfigError, MieError
 from mie.images.limits import Limits, check_pixels

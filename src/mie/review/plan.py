@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, func, insert, select
 
-from mie.core.hashing import stable_hash
-from mie.datasets.schema import canonical
+from mie.core.hashing import canonical, stable_hash
+from mie.core.registry import unknown_name
 from mie.errors import ConfigError, MieError
 from mie.images.png import png_size
 from mie.review.api import KINDS
@@ -20,7 +20,6 @@ from mie.review.database import Database, items, masks, meta, runs, tasks
 from mie.review.masks import RegionProposals
 from mie.review.material import INDEXED, Material, Place
 from mie.scoring.statistics.quality import draw
-from mie.vocabulary import nearest_name
 
 ANCHORS: Final = 1  # earlier runs beside a new one; with two, people would compare those two again
 MAX_OUTPUTS: Final = 26  # labels are letters
@@ -51,12 +50,7 @@ class Settings:
     def __post_init__(self) -> None:
         for name in self.stratify:
             if name not in _STRATA:
-                near = nearest_name(name, _STRATA)
-                raise ConfigError(
-                    f"no stratum named {name!r}",
-                    expected=", ".join(_STRATA),
-                    fix=f"did you mean {near!r}?" if near else None,
-                )
+                raise unknown_name("stratum", name, _STRATA)
         if self.raters < 1 or not 0 <= self.overlap <= 1 or (self.sample is not None and self.sample < 1):
             raise ConfigError(
                 "the numbers of the review are out of range",
@@ -153,12 +147,7 @@ def _find_or_create_task(
     connection: Connection, kind: str, requested: Mapping[str, Any]
 ) -> tuple[int, Settings]:
     if kind not in KINDS:
-        near = nearest_name(kind, KINDS)
-        raise ConfigError(
-            f"no kind of work named {kind!r}",
-            expected=", ".join(KINDS),
-            fix=f"did you mean {near!r}?" if near else None,
-        )
+        raise unknown_name("kind of work", kind, KINDS)
     settings = replace(Settings(), **requested)  # validates them
     row = connection.execute(select(tasks).where(tasks.c.kind == kind)).one_or_none()
     if row is None:

@@ -25,6 +25,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import mie
+from mie.core.registry import unknown_name
 from mie.errors import ConfigError, MieError
 from mie.review.api import ApiError
 from mie.review.auth import (
@@ -275,7 +276,7 @@ def invite_link(
     review was started last.
     """
     if role not in ROLES:
-        raise ConfigError(f"no role named {role!r}", expected=", ".join(ROLES))
+        raise unknown_name("role", role, ROLES)
     local = None if not port else f"http://127.0.0.1:{port}"
     default = f"http://127.0.0.1:{DEFAULT_PORT}"
     base = url or local or service.database.value(_ADDRESS) or default

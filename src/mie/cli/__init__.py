@@ -13,8 +13,8 @@ from typer.core import TyperGroup
 from mie.core.registry import Registry
 from mie.errors import ConfigError, MieError
 
-# Every verb with its place in `mie --help`. Other packages add theirs in the entry-point group `mie.commands`:
-# a function for `typer`, or a `typer.Typer` of several.
+# Every verb with its place in `mie --help`. Other packages add theirs in the entry-point group
+# `mie.commands`: a function for `typer`, or a `typer.Typer` of several.
 _GROUPS: Final = {
     "Start": ("demo", "doctor"),
     "Datasets": ("sources", "build", "verify", "stats", "export", "import"),
@@ -111,7 +111,7 @@ def _register() -> None:
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name)
         else:
-            app.command(name)(command)
+            app.command(name, cls=getattr(command, "cls", None))(command)
 
 
 _register()
@@ -129,9 +129,7 @@ def main() -> None:
         sys.exit(1)
     except KeyboardInterrupt:
         resumes = len(sys.argv) > 1 and sys.argv[1] in _RESUMING
-        typer.echo(
-            "\ninterrupted" + ("; run the same command again to resume" if resumes else ""), err=True
-        )
+        typer.echo("\ninterrupted" + ("; run the same command again to resume" if resumes else ""), err=True)
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(1)

@@ -10,7 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from mie.core.files import atomic_write, refuse_foreign
+from mie.core.documents import read_document, write_document
+from mie.core.files import refuse_foreign
 from mie.core.hashing import file_stem
 from mie.datasets.browse import Where
 from mie.datasets.dataset import Dataset
@@ -43,25 +44,7 @@ class Run:
     def open(cls, folder: Path | str) -> Run:
         """Open the run in `folder`."""
         folder = Path(folder)
-        path = folder / "run.json"
-        if not path.is_file():
-            raise MieError(
-                "no run here", where=folder, expected="a folder with run.json", fix="check the path"
-            )
-        try:
-            info = json.loads(path.read_text(encoding="utf-8"))
-            version = info.get("schema_version")
-        except (ValueError, AttributeError) as error:
-            raise MieError("run.json is not a JSON object", where=path, found=error) from None
-        if version != SCHEMA_VERSION:
-            raise MieError(
-                "run of another schema version",
-                where=path,
-                expected=SCHEMA_VERSION,
-                found=version,
-                fix="read it with the version of mie that wrote it",
-            )
-        return cls(folder, info)
+        return cls(folder, read_document(folder / "run.json", "run", version=SCHEMA_VERSION))
 
     @property
     def attempts(self) -> int:
@@ -184,8 +167,7 @@ def refuse_other_files(folder: Path) -> None:
 
 def write_run_info(folder: Path, info: Mapping[str, Any]) -> None:
     """Write `run.json`."""
-    body = {"schema_version": SCHEMA_VERSION, **info}
-    atomic_write(folder / "run.json", json.dumps(plain(body), indent=2, ensure_ascii=False) + "\n")
+    write_document(folder / "run.json", plain({"schema_version": SCHEMA_VERSION, **info}))
 
 
 def plain(value: Any) -> Any:

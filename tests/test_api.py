@@ -242,3 +242,11 @@ def test_hints_of_lazy_functions_resolve():
     }
     for name in ("build", "triplet", "score", "compare", "edit"):
         assert "return" in typing.get_type_hints(getattr(api, name), localns=names)
+
+
+def test_a_filtered_run_is_scored_on_its_own_samples(ds, tmp_path):
+    part = ds.filter(id=ds.filter().ids()[::2])
+    run = mie.run(part, "oracle", tmp_path / "run")
+    document = mie.score(run, workers=1)
+    assert document["groups"][0]["metrics"]["dice@1"]["n"] == len(part) > 1
+    assert list(mie.read_scores(run.folder).id) == part.ids()

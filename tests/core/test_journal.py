@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from mie.core.journal import _BLOCK, Journal
 from mie.errors import MieError
 
+_LINES = st.lists(st.binary(max_size=50).map(lambda line: line.replace(b"\n", b"")), max_size=8)
 
-@given(
-    st.lists(st.binary(max_size=50).map(lambda b: b.replace(b"\n", b"")), max_size=8), st.binary(max_size=99)
-)
+
+@given(_LINES, st.binary(max_size=99))
 def test_a_torn_last_line_is_cut_off(tmp_path_factory, lines, torn):
     path = tmp_path_factory.mktemp("journal") / "a.jsonl"
     whole = b"".join(line + b"\n" for line in lines)

@@ -162,10 +162,10 @@ def test_folder_lists(dataset: Dataset, triplets: list[Sample], tmp_path: Path) 
 def test_refuses_a_folder_with_something_else_in_it(dataset: Dataset, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("...")
-    with pytest.raises(MieError, match="not empty"):
+    with pytest.raises(MieError, match="holds something else"):
         export(dataset, tmp_path / "mine", "miedb")
     assert files(tmp_path / "mine") == {"thesis.tex": b"..."}
-    with pytest.raises(MieError, match="not empty"):
+    with pytest.raises(MieError, match="holds something else"):
         export(dataset, dataset.folder, "folder")
     export(dataset, tmp_path / "out", "miedb")
     for other in ({"format": "folder"}, {"format": "miedb", "split": "test"}):

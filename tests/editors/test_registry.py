@@ -58,7 +58,7 @@ def test_other_packages_bring_theirs_and_cannot_replace_ours(installed):
     assert made.values == ("large", 8, 0.5, True)
     with pytest.raises(ConfigError, match="cannot be imported"):
         open_editor("missing")
-    with pytest.raises(ConfigError, match="no editor"):
+    with pytest.raises(ConfigError, match="is not an editor"):
         open_editor("strange")
 
 

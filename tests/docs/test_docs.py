@@ -138,7 +138,9 @@ def test_recipes_and_entries_on_the_pages_are_sound(monkeypatch: pytest.MonkeyPa
     recipes = [yaml.safe_load(b.text) for b in blocks(ROOT / "docs/reference/recipes.md") if b.info == "yaml"]
     for body in recipes:
         config.parse_recipe(body, where="docs/reference/recipes.md", base=ROOT)
-    entries = [yaml.safe_load(b.text) for b in blocks(ROOT / "docs/reference/catalogue.md") if b.info == "yaml"]
+    entries = [
+        yaml.safe_load(b.text) for b in blocks(ROOT / "docs/reference/catalogue.md") if b.info == "yaml"
+    ]
     for name, body in (item for group in entries for item in group.items()):
         catalog.Entry(name=name, **body)
     assert len(recipes) >= 3
@@ -311,7 +313,8 @@ def test_every_state_of_an_answer_is_explained() -> None:
 
 def test_every_metric_and_every_public_name_is_explained() -> None:
     protocol, arrays, python = (
-        (ROOT / "docs/reference" / page).read_text(encoding="utf-8") for page in ("miedb.md", "metrics.md", "python.md")
+        (ROOT / "docs/reference" / page).read_text(encoding="utf-8")
+        for page in ("miedb.md", "metrics.md", "python.md")
     )
     assert [name for name in METRICS if f"`{name}`" not in protocol] == []
     assert [name for name in metrics.__all__ if f"`{name}`" not in arrays] == []

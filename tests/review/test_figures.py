@@ -20,7 +20,7 @@ from mie.review.export import ratings_in, ratings_of
 from mie.review.figures import mean_ranks
 from mie.review.kinds import CRITERIA
 from mie.review.serve import create_app, open_desk
-from mie.scoring.statistics.bootstrap import wilson
+from mie.scoring.statistics.intervals import wilson
 from mie.scoring.statistics.people import read_ratings
 from tests.review.conftest import URL, Person, Review
 

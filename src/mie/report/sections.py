@@ -42,7 +42,7 @@ def leaderboard(runs: Sequence[ScoredRun], charts: Sequence[Chart]) -> Markup | 
     parts: list[object] = [
         tag(
             "p",
-            "Mean over the samples a measure applies to, its 95% bootstrap interval, and coverage: ",
+            "Mean over the samples a measure applies to, its 95% interval over patients, and coverage: ",
             tag("b", "n scored/applies"),
             ". The best mean of a column is bold.",
             class_="lead",

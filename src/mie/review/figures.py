@@ -15,7 +15,7 @@ from sqlalchemy import Connection, case, func, select
 from mie.review.database import answers, items, users
 from mie.review.kinds import CRITERIA, QUESTIONS
 from mie.review.plan import strata_of
-from mie.scoring.statistics.bootstrap import wilson
+from mie.scoring.statistics.intervals import wilson
 from mie.scoring.statistics.ranks import kendall_w, krippendorff_alpha
 
 Run = TypeVar("Run", int, str)

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mie.errors import ConfigError
 from mie.scoring.results import ScoreTable, judges_differ, read_score_table, split_key, yardstick
-from mie.scoring.statistics.bootstrap import REPLICATES, bootstrap_means
+from mie.scoring.statistics.intervals import mean_interval
 
 _TIE: Final = 1e-6  # values closer than this are equal
 
@@ -30,7 +30,7 @@ class Comparison:
     mean_a: float
     mean_b: float
     difference: float
-    ci95: tuple[float, float]  # paired bootstrap, clustered by patient
+    ci95: tuple[float, float]  # of the mean difference, over patients
     p: float  # Wilcoxon signed-rank, two-sided; takes samples for independent
     p_holm: float  # corrected for the number of pairs in the table
     wins: int
@@ -42,8 +42,6 @@ def compare_runs(
     score_files: Mapping[str, Path] | Sequence[Path],
     metric: str = "dice@1",
     *,
-    n: int = REPLICATES,
-    seed: int = 0,
     force: bool = False,
 ) -> list[Comparison]:
     """Every pair of runs on one metric (`name@k`; higher is better), in the order the runs are given.
@@ -58,7 +56,8 @@ def compare_runs(
     if not force:
         _check_judges(tables, split_key(metric)[0])
     pairs = [_Pair(a, b, tables[a], tables[b], metric) for a, b in combinations(tables, 2)]
-    bounds = bootstrap_means([(pair.differences, pair.clusters) for pair in pairs], n=n, seed=seed)
+    found = [mean_interval(pair.differences, pair.clusters) for pair in pairs]
+    bounds = [(interval.low, interval.high) for interval in found]
     p_values = [_wilcoxon(pair.differences) for pair in pairs]
     corrected = holm(p_values)
     return [

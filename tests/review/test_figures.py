@@ -21,7 +21,7 @@ from mie.review.export import ratings_in, ratings_of
 from mie.review.figures import mean_ranks
 from mie.review.server import create_app
 from mie.review.service import open_review
-from mie.scoring.statistics.bootstrap import wilson
+from mie.scoring.statistics.intervals import wilson
 from mie.scoring.statistics.people import read_ratings
 from tests.review.conftest import URL, Person, Review
 

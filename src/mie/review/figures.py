@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection, case, func, select
 
 from mie.review.api import CRITERIA, QUESTIONS
 from mie.review.database import Database, answers, assignments, items, users
-from mie.scoring.statistics.bootstrap import wilson
+from mie.scoring.statistics.intervals import wilson
 from mie.scoring.statistics.ranks import kendall_w, krippendorff_alpha
 
 Run = TypeVar("Run", int, str)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -48,8 +49,18 @@ def pair_sheet(samples: Iterable[Sample], *, columns: int = 2, cell: int = 224) 
     return _sheet(blocks, columns, cell)
 
 
+def sample_title(modality: str, target: str, between: str = ", ") -> str:
+    """Return modality and target; the target alone where it names the modality.
+
+    >>> sample_title("CT", "liver"), sample_title("MRI", "MRI bias field"), sample_title("CT", "low-dose CT")
+    ('CT, liver', 'MRI bias field', 'low-dose CT')
+    """
+    named = re.search(rf"(?<!\w){re.escape(modality)}(?!\w)", target, re.IGNORECASE)
+    return target if named else f"{modality}{between}{target}"
+
+
 def _label(sample: Sample) -> str:
-    return " ".join(f"{sample.modality} · {sample.target}".split())
+    return " ".join(sample_title(sample.modality, sample.target, " · ").split())
 
 
 def _sheet(blocks: list[_Block], columns: int, cell: int) -> Pixels:

@@ -25,12 +25,10 @@ from mie.datasets import recipe as config
 from mie.datasets.build import build
 from mie.datasets.card import GATES
 from mie.datasets.schema import SCHEMA
-from mie.editors import editor_class
-from mie.editors.base import _OURS as EDITORS
+from mie.editors import EDITORS
 from mie.errors import MieError
 from mie.images.windows import WINDOWS
-from mie.judges.clients import _OURS as JUDGES
-from mie.judges.clients import client_class
+from mie.judges.clients import JUDGES
 from mie.judges.contracts import STATES
 from mie.perspectives.modification.phrasings import PHRASINGS
 from mie.perspectives.transformation.targets import TARGETS
@@ -291,7 +289,7 @@ def test_every_column_and_every_gate_is_explained() -> None:
 def test_every_editor_and_its_options_are_explained(name: str) -> None:
     page = (ROOT / "docs/editors.md").read_text(encoding="utf-8")
     assert re.search(rf"^\| `{name}[`:]", page, re.MULTILINE)
-    for option, parameter in inspect.signature(editor_class(name)).parameters.items():
+    for option, parameter in inspect.signature(EDITORS[name]).parameters.items():
         assert parameter.kind is not parameter.KEYWORD_ONLY or f"| `{option}` |" in page, option
 
 
@@ -299,7 +297,7 @@ def test_every_editor_and_its_options_are_explained(name: str) -> None:
 def test_every_judge_and_its_options_are_explained(name: str) -> None:
     page = (ROOT / "docs/judges.md").read_text(encoding="utf-8")
     assert re.search(rf"^\| `{name}[`:]", page, re.MULTILINE)
-    for option, parameter in inspect.signature(client_class(name)).parameters.items():
+    for option, parameter in inspect.signature(JUDGES[name]).parameters.items():
         assert parameter.kind is not parameter.KEYWORD_ONLY or f"| `{option}` |" in page, option
 
 

@@ -14,6 +14,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from mie.core.files import digest
+from mie.core.registry import nearest_name
 from mie.editors.compact.inference import representatives
 from mie.errors import ConfigError
 from mie.networks.compact import TEXT_WIDTH, CompactNet, NetConfig, load_weights, save_weights
@@ -31,7 +32,6 @@ from mie.training.optimize import step_seed
 from mie.training.pack import TRAIN, VALIDATION, Pack, read_pack
 from mie.training.simulate import add_pairs, fresh_pairs, wide_jobs
 from mie.training.trainee import Trainee
-from mie.vocabulary import nearest_name
 
 _VALIDATED_HOLES = 40
 Width = Annotated[int, Field(gt=0, multiple_of=8)]  # shared out among heads of attention and groups

@@ -10,9 +10,9 @@ from typing import Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
 
+from mie.core.registry import nearest_name
 from mie.core.yaml_files import expanded, read_mapping
 from mie.errors import ConfigError, MieError
-from mie.vocabulary import nearest_name
 
 # What may differ when a run goes on: it changes what is written down, never the weights of a step.
 _FREE: Final = {"name", "checkpoint", "validate", "log_every"}

@@ -22,8 +22,8 @@ import pyarrow.parquet as pq
 
 import mie
 from mie.core.files import atomic_path, atomic_write, folder_lock
+from mie.core.hashing import canonical
 from mie.datasets.engine import cores
-from mie.datasets.schema import canonical
 from mie.errors import MieError
 from mie.images.png import encode_png
 from mie.records import Pixels

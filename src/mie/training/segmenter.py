@@ -17,6 +17,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from mie.core.registry import nearest_name
 from mie.datasets.engine import cores
 from mie.errors import ConfigError
 from mie.images.families import FAMILIES, family_of
@@ -41,7 +42,6 @@ from mie.training.optimize import step_seed
 from mie.training.pack import VALIDATION, Pack, Row, as_rgb, read_pack
 from mie.training.pools import Groups, Pool, letterbox, letterbox_mask
 from mie.training.trainee import Trainee
-from mie.vocabulary import nearest_name
 
 VIEW: Final = 256  # the most pixels a side that a view has
 

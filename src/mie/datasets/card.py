@@ -87,7 +87,6 @@ PLOTS: Final[dict[str, str]] = {
     "modality": "Samples by modality and split",
     "targets": "The most frequent targets",
     "area": "Region area by modality",
-    "words": "Words of the instructions",
     "sizes": "Image sizes",
 }
 
@@ -135,11 +134,17 @@ def data_card(info: Mapping[str, Any]) -> str:
         ),
         "## What was refused\n\n" + _refused(info),
         "## Columns\n\n" + _columns(),
-        "## Plots\n\n" + "\n\n".join(f"![{title}](stats/{name}.png)" for name, title in PLOTS.items()),
+        "## Plots\n\n" + "\n\n".join(f"![{title}](stats/{name}.png)" for name, title in _plots(info)),
         "## Terms of use\n\n" + _terms(info),
         "## Digest and versions\n\n" + _provenance(info),
     )
     return f"---\n{head}---\n\n" + "\n\n".join(sections) + "\n"
+
+
+def _plots(info: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return name and title of each plot; samples of whole images alone have no region to measure."""
+    regions = info["counts"]["by_perspective"].keys() - {"transformation"}
+    return [(name, title) for name, title in PLOTS.items() if regions or name != "area"]
 
 
 def _front_matter(info: Mapping[str, Any]) -> dict[str, Any]:

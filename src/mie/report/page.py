@@ -86,7 +86,7 @@ def _sections(
     plots = folder / "plots"
     plots.mkdir()
     parts: list[Section | None] = [sections.leaderboard(runs, layout, plots)] if layout.leads else []
-    parts.append(people and people_section(people, runs, plots, PEOPLE_FILES))
+    parts.append(people_section(people, runs, plots, PEOPLE_FILES) if people else None)
     if layout.leads:
         parts += sections.groups(runs, layout, plots)
         parts.append(sections.distributions(runs, layout, plots))

@@ -309,8 +309,9 @@ def _charts(people: People, names: Sequence[str], folder: Path) -> list[Chart]:
     for at, question in enumerate(people.compared):
         board = question.found["leaderboard"]
         cells = {
-            people.name_of(one["model"]): Cell(one["strength"], *one["ci95"], n=board["rankings"], unscored=0)
+            people.name_of(one["model"]): Cell(one["strength"], low, high, n=board["rankings"], unscored=0)
             for one in board.get("bradley-terry", ())
+            for low, high in [one["ci95"]]
         }
         if cells:
             others = [name for name in cells if name not in names]

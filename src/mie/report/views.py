@@ -120,7 +120,7 @@ def means_table(
         better = max if metric.higher_is_better else min
         top = better(means) if best and len(means) > 1 else math.nan
         for (_, line), cell in zip(shown, cells, strict=True):
-            line.append(cell and _mean(metric, cell, scale, best=cell.mean == top))
+            line.append(_mean(metric, cell, scale, best=cell.mean == top) if cell else None)
     return MeansTable(caption, [Head(first), *map(head, columns)], shown)
 
 

@@ -25,9 +25,10 @@ from mie.images.read import read_picture
 from mie.images.resize import fitted_size, resize_image
 from mie.records import Pixels, Sample
 from mie.report.contact_sheet import sample_title
-from mie.report.layouts import Layout, Metric, in_order, metric
+from mie.report.layouts import Layout, in_order, metric
 from mie.report.scored import Samples, ScoredRun
 from mie.report.views import Label, Section
+from mie.scoring.metric import Metric
 
 EACH: Final = 6
 _SIDE: Final = 360  # pixels of the longer side: what a card shows at 1400 pixels, and on a phone

@@ -5,7 +5,6 @@ No other module of the report knows a benchmark or a metric by name.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,97 +12,46 @@ from typing import Any, Final
 from mie.scoring.benchmarks import Table, published, tables_of
 from mie.scoring.benchmarks.imgedit.turns import TYPES
 from mie.scoring.benchmarks.miedb.published import CRITERIA, MIEDB
-from mie.scoring.results import LOWER_IS_BETTER
+from mie.scoring.metric import GRADES, SHARE, Metric, find_metric
 
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """A metric of a summary: its name there, its label on the page, and how its numbers look."""
-
-    name: str
-    label: str
-    meaning: str
-    unit: str = ""
-    decimals: int = 3
-    scale: tuple[float, float] | None = None  # its lowest and highest value, where it has both
-
-    @property
-    def title(self) -> str:
-        """The label with its unit."""
-        return f"{self.label} ({self.unit})" if self.unit else self.label
-
-    @property
-    def decibels(self) -> bool:
-        return self.unit == "dB"
-
-    @property
-    def higher_is_better(self) -> bool:
-        return not self.name.startswith(LOWER_IS_BETTER)
-
-    def show(self, value: float | None) -> str:
-        """Return `.831` or `28.1`; `∞` for infinity and `–` for no number.
-
-        >>> metric("dice").show(0.8312), metric("dice").show(1), metric("psnr").show(28.06)
-        ('.831', '1.000', '28.1')
-        """
-        if value is None or math.isnan(value):
-            return "–"
-        if math.isinf(value):
-            return "∞" if value > 0 else "−∞"
-        text = f"{value:.{self.decimals}f}"
-        if self.decimals >= 3 and text.startswith(("0.", "-0.")):
-            text = text.replace("0.", ".", 1)
-        return text.replace("-", "−")
-
-
-_UNIT: Final = (0.0, 1.0)
-_GRADES: Final = (1.0, 5.0)
 _KNOWN: Final = (
-    Metric("dice", "DICE", "overlap of the painted region with the reference region", scale=_UNIT),
-    Metric("p_acc", "P-ACC", "share of samples with DICE above .8", scale=_UNIT),
-    Metric("b_psnr", "B-PSNR", "how well the background outside the region was kept", "dB", 1),
-    Metric("b_ssim", "B-SSIM", "structural similarity of the background outside the region", scale=_UNIT),
+    *(find_metric(name) for name in ("dice", "p_acc", "b_psnr", "b_ssim")),
     Metric(
         "rubric", "Rubric", "eight criteria judged by a language model, 0 to 100", decimals=1, scale=(0, 100)
     ),
-    Metric("psnr", "PSNR", "closeness to the reference image", "dB", 1),
-    Metric("ssim", "SSIM", "structural similarity to the reference image", scale=_UNIT),
-    Metric("class_dice", "DICE, per class", "mean over the classes of a holistic sample", scale=_UNIT),
-    Metric(
-        "dice_guarded",
-        "DICE, guarded",
-        "DICE where a pixel must also have moved towards the colour",
-        scale=_UNIT,
-    ),
+    *(find_metric(name) for name in ("psnr", "ssim", "class_dice", "dice_guarded")),
     *(
-        Metric(
-            f"rubric_{number}", f"Rubric {number}: {name}", "mean grade, 1 to 5", decimals=2, scale=_GRADES
-        )
+        Metric(f"rubric_{number}", f"Rubric {number}: {name}", "mean grade, 1 to 5", decimals=2, scale=GRADES)
         for number, name in enumerate(CRITERIA, start=1)
     ),
-    Metric("ea", "EA", "editing accuracy, by a judge that is told the change", decimals=2, scale=_UNIT),
-    Metric("cp", "CP", "context preservation: SSIM outside the region", decimals=2, scale=_UNIT),
-    Metric("vq", "VQ", "visual quality, by the same judge", decimals=2, scale=_UNIT),
-    Metric("ea_plain", "EA, instruction", "the judge is told the plain instruction", decimals=2, scale=_UNIT),
-    Metric("vq_plain", "VQ, instruction", "the judge is told the plain instruction", decimals=2, scale=_UNIT),
-    *(Metric(kind, kind.capitalize(), "1 to 5", decimals=2, scale=_GRADES) for kind in TYPES),
-    Metric("imgedit", "Overall", "mean over the kinds of edit", decimals=2, scale=_GRADES),
-    Metric("adherence", "Adherence", "as given, before the cap", decimals=2, scale=_GRADES),
-    Metric("quality", "Quality", "as given, before the cap", decimals=2, scale=_GRADES),
-    Metric("preservation", "Preservation", "as given, before the cap", decimals=2, scale=_GRADES),
-    Metric("uge", "Hard suite", "one score, 1 to 5", decimals=2, scale=_GRADES),
+    Metric("ea", "EA", "editing accuracy, by a judge that is told the change", decimals=2, scale=SHARE),
+    find_metric("cp"),
+    Metric("vq", "VQ", "visual quality, by the same judge", decimals=2, scale=SHARE),
+    Metric("ea_plain", "EA, instruction", "the judge is told the plain instruction", decimals=2, scale=SHARE),
+    Metric("vq_plain", "VQ, instruction", "the judge is told the plain instruction", decimals=2, scale=SHARE),
+    *(Metric(kind, kind.capitalize(), "1 to 5", decimals=2, scale=GRADES) for kind in TYPES),
+    Metric("imgedit", "Overall", "mean over the kinds of edit", decimals=2, scale=GRADES),
+    Metric("adherence", "Adherence", "as given, before the cap", decimals=2, scale=GRADES),
+    Metric("quality", "Quality", "as given, before the cap", decimals=2, scale=GRADES),
+    Metric("preservation", "Preservation", "as given, before the cap", decimals=2, scale=GRADES),
+    Metric("uge", "Hard suite", "one score, 1 to 5", decimals=2, scale=GRADES),
     *(
-        Metric(name, name.capitalize(), "conversations, share of yes", decimals=2, scale=_UNIT)
+        Metric(name, name.capitalize(), "conversations, share of yes", decimals=2, scale=SHARE)
         for name in ("memory", "understanding", "backtracking")
     ),
-    Metric("overall", "Overall", "LPIPS, CLIP, QA and SSIM together", scale=_UNIT),
-    Metric("lpips_all", "LPIPS", "whole image; lower is better"),
-    Metric("lpips_fg", "LPIPS FG", "inside the region; lower is better"),
-    Metric("lpips_bg", "LPIPS BG", "outside the region; lower is better"),
-    Metric("clip_all", "CLIP", "whole image", scale=_UNIT),
-    Metric("clip_fg", "CLIP FG", "inside the region", scale=_UNIT),
-    Metric("clip_bg", "CLIP BG", "outside the region", scale=_UNIT),
-    Metric("qa", "QA", "share of outputs with every question answered right", scale=_UNIT),
+    Metric("overall", "Overall", "LPIPS, CLIP, QA and SSIM together", scale=SHARE),
+    *(
+        Metric(f"lpips_{part}", label, f"{where}; lower is better", higher_is_better=False)
+        for part, label, where in (
+            ("all", "LPIPS", "whole image"),
+            ("fg", "LPIPS FG", "inside the region"),
+            ("bg", "LPIPS BG", "outside the region"),
+        )
+    ),
+    Metric("clip_all", "CLIP", "whole image", scale=SHARE),
+    Metric("clip_fg", "CLIP FG", "inside the region", scale=SHARE),
+    Metric("clip_bg", "CLIP BG", "outside the region", scale=SHARE),
+    Metric("qa", "QA", "share of outputs with every question answered right", scale=SHARE),
     Metric("scale_gap", "Scale gap", "Overall of low minus high scale, on complete pairs"),
     Metric("turn_slope", "Slope a turn", "of Overall, mean over conversations", decimals=4),
 )
@@ -111,9 +59,8 @@ _METRICS: Final = {known.name: known for known in _KNOWN}
 
 
 def metric(name: str) -> Metric:
-    """Return the metric of that name; one that is not known here is shown under its own name."""
-    unit, decimals = ("dB", 1) if "psnr" in name else ("", 3)
-    return _METRICS.get(name) or Metric(name, name.replace("_", " "), "", unit, decimals)
+    """Return the metric of that name; one that is not known is shown under its own name."""
+    return _METRICS.get(name) or find_metric(name)
 
 
 def in_order(names: Iterable[str]) -> list[Metric]:

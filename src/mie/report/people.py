@@ -17,9 +17,10 @@ import numpy as np
 
 from mie.errors import ConfigError, MieError
 from mie.report.charts import Chart, leaderboard_chart
-from mie.report.layouts import Layout, Metric, metric
+from mie.report.layouts import Layout, metric
 from mie.report.scored import Cell, ScoredRun, Support, counted, support_of
 from mie.report.views import NONE, Label, MeanCell, Row, Section, TextTable, interval
+from mie.scoring.metric import Metric
 from mie.scoring.results import ScoredRun as Numbers
 from mie.scoring.results import read_scored_runs
 from mie.scoring.statistics.agreement import compare_with_people

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from mie.core.files import digest
 from mie.datasets.dataset import Dataset
 from mie.errors import MieError
-from mie.report.layouts import Layout, Metric, layout_of, ordered
+from mie.report.layouts import Layout, layout_of, ordered
+from mie.scoring.metric import Metric
 from mie.scoring.results import NO_OUTPUT, ScoreTable, judges_differ, read_score_table, split_key
 from mie.scoring.statistics.compare import Comparison, compare_runs
 

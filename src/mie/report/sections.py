@@ -20,7 +20,6 @@ from mie.report.charts import (
 from mie.report.layouts import (
     Board,
     Layout,
-    Metric,
     in_order,
     metric,
     own_tables,
@@ -50,6 +49,7 @@ from mie.report.views import (
     means_table,
     text_table,
 )
+from mie.scoring.metric import Metric
 from mie.scoring.results import judges_differ
 
 _MOST_ROWS: Final = 40

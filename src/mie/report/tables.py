@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from mie.report.layouts import Layout, Metric, PublishedRows
+from mie.report.layouts import Layout, PublishedRows
 from mie.report.people import People, tables
 from mie.report.scored import BenchmarkScores, Cell, ScoredRun, Scores
 from mie.report.sections import columns, model_words, passes
 from mie.report.views import MeanCell, cell_at
+from mie.scoring.metric import Metric
 
 _TEX: Final = {
     "\\": r"\textbackslash{}",

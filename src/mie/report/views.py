@@ -13,9 +13,9 @@ from typing import Any, Final, TypeAlias
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from mie.report.layouts import Metric
 from mie.report.scored import Cell, Support
 from mie.scoring.benchmarks import Table
+from mie.scoring.metric import Metric
 from mie.scoring.statistics.compare import Comparison
 
 COLOURS: Final = 8  # runs beyond these share colours again
@@ -161,7 +161,9 @@ def value_range(metric: Metric, cells: Iterable[Cell]) -> tuple[float, float]:
     if metric.decibels:
         spare = max(_DECIBELS - (high - low), 0.12 * (high - low)) / 2
         return math.floor(low - spare), math.ceil(high + spare)
-    start, end = metric.scale or (0.0, next((bound for bound in (1, 5, 10, 100) if bound >= high), high))
+    start, end = metric.scale or (0.0, math.inf)
+    if math.isinf(end):
+        end = next((bound for bound in (1, 5, 10, 100) if bound >= high), high)
     if low < start:  # differences and strengths: of both signs
         spare = 0.06 * (max(high, 0.0) - low)
         return low - spare, max(high, 0.0) + spare

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from mie.core.files import atomic_write
 from mie.report.layouts import Radar, layout_of
 from mie.report.scored import Cell
-from mie.report.views import value_range
+from mie.report.views import value_range, whole_scale
 from mie.scoring.metric import Metric
 
 # Okabe and Ito, safe for colour-blind readers, without their yellow; each run has a mark of its own too.
@@ -146,10 +146,7 @@ def distribution_chart(
         return None
     low = min(float(v.min()) for v in capped.values())
     high = max(float(v.max()) for v in capped.values())
-    start, end = metric.scale or (0.0, math.inf)
-    if math.isinf(end):
-        end = high if metric.decibels else max(high, 1.0)
-    limits = (min(low, start), max(high, end, start + 1e-6))
+    limits = (min(low, 0.0), max(high, 1.0)) if metric.decibels else whole_scale(metric, low, high)
     medians = {run: metric.show(float(np.median(v))) for run, v in capped.items()}
     labels = [(run, f"n {v.size:,}, median {medians[run]}") for run, v in capped.items()]
     with matplotlib.rc_context(_STYLE):
@@ -246,7 +243,7 @@ def _rows(
     axes.set_yticks([])
     axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    cut = limits[0] > (metric.scale or (0.0,))[0]
+    cut = limits[0] > max((metric.scale or (0.0,))[0], 0.0)
     axes.set_xlabel(f"{metric.title}; axis starts at {limits[0]:g}" if cut else metric.title)
     ticks = [tick for tick in axes.get_xticks() if limits[0] <= tick <= limits[1]]
     bands, across = [], axes.get_yaxis_transform()

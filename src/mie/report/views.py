@@ -151,19 +151,27 @@ def _mean(metric: Metric, cell: Cell, scale: tuple[float, float], *, best: bool)
 
 
 def value_range(metric: Metric, cells: Iterable[Cell]) -> tuple[float, float]:
-    """Return the range of an axis: the metric's whole scale, so that small differences look small.
+    """Return the range of an axis of means: the metric's whole scale, so that small differences look small.
 
-    A metric without a scale has 0 in its range, and at its end the least of 1, 5, 10 and 100 that holds all
-    values. Decibels have no end: there the range is that of the values, at least `_DECIBELS` wide.
+    Decibels have no end: there the range is that of the values, at least `_DECIBELS` wide.
     """
     ends = [end for cell in cells for end in (cell.mean, cell.low, cell.high) if math.isfinite(end)]
     low, high = min(ends, default=0.0), max(ends, default=0.0)
     if metric.decibels:
         spare = max(_DECIBELS - (high - low), 0.12 * (high - low)) / 2
         return math.floor(low - spare), math.ceil(high + spare)
+    return whole_scale(metric, low, high)
+
+
+def whole_scale(metric: Metric, low: float, high: float) -> tuple[float, float]:
+    """Return the metric's scale, from 0 where it goes below 0 and no value does.
+
+    A metric without an end has at its end the least of 1, 5, 10 and 100 that holds all values.
+    """
     start, end = metric.scale or (0.0, math.inf)
     if math.isinf(end):
-        end = next((bound for bound in (1, 5, 10, 100) if bound >= high), high)
+        end = next((bound for bound in (1.0, 5.0, 10.0, 100.0) if bound >= high), high)
+    start = max(start, 0.0) if low >= 0 else start
     if low < start:  # differences and strengths: of both signs
         spare = 0.06 * (max(high, 0.0) - low)
         return low - spare, max(high, 0.0) + spare

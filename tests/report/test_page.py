@@ -464,9 +464,10 @@ def test_dataset_is_found_beside_the_run(scored_dataset: Dataset, tmp_path):
 
 def test_differences_are_bold_only_where_they_are_sure():
     pair = {"a": "A", "b": "<B>", "n": 72, "left_out": 8, "wins": 60, "ties": 0, "losses": 12}
+    pair |= {"patients": 9, "unknown": 0, "reason": ""}
     sure = SimpleNamespace(**pair, difference=0.0312, ci95=(0.01, 0.05), p=0.0001, p_holm=0.0003)
     unsure = SimpleNamespace(**pair, difference=-0.0312, ci95=(-0.05, 0.01), p=0.02, p_holm=0.06)
-    table = comparison_table(metric("dice"), [(sure, Support(9, 0)), (unsure, None)])
+    table = comparison_table(metric("dice"), [sure, unsure])
     found = Reader(laid_out(table))
     assert found.open == []
     strong = [at for at, (name, _) in enumerate(found.elements) if name == "strong"]
@@ -521,7 +522,7 @@ def test_unknown_patients_are_never_counted_as_patients(scored_dataset, tmp_path
     header, *lines = path.read_text().splitlines()
     lines = [json.loads(line) for line in lines]
     first = lines[0]["patient"]
-    for known, words in (({}, ""), ({first}, "1 patient + ")):
+    for known, words in (({}, ""), ({first}, "1 patient and ")):
         body = [{**line, "patient": line["patient"] if line["patient"] in known else None} for line in lines]
         path.write_text("\n".join([header, *map(json.dumps, body), ""]))
         images = len({(line["group"]["source"], line["case"]) for line in body if line["patient"] is None})
@@ -529,7 +530,7 @@ def test_unknown_patients_are_never_counted_as_patients(scored_dataset, tmp_path
         text = " ".join("".join(page.text).split())
         assert f"Samples {len(lines)} ({words}{images} images, patients unknown)" in text
     assert str(Support(1, 0)) == "1 patient"
-    assert str(Support(0, 1)) == "1 image, patients unknown"
+    assert str(Support(0, 1)) == "1 image, patient unknown"
 
 
 def test_a_benchmark_of_another_package_has_a_section(scored_runs, tmp_path):

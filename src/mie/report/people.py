@@ -18,13 +18,14 @@ import numpy as np
 from mie.errors import ConfigError, MieError
 from mie.report.charts import Chart, leaderboard_chart
 from mie.report.layouts import Layout, metric
-from mie.report.scored import Cell, ScoredRun, Support, counted, support_of
+from mie.report.scored import Cell, ScoredRun, Support, counted
 from mie.report.views import NONE, Label, MeanCell, Row, Section, TextTable, interval
+from mie.scoring.clusters import Identity, clusters_of_samples
 from mie.scoring.metric import Metric
 from mie.scoring.results import ScoredRun as Numbers
 from mie.scoring.results import read_scored_runs
 from mie.scoring.statistics.agreement import compare_with_people
-from mie.scoring.statistics.bootstrap import bootstrap_mean, wilson
+from mie.scoring.statistics.intervals import mean_interval, wilson
 from mie.scoring.statistics.people import Human, Rating, gather
 
 _FIRST: Final = ("accuracy", "preservation", "quality")  # as the page of a review asks them
@@ -101,20 +102,16 @@ def read_people(ratings: Sequence[Rating], runs: Sequence[ScoredRun], layout: La
     for rating in ratings:
         order = _FIRST.index(rating.criterion) if rating.criterion in _FIRST else len(_FIRST)
         groups.setdefault((order, rating.criterion, rating.rank is None), []).append(rating)
-    patients = _patients(runs)
-    questions = tuple(_question(groups[key], scored, patients) for key in sorted(groups))
-    _same_samples(ratings, patients)
+    identities = _identities(runs)
+    questions = tuple(_question(groups[key], scored, identities) for key in sorted(groups))
+    _same_samples(ratings, identities)
     return People(questions, names, numbers, reason)
 
 
-def _patients(runs: Sequence[ScoredRun]) -> dict[str, str]:
-    """Return sample -> the name of its patient, else of its image, over all runs."""
+def _identities(runs: Sequence[ScoredRun]) -> dict[str, Identity]:
+    """Return sample -> its patient and image, over all runs."""
     tables = (s.samples.table for run in runs for s in run.scores.values() if s.samples)
-    return {
-        sample: table.cluster_names[cluster]
-        for table in tables
-        for sample, cluster in zip(table.ids, table.clusters, strict=True)
-    }
+    return {sample: who for table in tables for sample, who in zip(table.ids, table.identities, strict=True)}
 
 
 def people_in(raters: Sequence[str]) -> int:
@@ -127,7 +124,9 @@ def people_in(raters: Sequence[str]) -> int:
     return sum((again := _AGAIN.fullmatch(name)) is None or again[1] not in names for name in names)
 
 
-def _question(ratings: list[Rating], scored: Sequence[Numbers], patients: Mapping[str, str]) -> Question:
+def _question(
+    ratings: list[Rating], scored: Sequence[Numbers], identities: Mapping[str, Identity]
+) -> Question:
     human = gather(ratings)
     compares = any(len(order) > 1 for by_rater in human.orders.values() for order in by_rater.values())
     given = [r.score for r in ratings if r.score is not None]
@@ -141,12 +140,12 @@ def _question(ratings: list[Rating], scored: Sequence[Numbers], patients: Mappin
         compares,
         yes_no,
         compare_with_people(human, scored if compares else []),
-        tuple(_tally(human, model, patients, yes_no=yes_no) for model in human.models) if given else (),
-        support_of(patients.get(sample, f"case {sample}") for sample in human.orders),
+        tuple(_tally(human, model, identities, yes_no=yes_no) for model in human.models) if given else (),
+        Support.of(clusters_of_samples(list(human.orders), identities)),
     )
 
 
-def _tally(human: Human, model: str, patients: Mapping[str, str], *, yes_no: bool) -> Tally:
+def _tally(human: Human, model: str, identities: Mapping[str, Identity], *, yes_no: bool) -> Tally:
     rows = [
         (sample, rater, score)
         for sample, by_model in human.scores.items()
@@ -156,13 +155,18 @@ def _tally(human: Human, model: str, patients: Mapping[str, str], *, yes_no: boo
     if not scores:
         return Tally(model, math.nan, math.nan, math.nan, 0, 0, 0, Support(0, 0))
     samples = [sample for sample, _, _ in rows]
-    low, high = wilson(round(sum(scores)), len(scores)) if yes_no else bootstrap_mean(scores, samples)
+    clusters = clusters_of_samples(samples, identities)
+    if yes_no:
+        low, high = wilson(round(sum(scores)), len(scores))
+    else:
+        found = mean_interval(scores, clusters)
+        low, high = found.low, found.high
     raters = people_in([rater for _, rater, _ in rows])
-    support = support_of(patients.get(sample, f"case {sample}") for sample in samples)
+    support = Support.of(clusters)
     return Tally(model, float(np.mean(scores)), low, high, len(scores), len(set(samples)), raters, support)
 
 
-def _same_samples(ratings: Sequence[Rating], there: Mapping[str, str]) -> None:
+def _same_samples(ratings: Sequence[Rating], there: Mapping[str, Identity]) -> None:
     """Refuse a review of another dataset, which has no sample in common with the runs."""
     if not any(rating.sample_id in there for rating in ratings):
         raise MieError(
@@ -198,7 +202,7 @@ def preference_table(people: People, question: Question) -> TextTable:
             people.name_of(one["model"]),
             MeanCell(_RANK.show(one["mean_rank"]), coverage=f"n {one['n']:,}/{board['rankings']:,} rankings"),
             *(
-                MeanCell(STRENGTH.show(each["strength"]), interval(STRENGTH, *each["ci95"]), of)
+                MeanCell(STRENGTH.show(each["strength"]), interval(STRENGTH, *each["ci95"]), coverage=of)
                 for each in (one, luce[one["model"]])
             ),
         )
@@ -223,11 +227,13 @@ def raters_table(people: People) -> TextTable:
             concordance = MeanCell(
                 SHARE.show(w["mean"]),
                 interval(SHARE, *w["ci95"]),
-                _samples_words(among, question.support, question.raters),
+                coverage=_samples_words(among, question.support, question.raters),
             )
         of = _samples_words(f"{level}; {shared}", question.support, question.raters)
         rows.append(
-            _row(f"{question.name}, by {question.rated}", concordance, MeanCell(SHARE.show(alpha), "", of))
+            _row(
+                f"{question.name}, by {question.rated}", concordance, MeanCell(SHARE.show(alpha), coverage=of)
+            )
         )
     return TextTable("Agreement of the raters", ("Question", "Kendall’s W", "Krippendorff’s α"), rows)
 
@@ -245,7 +251,8 @@ def metrics_table(people: People) -> TextTable:
                 cells.append(MeanCell(NONE))
                 continue
             coverage = f"n {entry['n']:,}/{entry['n'] + entry['unscored']:,} samples"
-            cells.append(MeanCell(SHARE.show(entry["mean"]), interval(SHARE, *entry["ci95"]), coverage))
+            ends = interval(SHARE, *entry["ci95"])
+            cells.append(MeanCell(SHARE.show(entry["mean"]), ends, coverage=coverage))
         rows.append(_row(metric(key.rpartition("@")[0]).label, *cells))
     heads = ("Metric", *(question.name.capitalize() for question in asked))
     return TextTable("Metrics and judges against people: Spearman’s correlation", heads, rows)
@@ -258,7 +265,7 @@ def scores_table(people: People) -> TextTable:
             samples = f"n {counted(one.answers, 'answer')}, {counted(one.samples, 'sample')}"
             of = _samples_words(samples, one.support, one.raters)
             cell, none = (
-                MeanCell(SHARE.show(one.value), interval(SHARE, one.low, one.high), of),
+                MeanCell(SHARE.show(one.value), interval(SHARE, one.low, one.high), coverage=of),
                 MeanCell(NONE),
             )
             cells = (cell, none) if question.yes_no else (none, cell)

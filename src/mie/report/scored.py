@@ -18,6 +18,7 @@ from mie.core.files import digest
 from mie.datasets.dataset import Dataset
 from mie.errors import MieError
 from mie.report.layouts import Layout, layout_of, ordered
+from mie.scoring.clusters import Clusters, patients_in_words
 from mie.scoring.metric import Metric
 from mie.scoring.results import NO_OUTPUT, ScoreTable, judges_differ, read_score_table, split_key
 from mie.scoring.statistics.compare import Comparison, compare_runs
@@ -32,15 +33,12 @@ class Support:
     patients: int
     images: int
 
-    def __str__(self) -> str:
-        """Return the words that stand beside n.
+    @classmethod
+    def of(cls, clusters: Clusters) -> Support:
+        return cls(clusters.patients, clusters.unknown)
 
-        >>> str(Support(12, 0)), str(Support(0, 30)), str(Support(1, 2))
-        ('12 patients', '30 images, patients unknown', '1 patient + 2 images, patients unknown')
-        """
-        known = [counted(self.patients, "patient")] if self.patients else []
-        unknown = [f"{counted(self.images, 'image')}, patients unknown"] if self.images else []
-        return " + ".join(known + unknown) or "no patients"
+    def __str__(self) -> str:
+        return patients_in_words(self.patients, self.images)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +53,7 @@ class Cell:
     capped: int = 0  # of the n, exact matches that count as the highest PSNR
     missing: int = 0  # of the n, samples without an output that count 0 (`as_released`)
     support: Support | None = None  # of the n; None where the samples are not known
+    no_interval: str = ""  # why there is none
 
     @property
     def coverage(self) -> str:
@@ -112,8 +111,7 @@ class Samples:
         return inside
 
     def support(self, rows: NDArray[np.bool_]) -> Support:
-        clusters = np.flatnonzero(np.bincount(self.table.clusters[rows]))
-        return support_of(self.table.cluster_names[at] for at in clusters)
+        return Support.of(self.table.clusters[rows])
 
 
 @dataclass(slots=True)
@@ -221,12 +219,9 @@ class BenchmarkScores:
         """Run -> its score file, where it has one."""
         return {name: found.samples.path for name, found in self.scores.items() if found.samples}
 
-    def comparisons(self, metric: Metric) -> list[tuple[Comparison, Support | None]]:
+    def comparisons(self, metric: Metric) -> list[Comparison]:
         """Compare each run with each other one on a metric at pass@1."""
-        key = f"{metric.name}@1"
-        samples = {name: found.samples for name, found in self.scores.items() if found.samples}
-        pairs = compare_runs({name: found.path for name, found in samples.items()}, key)
-        return [(pair, shared_support(samples[pair.a], samples[pair.b], key)) for pair in pairs]
+        return compare_runs(self.files, f"{metric.name}@1")
 
 
 def by_benchmark(runs: Sequence[ScoredRun], benchmark: str) -> BenchmarkScores:
@@ -258,21 +253,6 @@ def benchmarks_of(runs: Iterable[ScoredRun]) -> list[str]:
     return ordered(name for run in runs for name in run.scores)
 
 
-def shared_support(a: Samples, b: Samples, key: str) -> Support:
-    """Return the patients of the samples that both were scored on."""
-    first, second = (s.table.select(*split_key(key)).scored for s in (a, b))
-    ids = {sample for sample, scored in zip(b.table.ids, second, strict=True) if scored}
-    there = np.array([sample in ids for sample in a.table.ids], np.bool_)
-    return a.support(there & first)
-
-
-def support_of(clusters: Iterable[str]) -> Support:
-    """Count patients, and images of unknown patients, among the names of a table's clusters."""
-    names = set(clusters)
-    patients = sum(name.startswith("patient ") for name in names)
-    return Support(patients, len(names) - patients)
-
-
 def counted(number: int, noun: str) -> str:
     """Return a count with its noun.
 
@@ -288,7 +268,8 @@ def cell_of(numbers: Mapping[str, Any], support: Support | None = None) -> Cell:
     n, unscored, capped, missing = (
         int(numbers.get(name, 0)) for name in ("n", "unscored", "capped", "missing")
     )
-    return Cell(_number(numbers["mean"]), low, high, n, unscored, capped, missing, support)
+    reason = str(numbers.get("no_interval", ""))
+    return Cell(_number(numbers["mean"]), low, high, n, unscored, capped, missing, support, reason)
 
 
 def _cells(metrics: Mapping[str, Any], supports: Mapping[str, Support]) -> dict[str, Cell]:

@@ -54,6 +54,7 @@ class MeanCell:
 
     mean: str
     interval: str = ""
+    reason: str = ""  # why there is no interval
     coverage: str = ""
     best: bool = False
     partial: bool = False
@@ -142,7 +143,8 @@ def _mean(metric: Metric, cell: Cell, scale: tuple[float, float], *, best: bool)
     there = cell.n > 0 and not math.isnan(cell.low)
     return MeanCell(
         mean=metric.show(cell.mean),
-        interval=interval(metric, cell.low, cell.high) if there else "",
+        interval=interval(metric, cell.low, cell.high) if there else "no interval" * bool(cell.no_interval),
+        reason=cell.no_interval,
         coverage=" · ".join([f"n {cell.coverage}", *cell.notes]),
         best=best,
         partial=bool(cell.unscored or cell.missing),
@@ -181,19 +183,20 @@ def whole_scale(metric: Metric, low: float, high: float) -> tuple[float, float]:
 _DECIBELS: Final = 6.0
 
 
-def comparison_table(metric: Metric, pairs: Iterable[tuple[Comparison, Support | None]]) -> TextTable:
+def comparison_table(metric: Metric, pairs: Iterable[Comparison]) -> TextTable:
     """Make a row of each pair; its difference is bold where the interval leaves out 0 and Holm's p < .05."""
     rows: list[Row] = []
-    for pair, support in pairs:
+    for pair in pairs:
         low, high = pair.ci95
         sure = (low > 0 or high < 0) and pair.p_holm < 0.05
-        ends = f"[{signed(metric, low)}, {signed(metric, high)}]"
-        rest = f"{support}; " if support and pair.n else ""
+        ends = "no interval" if pair.reason else f"[{signed(metric, low)}, {signed(metric, high)}]"
+        support = Support(pair.patients, pair.unknown)
+        rest = f"{support}; " if pair.n else ""
         rows.append(
             (
                 Label(f"{pair.a} − {pair.b}"),
                 [
-                    MeanCell(signed(metric, pair.difference), ends, best=sure),
+                    MeanCell(signed(metric, pair.difference), ends, pair.reason, best=sure),
                     f"{pair.wins:,} / {pair.ties:,} / {pair.losses:,}",
                     p_value(pair.p),
                     p_value(pair.p_holm),

@@ -27,6 +27,7 @@ from typer.testing import CliRunner
 from mie.cli import app
 from mie.core.files import digest
 from mie.editors.compact import inference
+from mie.editors.compact.kinds import EditKind
 from mie.errors import ConfigError, MieError
 from mie.networks.compact import Heads, load_network, load_weights
 from mie.networks.shipped import COMPACT, shipped_weights
@@ -62,8 +63,8 @@ def trainee(pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> comp
     return made
 
 
-# All three perspectives, transformation by a mender.
-MENDER = {
+# All three perspectives, transformation by a restoration network.
+RESTORATION = {
     "batch": 6,
     "data": {"shares": {"perception": 2, "transformation": 2, "modification": 2}, "holes": 0.5},
     "model": {"mender": [8, 8, 8, 16], "dropout": 0.1},
@@ -95,11 +96,11 @@ def whole(pack: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def mending(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same of all three perspectives with a mender; beside its pack."""
-    folder = tmp_path_factory.mktemp("mending")
+def restoring(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same of all three perspectives with a restoration network; beside its pack."""
+    folder = tmp_path_factory.mktemp("restoring")
     write_pack(folder / "pack", changed_pack())
-    done = sitting(folder / "pack", folder / "out", changes=MENDER)
+    done = sitting(folder / "pack", folder / "out", changes=RESTORATION)
     assert done.returncode == 0, done.stderr
     return folder / "out"
 
@@ -110,14 +111,14 @@ def digests(out: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-@pytest.mark.parametrize("kind", ["whole", "mending"])
+@pytest.mark.parametrize("kind", ["whole", "restoring"])
 def test_killed_in_the_middle_and_resumed_it_ends_with_the_same_weights(
     pack: Path, tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
     whole: Path = request.getfixturevalue(kind)
     changes = None
-    if kind == "mending":
-        pack, changes = whole.parent / "pack", MENDER
+    if kind == "restoring":
+        pack, changes = whole.parent / "pack", RESTORATION
     out = tmp_path / "out"
     assert sitting(pack, out, 3, changes).returncode == -9
     assert not (out / "weights.safetensors").exists()
@@ -151,17 +152,21 @@ def test_the_folder_says_what_was_trained(pack: Path, whole: Path) -> None:
     assert meta["config"]["data"]["packs"] == ["pack"], "a name, not a path of this machine"
     assert str(pack.parent) not in json.dumps(meta)
     made = read_pack(pack)
-    asks = {row.ask for row in made.rows if row.perspective == "transformation" and row.fold == "train"}
-    prompts = {wording.prompt: wording.template for ask in asks for wording in made.asks[ask].wordings}
+    asks = {
+        row.instruction for row in made.rows if row.perspective == "transformation" and row.fold == "train"
+    }
+    prompts = {
+        wording.prompt: wording.template for ask in asks for wording in made.instructions[ask].wordings
+    }
     assert meta["taught"]["readings"], "one at least"
     assert {*meta["taught"]["readings"], *meta["taught"]["wordings"]} <= prompts.keys()
     assert {prompts[prompt] for prompt in meta["taught"]["wordings"]} == set(prompts.values())
 
 
-def test_a_mender_is_trained_validated_and_put_to_work(
-    mending: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_restoration_network_is_trained_validated_and_put_to_work(
+    restoring: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines = list(read_log(mending / "log.jsonl"))
+    lines = list(read_log(restoring / "log.jsonl"))
     parts = {"loss", "overlay", "restoration", "gate", "change", "texture", "perspective", "presence"}
     for line in lines:
         if line["event"] == "train":
@@ -169,21 +174,21 @@ def test_a_mender_is_trained_validated_and_put_to_work(
             assert all(np.isfinite(line[name]) for name in parts)
     figures = [line["figures"] for line in lines if line["event"] == "validation"][-1]
     assert {"dice_macro", "gain_db", "change_gain_db"} <= figures.keys()
-    network, _ = load_network(mending / "weights.safetensors")
-    assert network.config.mender == (8, 8, 8, 16)
-    assert network.mender.leave.weight.any(), "zero at first"
+    network, _ = load_network(restoring / "weights.safetensors")
+    assert network.config.restoration == (8, 8, 8, 16)
+    assert network.restoration.leave.weight.any(), "zero at first"
     tokens, mask = Words().encode(["Remove the noise"])
-    assert network.mend(torch.rand(1, 3, 64, 64), tokens.float(), mask).any()
+    assert network.restore(torch.rand(1, 3, 64, 64), tokens.float(), mask).any()
     monkeypatch.setattr(inference, "TextEncoder", Words)
     cv2.imwrite(str(tmp_path / "in.png"), crop(0, 75, 110))
-    editor = f"compact:{mending / 'weights.safetensors'},precision=fp32,device=cpu"
+    editor = f"compact:{restoring / 'weights.safetensors'},precision=fp32,device=cpu"
     command = ["edit", str(tmp_path / "in.png"), "Remove the noise", "-e", editor]
     done = CliRunner().invoke(app, [*command, "-o", str(tmp_path / "out.png")])
     assert done.exit_code == 0, done.output
 
 
 def split(views: Views, seen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of a row each, those of the network and those of the mender."""
+    """Of a row each, those of the network and those of the restoration network."""
     p, m = len(views.overlay), len(views.area)
     return torch.cat([seen[:p], seen[len(seen) - m :]]), seen[p : len(seen) - m]
 
@@ -205,7 +210,7 @@ def test_each_network_sees_its_own_rows_and_is_judged_by_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sum is that of one network that gives the same maps, but for the rows that keep still no more."""
-    made = prepared(tmp_path, monkeypatch, **MENDER)
+    made = prepared(tmp_path, monkeypatch, **RESTORATION)
     batch = made.batch(0, 0, 1)
     views = made.pool.views(batch, batch["seed"])
     seen = {}
@@ -218,22 +223,22 @@ def test_each_network_sees_its_own_rows_and_is_judged_by_them(
         change=torch.randn(6, 1, *views.image.shape[2:]),
     )
 
-    def model(image, tokens, mask, hole, mend):
-        seen.update(image=image, tokens=tokens, hole=hole, mend=mend)
+    def model(image, tokens, mask, hole, restore):
+        seen.update(image=image, tokens=tokens, hole=hole, restore=restore)
         heads = {name: split(views, head) for name, head in one.known().items()}
         both = {name: ours for name, (ours, _) in heads.items()}
         both["perspective"] = torch.cat(heads["perspective"])
-        return Heads(**both, mended=heads["residual"][1])
+        return Heads(**both, restored=heads["residual"][1])
 
     loss, parts = made.loss(model, batch, 0)
-    main, mended = split(views, views.image)
+    main, restored = split(views, views.image)
     assert torch.equal(seen["image"], main)
-    assert torch.equal(seen["mend"][0], mended)
+    assert torch.equal(seen["restore"][0], restored)
     tokens = made.tokens[views.prompt].float()
     assert torch.equal(seen["tokens"], split(views, tokens)[0])
-    assert torch.equal(seen["mend"][1], split(views, tokens)[1])
+    assert torch.equal(seen["restore"][1], split(views, tokens)[1])
     assert torch.equal(seen["hole"], split(views, views.hole)[0])
-    whole, wanted = compact._sum(views, one, made.texture, made.shape.texture)
+    whole, wanted = compact._total_loss(views, one, made.texture, made.shape.texture)
     assert {name: float(part) for name, part in parts.items()} == pytest.approx(
         {name: float(part) for name, part in wanted.items()}
     )
@@ -241,10 +246,10 @@ def test_each_network_sees_its_own_rows_and_is_judged_by_them(
     assert loss.item() == pytest.approx((whole - 0.1 * closed[0] + 0.1 * closed[1]).item(), abs=1e-5)
 
 
-def test_a_mender_alone_and_a_mender_with_nothing_to_do(
+def test_a_restoration_network_alone_and_one_with_nothing_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changes = {**MENDER, "data": {"shares": {"transformation": 1}}}
+    changes = {**RESTORATION, "data": {"shares": {"transformation": 1}}}
     made = prepared(tmp_path, monkeypatch, **changes)
     torch.manual_seed(0)
     net = made.model()
@@ -253,28 +258,28 @@ def test_a_mender_alone_and_a_mender_with_nothing_to_do(
     assert set(parts) == {"restoration", "perspective", "presence"}
     learns = {name.split(".")[0] for name, p in net.named_parameters() if p.requires_grad}
     assert learns == {"mender", "reader"}
-    assert net.mender.leave.weight.grad.any()
+    assert net.restoration.leave.weight.grad.any()
     idle = compact.Compact(
-        compact_config(tmp_path / "pack", data={"shares": {"perception": 1}}, model=MENDER["model"])
+        compact_config(tmp_path / "pack", data={"shares": {"perception": 1}}, model=RESTORATION["model"])
     )
-    assert idle.model().mender is None
+    assert idle.model().restoration is None
 
 
-def test_a_mender_goes_on_from_weights_and_the_rest_stays(
+def test_a_restoration_network_starts_from_weights_and_the_rest_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = prepared(tmp_path, monkeypatch, **MENDER)
+    first = prepared(tmp_path, monkeypatch, **RESTORATION)
     torch.manual_seed(1)
     first.save(first.model(), tmp_path / "start.safetensors", {})
     begun = load_weights(tmp_path / "start.safetensors")[0]
-    model = {**MENDER["model"], "change": True, "start": str(tmp_path / "start.safetensors")}
+    model = {**RESTORATION["model"], "change": True, "start": str(tmp_path / "start.safetensors")}
     config = compact_config(tmp_path / "pack", data={"shares": {"transformation": 1}}, model=model)
     assert train(config, tmp_path / "out", device="cpu").complete
     ended, _, meta = load_weights(tmp_path / "out/weights.safetensors")
     differ = {name.split(".")[0] for name in begun if not torch.allclose(begun[name], ended[name], atol=1e-6)}
     assert differ == {"mender"}
     assert meta["data_digests"]["start"] == digest(tmp_path / "start.safetensors")
-    wider = {**model, "mender": [16, 16, 16, 24]}
+    wider = {**model, "restoration": [16, 16, 16, 24]}
     other = compact_config(tmp_path / "pack", data={"shares": {"transformation": 1}}, model=wider)
     with pytest.raises(MieError, match="another architecture"):
         compact.Compact(other).check()
@@ -318,25 +323,25 @@ def test_a_batch_is_a_function_of_seed_step_and_rank(trainee: compact.Compact) -
     assert summary(3) == summary(3)
     assert len({summary(3), summary(4), summary(3, 1)}) == 3
     batch = trainee.batch(0, 0, 1)
-    assert (len(batch["painted"]), len(batch["mended"])) == (3, 2)
+    assert (len(batch[EditKind.OVERLAY]), len(batch[EditKind.IMAGE])) == (3, 2)
 
 
 def test_the_loss_is_lowest_for_what_was_wanted(trainee: compact.Compact) -> None:
     views = trainee.pool.views(trainee.batch(0, 0, 1), 0)
     p, count = len(views.overlay), len(views.image)
 
-    def loss(sure: float, mended: float) -> float:
+    def loss(sure: float, restored: float) -> float:
         overlay = torch.full((count, 3, *views.image.shape[2:]), -20.0)
         overlay[:p] = sure * (2 * views.overlay - 1)
         residual = torch.zeros_like(views.image)
-        residual[p:] = mended * (views.goal - views.image[p:])
+        residual[p:] = restored * (views.goal - views.image[p:])
         heads = Heads(
             overlay=overlay,
             residual=residual,
             perspective=sure * torch.eye(3)[views.perspective],
             presence=torch.cat([sure * (2 * views.present - 1), torch.zeros(count - p)]),
         )
-        return compact._sum(views, heads)[0].item()
+        return compact._total_loss(views, heads)[0].item()
 
     best = loss(20, 1)
     assert best == pytest.approx((count - p) * -0.5 / count, abs=1e-3), "an exact restoration costs -0.5"
@@ -356,7 +361,7 @@ def test_each_head_is_still_where_the_other_works(trainee: compact.Compact) -> N
             "presence": torch.zeros(len(views.image)),
         }
         heads[head].requires_grad_()
-        compact._sum(views, Heads(**heads))[0].backward()
+        compact._total_loss(views, Heads(**heads))[0].backward()
         return heads[head].grad
 
     assert (slopes("overlay")[p:] > 0).all(), "downwards: nothing is painted on a restoration"
@@ -434,7 +439,9 @@ def test_the_trunk_starts_from_the_pretrained_file(pack: Path, tmp_path: Path) -
     state = pretrained()
     torch.save(state, tmp_path / "trunk.pt")
     made = compact.Compact(
-        compact_config(pack, model={"trunk": str(tmp_path / "trunk.pt"), "trunk_lr": 0.5, "mender_lr": 0.3})
+        compact_config(
+            pack, model={"trunk": str(tmp_path / "trunk.pt"), "trunk_lr": 0.5, "restoration_lr": 0.3}
+        )
     )
     assert made.slower == {"trunk.": 0.5, "mender.": 0.3}
     assert made.check()["trunk"] == hashlib.sha256((tmp_path / "trunk.pt").read_bytes()).hexdigest()
@@ -571,10 +578,10 @@ def test_every_head_learns_from_modifications(tmp_path: Path, monkeypatch: pytes
             overlay=torch.full_like(views.image, -20.0),
             residual=residual,
             perspective=20 * torch.eye(3)[views.perspective],
-            presence=sure * (2 * views.there - 1),
+            presence=sure * (2 * views.removable - 1),
             change=sure * (2 * views.area - 1),
         )
-        return compact._sum(views, heads, made.texture, 0.1)[0].item()
+        return compact._total_loss(views, heads, made.texture, 0.1)[0].item()
 
     best = loss(20, 1)
     assert best == pytest.approx(0, abs=0.01), "exact: 2 + 10 log10(1e-4) / 20"
@@ -583,10 +590,10 @@ def test_every_head_learns_from_modifications(tmp_path: Path, monkeypatch: pytes
     assert best < loss(20, 1, 0.1)
 
 
-@pytest.mark.parametrize("mender", [None, [8, 8, 8, 16]])
-def test_the_cost_of_an_image_is_counted(pack: Path, mender: list[int] | None) -> None:
+@pytest.mark.parametrize("restoration", [None, [8, 8, 8, 16]])
+def test_the_cost_of_an_image_is_counted(pack: Path, restoration: list[int] | None) -> None:
     """Against a count by hand: each convolution's and matrix's products, by hooks, at the same side."""
-    made = compact.Compact(compact_config(pack, model={"mender": mender}))
+    made = compact.Compact(compact_config(pack, model={"restoration": restoration}))
     net, total = made.model().eval(), 0
 
     def count(module: torch.nn.Module, given: tuple, made: torch.Tensor) -> None:
@@ -600,9 +607,9 @@ def test_the_cost_of_an_image_is_counted(pack: Path, mender: list[int] | None) -
     tokens, mask = Words().encode(["Remove the noise"])
     with torch.no_grad():
         net(torch.zeros(1, 3, 256, 256), tokens.float(), mask)
-        if mender:
+        if restoration:
             alone, total = total, 0
-            net.mend(torch.zeros(1, 3, 256, 256), tokens.float(), mask)
+            net.restore(torch.zeros(1, 3, 256, 256), tokens.float(), mask)
             assert total < alone
             total = 0.6 * alone + 0.4 * total
     assert made.flops_per_image == pytest.approx(3 * 2 * total, rel=0.1)

@@ -239,7 +239,7 @@ def test_float_and_int8_on_the_validation_rows(
         assert one["lost"]["mean"] == pytest.approx(one["float"]["mean"] - one["int8"]["mean"])
         assert one["unscored"] == 0
     held = [row for row in tiny_pack().rows if row.fold == VALIDATION]
-    twice = [row for row in held if tiny_pack().asks[row.ask].held_out]
+    twice = [row for row in held if tiny_pack().instructions[row.instruction].held_out]
     assert sum(one["edits"] for one in found) == len(held) + len(twice)
     assert "| DICE |" in capsys.readouterr().out
 

@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from mie.errors import ConfigError, MieError
-from mie.training.checkpoint import Ema, newest, prune, read_checkpoint, write_checkpoint
+from mie.training.batches import Prefetch, seed_step, step_seed, to_device
+from mie.training.checkpoint import newest, prune, read_checkpoint, write_checkpoint
 from mie.training.config import OptimizerConfig
 from mie.training.folder import Journal, read_log
-from mie.training.loop import learning_rate
-from mie.training.optimize import Meter, Optimizer, Prefetch, seed_step, step_seed, to_device
+from mie.training.optimize import Meter, MovingAverage, Optimizer, learning_rate
 from mie.training.trainee import make_trainee, trainee_class
 from tests.training.tiny import Batch, Tiny, tiny_config
 
@@ -59,7 +59,7 @@ def test_all_global_generators_are_seeded() -> None:
 
 def test_the_average_follows_by_its_formula() -> None:
     model = nn.BatchNorm1d(3)
-    ema = Ema(model, 0.9)
+    ema = MovingAverage(model, 0.9)
     wanted = model.weight.detach().clone().double()
     for done in range(1, 200):
         with torch.no_grad():
@@ -166,13 +166,13 @@ def test_a_corrupted_checkpoint_is_refused(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(bytes(data))
-    with pytest.raises(MieError, match=r"corrupted[\s\S]*ema\.safetensors[\s\S]*goes on from step-000005"):
+    with pytest.raises(MieError, match=r"corrupted[\s\S]*ema\.safetensors[\s\S]*resumes from step-000005"):
         read_checkpoint(tmp_path / "step-000010")
     path.unlink()
     with pytest.raises(MieError, match="corrupted"):
         read_checkpoint(tmp_path / "step-000010")
     (tmp_path / "step-000005/state.json").write_text("{")
-    with pytest.raises(MieError, match=r"state\.json[\s\S]*goes on from the beginning"):
+    with pytest.raises(MieError, match=r"state\.json[\s\S]*resumes from the beginning"):
         read_checkpoint(tmp_path / "step-000005")
 
 

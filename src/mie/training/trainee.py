@@ -1,4 +1,4 @@
-"""What the loop needs to know of a thing to train it."""
+"""What the loop needs of a thing to train it, and the trainees by name."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ class Trainee(Protocol):
     Everything random is a function of (seed, step), so that a resumed run repeats nothing and skips nothing.
     The loop seeds torch, NumPy's and Python's global generators before each `loss`. `batch` runs in another
     thread, ahead of time, and must draw from a generator of its own, made from
-    `seeds.step_seed(config.seed, step, rank)`.
+    `batches.step_seed(config.seed, step, rank)`.
     """
 
     score: str  # the validation figure that chooses the best checkpoint; higher is better
-    slower: Mapping[str, float] = {}  # by the beginning of a parameter's name: its share of the rate
+    slower: Mapping[str, float] = {}  # prefix of a parameter's name -> its share of the learning rate
     flops_per_image: float | None = None  # forward and backward, for the TFLOP/s of `--profile`
-    # What `prepare` is busy with, for the progress bar; the loop sets it.
-    say: Callable[[str], None] = staticmethod(lambda note: None)
+    # Tells the progress bar what `prepare` is doing; the loop sets it.
+    notify: Callable[[str], None] = staticmethod(lambda note: None)
 
     def __init__(self, config: TrainConfig) -> None: ...
 
     def check(self) -> Mapping[str, Any]:
         """Called before a GPU is touched: raise when the data cannot be used.
 
-        What is returned (digests of the data, as JSON) is kept in `train.json`; a run goes on only while it
+        What is returned (digests of the data, as JSON) is kept in `train.json`; a run resumes only while it
         stays the same.
         """
         return {}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
 from typing import Final
 
 # Name -> how a clinician says it inside a sentence ("On this CT slice, ...").
@@ -48,17 +46,3 @@ PLANES: Final = ("axial", "coronal", "sagittal")
 
 # What a data set's terms allow, from most to least open.
 LICENSE_USES: Final = ("open", "non-commercial", "research", "unknown")
-
-
-def nearest_name(name: str, known: Iterable[str]) -> str | None:
-    """The known name a typo most likely meant, or None.
-
-    >>> nearest_name("perseption", TASKS)
-    'perception'
-    """
-    names = list(known)
-    folded = {n.casefold(): n for n in names}
-    if name.casefold() in folded:
-        return folded[name.casefold()]
-    close = difflib.get_close_matches(name.casefold(), list(folded), n=1, cutoff=0.6)
-    return folded[close[0]] if close else None

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from mie.core.hashing import file_stem
 from mie.datasets.dataset import Dataset
 from mie.datasets.exports import FORMATS, export, webdataset
-from mie.datasets.exports.target import stem
 from mie.datasets.write import write_dataset
 from mie.errors import ConfigError, MieError
 from mie.records import Sample
@@ -162,10 +162,10 @@ def test_folder_lists(dataset: Dataset, triplets: list[Sample], tmp_path: Path) 
 def test_refuses_a_folder_with_something_else_in_it(dataset: Dataset, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("...")
-    with pytest.raises(MieError, match="not empty"):
+    with pytest.raises(MieError, match="holds something else"):
         export(dataset, tmp_path / "mine", "miedb")
     assert files(tmp_path / "mine") == {"thesis.tex": b"..."}
-    with pytest.raises(MieError, match="not empty"):
+    with pytest.raises(MieError, match="holds something else"):
         export(dataset, dataset.folder, "folder")
     export(dataset, tmp_path / "out", "miedb")
     for other in ({"format": "folder"}, {"format": "miedb", "split": "test"}):
@@ -205,6 +205,6 @@ def test_typos_get_the_near_name(dataset: Dataset, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "CON", "a/b", "é", "A" * 300, "x.y", ""])
 def test_file_names_are_safe_whatever_the_id(name: str) -> None:
-    assert set(stem(name)) <= set("0123456789abcdef")
-    assert 0 < len(stem(name)) <= 64
-    assert stem("00ff") == "00ff"
+    assert set(file_stem(name)) <= set("0123456789abcdef")
+    assert 0 < len(file_stem(name)) <= 64
+    assert file_stem("00ff") == "00ff"

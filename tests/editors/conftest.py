@@ -9,7 +9,7 @@ import pytest
 
 from mie.datasets.build import build
 from mie.datasets.recipe import parse_recipe
-from mie.editors import base as registry
+from mie.editors import EDITORS
 from tests.conftest import folder_source, write_folder
 
 
@@ -30,7 +30,7 @@ def use(monkeypatch):
     """`use(kind)` makes the class known as the editor `test`."""
 
     def known(kind):
-        monkeypatch.setitem(registry._OURS, "test", f"{__name__}:_current")
+        monkeypatch.setitem(EDITORS.targets, "test", f"{__name__}:_current")
         monkeypatch.setattr(f"{__name__}._current", kind, raising=False)
         return "test"
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mie.editors import Edited, EditError, Editor, Request, SampleRef, editor_names, open_editor
+from mie.editors import EDITORS, Edited, EditError, Editor, Request, SampleRef, open_editor
 from mie.editors.baselines import Identity
 from mie.errors import ConfigError, MieError
 from tests.conftest import crop
@@ -45,20 +45,20 @@ def installed(tmp_path, monkeypatch):
 
 
 def test_ours_are_there_and_near_names_are_suggested():
-    assert {"identity", "oracle", "folder", "command", "http"} <= set(editor_names())
+    assert {"identity", "oracle", "folder", "command", "http"} <= set(EDITORS.names())
     with pytest.raises(ConfigError, match="did you mean 'identity'"):
         open_editor("identiti")
 
 
 def test_other_packages_bring_theirs_and_cannot_replace_ours(installed):
-    assert "tunable" in editor_names()
+    assert "tunable" in EDITORS.names()
     assert type(open_editor("identity")) is Identity
     assert open_editor("tunable").values == ("tiny", 4, None, False)
     made = open_editor("tunable:large,steps=8,strength=0.5,fast=true")
     assert made.values == ("large", 8, 0.5, True)
     with pytest.raises(ConfigError, match="cannot be imported"):
         open_editor("missing")
-    with pytest.raises(ConfigError, match="no editor"):
+    with pytest.raises(ConfigError, match="is not an editor"):
         open_editor("strange")
 
 

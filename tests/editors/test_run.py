@@ -220,8 +220,8 @@ def test_reading_ahead_is_bounded(dataset, tmp_path, use, monkeypatch):
 @pytest.mark.parametrize("when", [0, 3])
 def test_stopped_at_any_step_it_goes_on(dataset, tmp_path, monkeypatch, recording, at, when):
     """An exception that nothing catches, at the n-th call of each step that touches the disk."""
+    from mie.core.journal import Journal
     from mie.editors import run as running
-    from mie.editors.drive import Journal
 
     whole = run_editor(dataset, "test", tmp_path / "whole")
     monkeypatch.setattr(drive, "_GROUP", 5)

@@ -31,21 +31,17 @@ def pack(
     Example: mie pack out/quickstart --split test -o out/test-pack
     """
     from mie.cli._show import print_json, progress_bar, table
+    from mie.core.registry import unknown_name
     from mie.datasets.verify import verify
     from mie.errors import ConfigError, MieError
     from mie.training.pack import part_of, refuse_occupied, write_pack
     from mie.training.pack_datasets import pack_datasets
-    from mie.vocabulary import PERSPECTIVES, SPLITS, nearest_name
+    from mie.vocabulary import PERSPECTIVES, SPLITS
 
     if split not in SPLITS:
         raise ConfigError(f"no split named {split!r}", expected=", ".join(SPLITS))
     if only is not None and only not in PERSPECTIVES:
-        near = nearest_name(only, PERSPECTIVES)
-        raise ConfigError(
-            f"no perspective named {only!r}",
-            expected=", ".join(PERSPECTIVES),
-            fix=f"did you mean {near!r}?" if near else None,
-        )
+        raise unknown_name("perspective", only, PERSPECTIVES)
     refuse_occupied(output)
     for folder in datasets:
         with progress_bar(f"verifying {folder}") as bar:

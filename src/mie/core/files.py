@@ -1,4 +1,4 @@
-"""Files that are whole or absent: atomic writes, checksums, a lock that dies with its process; caches."""
+"""Files that are whole or absent: atomic writes, checksums, locks, folders that are ours, safe paths."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import hashlib
 import os
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Final
 
 from mie.errors import MieError
 
@@ -30,26 +31,62 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+# Errors of the file system that a user can put right, and what to do about each.
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FORBIDDEN: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
+_IN_THE_WAY: Final = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
+
+
+@contextlib.contextmanager
+def disk_full(where: Path) -> Iterator[None]:
+    """Turn a full disk into a `MieError` about `where`; every other error passes."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise MieError(
+            "the disk is full",
+            where=where,
+            found=os.strerror(error.errno),
+            fix="free some space and run the same command again: it resumes where it stopped",
+        ) from error
+
+
+@contextlib.contextmanager
+def write_errors(where: Path) -> Iterator[None]:
+    """Turn a full disk, a missing permission or a file in the way into a `MieError` about `where`."""
+    try:
+        with disk_full(where):
+            yield
+    except OSError as error:
+        if error.errno in _FORBIDDEN:
+            found, fix = os.strerror(error.errno), "choose a folder that you may write to"
+        elif error.errno in _IN_THE_WAY:
+            found, fix = f"a file at {error.filename}", "choose another folder"
+        else:
+            raise
+        raise MieError("cannot write here", where=where, found=found, fix=fix) from error
+
+
+def make_folder(path: Path) -> Path:
+    """The folder, made with its parents where it is missing."""
+    with write_errors(path):
+        path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
 @contextlib.contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """A temporary neighbour of `path` to write to; it takes the name, synced, if all goes well."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}.tmp")
     try:
-        yield temporary
-        with temporary.open("rb") as handle:
-            os.fsync(handle.fileno())
-        os.replace(temporary, path)
-        sync_folder(path.parent)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise MieError(
-                "the disk is full",
-                where=path,
-                found=os.strerror(error.errno or 0),
-                fix="free some space and run the same command again: it goes on where it stopped",
-            ) from error
-        raise
+        with write_errors(path):
+            yield temporary
+            with temporary.open("rb") as handle:
+                os.fsync(handle.fileno())
+            os.replace(temporary, path)
+            sync_folder(path.parent)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
@@ -76,17 +113,54 @@ class FolderTakenError(MieError):
 
 @contextlib.contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
-    """Hold `folder` for this process. The kernel drops the lock when the process dies, however it dies."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / ".lock"
-    handle = _locked(path)
-    try:
-        os.ftruncate(handle, 0)
-        os.write(handle, str(os.getpid()).encode())
-        yield
-    finally:
-        path.unlink(missing_ok=True)
-        os.close(handle)
+    """Hold `folder` for this process. The kernel drops the lock when the process dies, however it dies.
+
+    A disk that runs full while the folder is held becomes a `MieError`.
+    """
+    path = make_folder(folder) / ".lock"
+    with write_errors(path):
+        handle = _locked(path)
+    with disk_full(folder):
+        try:
+            os.ftruncate(handle, 0)
+            os.write(handle, str(os.getpid()).encode())
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+            os.close(handle)
+
+
+def refuse_foreign(folder: Path, holds: str, ours: Callable[[Path], bool]) -> None:
+    """Raise unless `folder` is absent, empty, or holds only what `ours` accepts.
+
+    `holds` says what may be there ("a run"). Call it before the lock, which would leave its file in a folder
+    that is not ours, and again under the lock.
+    """
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise MieError(
+            "the output is not a folder",
+            where=folder,
+            expected="a new folder",
+            found="a file",
+            fix="choose another folder",
+        )
+    with write_errors(folder):
+        strange = sorted(path.name for path in folder.iterdir() if not (_is_scratch(path) or ours(path)))
+    if strange:
+        raise MieError(
+            "the output folder holds something else",
+            where=folder,
+            expected=f"a new folder, or one with {holds}",
+            found=", ".join(strange[:5]),
+            fix="choose another folder",
+        )
+
+
+def _is_scratch(path: Path) -> bool:
+    """The lock, or what an interrupted atomic write left behind."""
+    return path.name == ".lock" or (path.name.startswith(".") and path.name.endswith(".tmp"))
 
 
 def _locked(path: Path) -> int:
@@ -109,9 +183,6 @@ def _locked(path: Path) -> int:
         except FileNotFoundError:
             pass
         os.close(handle)  # the last holder removed the file between our opening and our locking it
-
-
-# Paths that come out of a file: never trusted to stay where they should.
 
 
 def check_relative(text: object) -> str:

@@ -1,12 +1,28 @@
-"""Seeds that depend on what a sample is, never on when or where it is made."""
+"""Hashes, seeds and file names that depend on content alone: the same on every machine, in any order."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
+import re
+from typing import Any, Final
 
 import numpy as np
+
+_HEX: Final = re.compile(r"[0-9a-f]{1,64}")
+
+
+def canonical(value: Any) -> str:
+    """JSON that is the same for equal values."""
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+
+
+def file_stem(sample_id: str) -> str:
+    """A file name for a sample: its id where that is hexadecimal, as ours are; else a digest of the id.
+
+    Such a name means the same on every file system: no case, no separator, no reserved word.
+    """
+    return sample_id if _HEX.fullmatch(sample_id) else hashlib.sha256(sample_id.encode()).hexdigest()[:32]
 
 
 def stable_hash(*parts: Any) -> int:

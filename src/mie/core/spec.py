@@ -22,8 +22,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
+from mie.core.registry import suggestion
 from mie.errors import ConfigError
-from mie.vocabulary import nearest_name
 
 T = TypeVar("T")
 
@@ -116,13 +116,10 @@ def _parameters(kind: type) -> tuple[inspect.Parameter | None, dict[str, Any]]:
 
 def _typed(owner: str, key: str, text: str, options: Mapping[str, Any]) -> Any:
     if key not in options:
-        near = nearest_name(key, options)
         raise ConfigError(
             f"{owner} has no option {key!r}",
             expected=", ".join(options) or "no options",
-            fix=f"did you mean {near!r}?"
-            if near
-            else "put the whole argument in quotes if this is a part of it",
+            fix=suggestion(key, options) or "put the whole argument in quotes if this is a part of it",
         )
     kind = options[key]
     if isinstance(kind, types.UnionType):  # `float | None`

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mie.core.claims import clear, refuse_foreign
 from mie.core.files import atomic_write, folder_lock
-from mie.datasets.dataset import Dataset
+from mie.datasets.dataset import Dataset, clear, refuse_other_files
 from mie.datasets.engine import run_tasks
 from mie.datasets.finish import finish
 from mie.datasets.part import PartResult, PartTask, make_part, part_path
@@ -66,7 +65,7 @@ def build(
     folder = Path(folder)
     if limit is not None:
         config = config.limited(limit)
-    refuse_foreign(folder)  # before the lock, which would leave its file in somebody else's folder
+    refuse_other_files(folder)  # before the lock, which would leave its file in somebody else's folder
     with folder_lock(folder):
         if overwrite:
             clear(folder)

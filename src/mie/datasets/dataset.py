@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from mie.core.files import atomic_write
+from mie.core.files import atomic_write, refuse_foreign
 from mie.datasets.schema import SCHEMA_VERSION, read_table, sample_from_row
 from mie.datasets.shards import read_rows
 from mie.errors import MieError
@@ -106,3 +107,39 @@ def write_info(folder: Path, info: dict[str, Any]) -> None:
     """`dataset.json`, written last: its presence says that the dataset is whole."""
     body = {"schema_version": SCHEMA_VERSION, **info}
     atomic_write(folder / "dataset.json", json.dumps(body, indent=2, ensure_ascii=False) + "\n")
+
+
+# Datasets are only ever written into new folders, or over what we wrote ourselves.
+_FILES: Final = ("dataset.json", "README.md", "rejected.parquet")
+_TEMPORARY: Final = r"\..*\.tmp"
+# Our folders and what we put into them.
+_FOLDERS: Final = {
+    "data": re.compile(rf"(train|val|test)-\d{{5}}-of-\d{{5}}\.parquet|{_TEMPORARY}"),
+    "parts": re.compile(rf"plan|(train|val|test)-\d{{5}}\.parquet|\d{{5}}\.[a-z]+\.parquet|{_TEMPORARY}"),
+    "stats": re.compile(rf"[a-z]+\.png|{_TEMPORARY}"),
+    "judge": re.compile(r".+\.jsonl|\.lock|part-\d{5}"),
+}
+# What a judge was asked about the samples. It was paid for and is found by its content: never removed.
+_KEPT: Final = ("judge",)
+
+
+def refuse_other_files(folder: Path) -> None:
+    """Raise unless `folder` is absent, empty, or holds a dataset or an unfinished one and nothing else."""
+    # A README of somebody else's stands in many folders; ours stands beside our shards.
+    built = any((folder / name).is_dir() for name in ("data", "parts"))
+
+    def ours(path: Path) -> bool:
+        if path.name in _FOLDERS and path.is_dir():
+            return all(_FOLDERS[path.name].fullmatch(leaf.name) for leaf in path.iterdir())
+        return path.name in _FILES and built
+
+    refuse_foreign(folder, "a dataset of ours", ours)
+
+
+def clear(folder: Path) -> None:
+    """Remove our files from a folder that `refuse_other_files` has accepted."""
+    # The marker goes first: a folder without it is never taken for a finished dataset.
+    for name in _FILES:
+        (folder / name).unlink(missing_ok=True)
+    for name in _FOLDERS.keys() - set(_KEPT):
+        shutil.rmtree(folder / name, ignore_errors=True)

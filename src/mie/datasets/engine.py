@@ -10,8 +10,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mie.errors import ConfigError, MieError
-from mie.vocabulary import nearest_name
+from mie.core.registry import unknown_name
+from mie.errors import MieError
 
 if TYPE_CHECKING:
     from multiprocessing.synchronize import Event
@@ -31,12 +31,7 @@ def run_tasks(
 ) -> Iterator[Result]:
     """Yield `function(task)` for every task, in order of completion. `workers` defaults to all cores."""
     if engine not in ENGINES:
-        near = nearest_name(engine, ENGINES)
-        raise ConfigError(
-            f"no engine named {engine!r}",
-            expected=", ".join(ENGINES),
-            fix=f"did you mean {near!r}?" if near else None,
-        )
+        raise unknown_name("engine", engine, ENGINES)
     count = workers or cores()
     if engine == "ray":
         yield from run_on_ray(function, tasks, count)

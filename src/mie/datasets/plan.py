@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from mie.core.hashing import canonical
 from mie.datasets.recipe import RecipeConfig
-from mie.datasets.schema import canonical
 from mie.records import Refusal, Unit
 from mie.sources.catalog import DicomLayout, Entry, VolumeLayout
 from mie.sources.source import open_source

@@ -11,17 +11,18 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from mie.core.hashing import stable_hash
+from mie.core.registry import nearest_name, suggestion, unknown_name
 from mie.core.spec import parse_spec
 from mie.core.yaml_files import expanded, read_mapping
 from mie.errors import ConfigError
 from mie.images.windows import find_ct_window
-from mie.perspectives.modification.detectors import detector_names
-from mie.perspectives.modification.inpainters import inpainter_names
+from mie.perspectives.modification.detectors import DETECTORS
+from mie.perspectives.modification.inpainters import INPAINTERS
 from mie.perspectives.transformation.targets import TARGETS, check_pairing, find_target
 from mie.records import Case
 from mie.sources import catalog
 from mie.sources.catalog import Entry
-from mie.vocabulary import BINS, OPACITY, TASKS, nearest_name
+from mie.vocabulary import BINS, OPACITY, TASKS
 
 
 class _Strict(BaseModel):
@@ -118,14 +119,12 @@ class ModificationConfig(_Recipe):
     def _known(self) -> ModificationConfig:
         inpainters = (self.inpainter,) if isinstance(self.inpainter, str) else self.inpainter
         for noun, spec, known in (
-            *(("inpainter", spec, inpainter_names()) for spec in inpainters),
-            ("detector", self.detector, detector_names()),
+            *(("inpainter", spec, INPAINTERS.names()) for spec in inpainters),
+            ("detector", self.detector, DETECTORS.names()),
         ):
             name = None if spec is None else parse_spec(spec, noun=noun).name
             if name is not None and name not in known:
-                near = nearest_name(name, known)
-                fix = f"did you mean {near!r}?" if near else None
-                raise ConfigError(f"no {noun} named {name!r}", expected=", ".join(known), fix=fix)
+                raise unknown_name(noun, name, known)
         if self.judge is not None:
             parse_spec(self.judge, noun="judge")
         return self
@@ -235,12 +234,15 @@ def read_recipe(path: Path) -> RecipeConfig:
 def parse_recipe(body: Mapping[str, Any], *, where: str, base: Path) -> RecipeConfig:
     sources = body.get("sources")
     if not isinstance(sources, list) or not sources:
-        near = next((k for k in body if nearest_name(str(k), ["sources"])), None)
+        near = next((k for k in body if k != "sources" and nearest_name(str(k), ["sources"])), None)
         raise ConfigError(
             "the recipe lists no data sets",
             where=where,
             expected="sources: a list of {name, root}",
-            fix=f"did you mean `sources` instead of {near!r}?" if near else None,
+            found="an empty list" if sources == [] else None,
+            fix=f"did you mean `sources` instead of {near!r}?"
+            if near
+            else "`mie sources list` shows what is known",
         )
     try:
         configs = [_source(item, where, base) for item in sources]
@@ -300,11 +302,10 @@ def _explained(error: ValidationError, where: str) -> ConfigError:
     place = ".".join(map(str, path))
     if first["type"] == "extra_forbidden":
         key = str(first["loc"][-1])
-        near = nearest_name(key, set(_known_keys()) - {key})
         return ConfigError(
             f"unknown key {key!r}",
             where=f"{where}: {place}",
-            fix=f"did you mean {near!r}?" if near else "see docs/recipes.md for the keys",
+            fix=suggestion(key, set(_known_keys()) - {key}) or "see docs/reference/recipes.md for the keys",
         )
     found = first.get("input")
     return ConfigError(

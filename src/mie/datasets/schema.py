@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from mie.core.hashing import canonical
 from mie.images.hashes import pixel_digest
 from mie.images.png import decode_png, encode_png
 from mie.records import Pixels, Sample
@@ -128,11 +129,6 @@ SCHEMA: Final = pa.schema(
 REJECTED_SCHEMA: Final = pa.schema(
     [(name, pa.string()) for name in ("source", "where", "target", "gate", "reason", "numbers")]
 )
-
-
-def canonical(value: Any) -> str:
-    """JSON that is the same for equal values."""
-    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
 
 
 def content_digest(pixels: Mapping[str, bytes | None], fields: Mapping[str, Any]) -> str:

@@ -11,7 +11,8 @@ from typing import Any, Final
 import pyarrow.parquet as pq
 
 from mie.core.files import atomic_path
-from mie.datasets.schema import IMAGE_COLUMNS, REJECTED_SCHEMA, SCHEMA, canonical, read_table, table
+from mie.core.hashing import canonical
+from mie.datasets.schema import IMAGE_COLUMNS, REJECTED_SCHEMA, SCHEMA, read_table, table
 from mie.records import Refusal
 
 # Rows per group: small enough for random access, large enough not to cost space (`bench/store.py`).

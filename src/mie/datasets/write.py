@@ -7,10 +7,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from mie.core.claims import clear, refuse_foreign
 from mie.core.files import atomic_write, folder_lock
 from mie.datasets.card import data_card
-from mie.datasets.dataset import shard_name, write_info
+from mie.datasets.dataset import clear, refuse_other_files, shard_name, write_info
 from mie.datasets.schema import RowEncoder
 from mie.datasets.shards import ShardWriter, write_rejected
 from mie.datasets.stats import Tally
@@ -112,4 +111,4 @@ def _refuse_occupied(folder: Path) -> None:
             found="a dataset" if dataset else "an unfinished build",
             fix="choose another folder",
         )
-    refuse_foreign(folder)
+    refuse_other_files(folder)

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from mie.core.spec import Spec, mask_secrets, parse_spec
 from mie.editors.base import (
+    EDITORS,
     Edited,
     EditError,
     Editor,
     Request,
     SampleRef,
     Turn,
-    editor_class,
-    editor_names,
     open_editor,
 )
 
 __all__ = [
+    "EDITORS",
     "EditError",
     "Edited",
     "Editor",
@@ -26,8 +26,6 @@ __all__ = [
     "SampleRef",
     "Spec",
     "Turn",
-    "editor_class",
-    "editor_names",
     "mask_secrets",
     "open_editor",
     "parse_spec",

@@ -6,19 +6,16 @@ options of the spec string (`registry.py`) and stays cheap: weights are loaded a
 
 from __future__ import annotations
 
-import importlib
-import typing
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import EntryPoint, entry_points
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 
+from mie.core.registry import Registry
 from mie.core.spec import Spec, construct, parse_spec
-from mie.errors import ConfigError, MieError
+from mie.errors import MieError
 from mie.records import Pixels
-from mie.vocabulary import nearest_name
 
 
 class EditError(MieError):
@@ -123,60 +120,32 @@ def as_edit_error(error: Exception) -> EditError:
     return EditError(f"{type(error).__name__}: {error}")
 
 
-# Editors by name: ours, and those that installed packages offer in the entry-point group `mie.editors`.
-
-GROUP: Final = "mie.editors"
-_OURS: Final = {
-    "identity": "mie.editors.baselines:Identity",
-    "oracle": "mie.editors.baselines:Oracle",
-    "otsu": "mie.editors.baselines:Otsu",
-    "kmeans": "mie.editors.baselines:Kmeans",
-    "nlm": "mie.editors.baselines:NonLocalMeans",
-    "bilateral": "mie.editors.baselines:Bilateral",
-    "telea": "mie.editors.baselines:Telea",
-    "compact": "mie.editors.compact.editor:Compact",
-    "folder": "mie.editors.folder:Folder",
-    "command": "mie.editors.command:Command",
-    "http": "mie.editors.http:Http",
-}
+def _wrong_editor(thing: object) -> str | None:
+    fits = isinstance(thing, type) and issubclass(thing, Editor)
+    return None if fits else "a class that inherits mie.editors.Editor"
 
 
-def editor_names() -> list[str]:
-    """Every name that a spec may begin with."""
-    return sorted({*_OURS, *_installed()})
+EDITORS: Final[Registry[type[Editor]]] = Registry(
+    "editor",
+    {
+        "identity": "mie.editors.baselines:Identity",
+        "oracle": "mie.editors.baselines:Oracle",
+        "otsu": "mie.editors.baselines:Otsu",
+        "kmeans": "mie.editors.baselines:Kmeans",
+        "nlm": "mie.editors.baselines:NonLocalMeans",
+        "bilateral": "mie.editors.baselines:Bilateral",
+        "telea": "mie.editors.baselines:Telea",
+        "compact": "mie.editors.compact.editor:Compact",
+        "folder": "mie.editors.folder:Folder",
+        "command": "mie.editors.command:Command",
+        "http": "mie.editors.http:Http",
+    },
+    group="mie.editors",
+    check=_wrong_editor,
+)
 
 
 def open_editor(spec: str | Spec) -> Editor:
     """The editor of a spec string such as `folder:outputs/model-a`; see `spec.py` for the grammar."""
     spec = parse_spec(spec) if isinstance(spec, str) else spec
-    return construct(editor_class(spec.name), spec)
-
-
-def editor_class(name: str) -> type[Editor]:
-    """The class behind a name, imported now."""
-    if name in _OURS:
-        module, _, attribute = _OURS[name].partition(":")
-        return typing.cast("type[Editor]", getattr(importlib.import_module(module), attribute))
-    installed = _installed()
-    if name not in installed:
-        known = sorted({*_OURS, *installed})
-        near = nearest_name(name, known)
-        raise ConfigError(
-            f"no editor named {name!r}",
-            expected=", ".join(known),
-            fix=f"did you mean {near!r}?" if near else None,
-        )
-    point = installed[name]
-    try:
-        found = point.load()
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"editor {name!r} cannot be imported", where=point.value, found=error) from error
-    if not (isinstance(found, type) and issubclass(found, Editor)):
-        raise ConfigError(
-            f"{name!r} is no editor", where=point.value, expected="a class that inherits mie.editors.Editor"
-        )
-    return found
-
-
-def _installed() -> dict[str, EntryPoint]:
-    return {point.name: point for point in entry_points(group=GROUP) if point.name not in _OURS}
+    return construct(EDITORS[spec.name], spec)

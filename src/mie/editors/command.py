@@ -18,13 +18,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
+from mie.core.registry import nearest_name
 from mie.core.spec import mask_secrets
 from mie.editors.base import Edited, EditError, Editor, Request, Turn
 from mie.editors.outputs import read_output
 from mie.errors import ConfigError
 from mie.images.png import encode_png
 from mie.records import Pixels
-from mie.vocabulary import nearest_name
 
 _KEPT: Final = 4096  # bytes of output that are kept for the reason of a failure
 _GRACE: Final = 1.0  # seconds for the last words of a process to arrive

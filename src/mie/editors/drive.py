@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import queue
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,9 +16,9 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mie.core.hashing import stable_hash
+from mie.core.hashing import file_stem, stable_hash
+from mie.core.journal import Journal
 from mie.datasets.dataset import Dataset
-from mie.datasets.exports.target import stem
 from mie.editors.base import Edited, EditError, Editor, Request, SampleRef, Turn, as_edit_error
 from mie.editors.outputs import as_pixels, checked, sync_folder, write_output
 from mie.editors.runs import edit_line, output_name
@@ -82,7 +81,7 @@ def _requests(row: dict[str, Any], attempts: list[int]) -> Iterator[Request | Un
         target = row.get("target_image")
         sample = SampleRef(
             id=row["id"],
-            stem=stem(row["id"]),
+            stem=file_stem(row["id"]),
             params=json.loads(row["params"]),
             colour=row["colour"],
             target_image=None if target is None else as_pixels(decode_png(target["bytes"])),
@@ -198,40 +197,6 @@ def going_on(
 # `edits.jsonl`: appended to, never rewritten. A line is written after its output is safe on disk.
 
 _BLOCK: Final = 1 << 16
-
-
-class Journal:
-    """The file, open for appending. A last line torn by a kill is cut off first: its edit is made again."""
-
-    def __init__(self, path: Path) -> None:
-        self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        size = os.fstat(self._handle).st_size
-        whole = _end_of_last_line(self._handle, size)
-        if whole != size:
-            os.ftruncate(self._handle, whole)
-        os.fsync(self._handle)
-
-    def append(self, edits: Sequence[Edit]) -> None:
-        """One write and one sync for all of them."""
-        data = memoryview(b"".join(map(edit_line, edits)))
-        while data:
-            data = data[os.write(self._handle, data) :]
-        os.fsync(self._handle)
-
-    def close(self) -> None:
-        os.close(self._handle)
-
-
-def _end_of_last_line(handle: int, size: int) -> int:
-    """The offset behind the last newline, 0 without any."""
-    end = size
-    while end > 0:
-        start = max(0, end - _BLOCK)
-        found = os.pread(handle, end - start, start).rfind(b"\n")
-        if found >= 0:
-            return start + found + 1
-        end = start
-    return 0
 
 
 # Requests through an editor to outputs on disk: reading, editing, encoding and syncing at the same time.
@@ -374,7 +339,7 @@ class Drive:
         group, self._group = self._group, []
         if group:
             sync_folder(self._folder / "outputs")
-            self._journal.append(group)
+            self._journal.append(b"".join(map(edit_line, group)))
             for edit in group:
                 self._on_edit(edit)
         self._written = time.monotonic()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import time
 from collections import Counter
@@ -13,13 +12,15 @@ from typing import Any, Final
 
 from mie.core.environment import environment, versions
 from mie.core.files import folder_lock
+from mie.core.journal import Journal
+from mie.core.registry import unknown_name
 from mie.datasets.dataset import Dataset
 from mie.editors import Editor, Spec, open_editor, parse_spec
-from mie.editors.drive import FREE, TURNS, Conversations, Drive, Journal, going_on, reading, requests
-from mie.editors.runs import Run, chosen_ids, read_edits, refuse_foreign, write_run_info
+from mie.editors.drive import FREE, TURNS, Conversations, Drive, going_on, reading, requests
+from mie.editors.runs import Run, chosen_ids, read_edits, refuse_other_files, write_run_info
 from mie.errors import ConfigError, MieError
 from mie.records import Edit
-from mie.vocabulary import SPLITS, nearest_name
+from mie.vocabulary import SPLITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +34,9 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         if self.split is not None and self.split not in SPLITS:
-            near = nearest_name(self.split, SPLITS)
-            raise ConfigError(
-                f"no split named {self.split!r}",
-                expected=", ".join(SPLITS),
-                fix=f"did you mean {near!r}?" if near else None,
-            )
+            raise unknown_name("split", self.split, SPLITS)
         if self.turns not in TURNS:
-            near = nearest_name(self.turns, TURNS)
-            raise ConfigError(
-                f"no way to run turns named {self.turns!r}",
-                expected=", ".join(TURNS),
-                fix=f"did you mean {near!r}?" if near else None,
-            )
+            raise unknown_name("way to run turns", self.turns, TURNS)
         for name, value in (("attempts", self.attempts), ("limit", self.limit)):
             if value is not None and value < 1:
                 raise ConfigError(f"{name} does not make sense", expected="1 or more", found=value)
@@ -88,7 +79,7 @@ class Plan:
 
     def refuse_other(self) -> None:
         """Raise when the folder holds anything but this very run."""
-        refuse_foreign(self.folder)
+        refuse_other_files(self.folder)
         if not (self.folder / "run.json").exists():
             return
         found, wanted = self._identity(Run.open(self.folder).info), self._identity(self.document())
@@ -166,19 +157,9 @@ def run_editor(
         batch_size = batch_size or opened.batch_size
         plan = Plan(Dataset(dataset_folder), opened, spec, config, folder)
         plan.refuse_other()  # before the lock, which would leave its file in a folder that is not ours
-        try:
-            with folder_lock(folder):
-                plan.refuse_other()
-                return _sitting(plan, workers, batch_size, retry_failed, progress)
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                raise
-            raise MieError(
-                "the disk is full",
-                where=folder,
-                found=os.strerror(error.errno),
-                fix="free some space and run the same command again: it goes on where it stopped",
-            ) from error
+        with folder_lock(folder):
+            plan.refuse_other()
+            return _sitting(plan, workers, batch_size, retry_failed, progress)
 
 
 def _workers(editor: Editor, spec: Spec, asked: int | None) -> int:

@@ -11,9 +11,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from mie.core.files import atomic_write
+from mie.core.files import atomic_write, refuse_foreign
+from mie.core.hashing import file_stem
 from mie.datasets.dataset import Dataset
-from mie.datasets.exports.target import stem
 from mie.errors import MieError
 from mie.records import Edit
 
@@ -108,7 +108,7 @@ def chosen_ids(dataset: Dataset, *, split: str | None, limit: int | None) -> lis
 
 def output_name(sample_id: str, attempt: int) -> str:
     """Relative to the run's folder. The id itself, or a digest of it where it is no safe file name."""
-    return f"outputs/{stem(sample_id)}_{attempt}.png"
+    return f"outputs/{file_stem(sample_id)}_{attempt}.png"
 
 
 def edit_line(edit: Edit) -> bytes:
@@ -151,21 +151,10 @@ def _edit(line: bytes, *, where: str) -> Edit:
     return edit
 
 
-def refuse_foreign(folder: Path) -> None:
+def refuse_other_files(folder: Path) -> None:
     """Raise unless `folder` is absent, empty, or a run's."""
-    if not folder.exists():
-        return
-    if not folder.is_dir():
-        raise MieError("the output is not a folder", where=folder, expected="a new folder", found="a file")
-    strange = [p.name for p in folder.iterdir() if not _LEFT.fullmatch(p.name)]
-    if strange and not (folder / "run.json").is_file():
-        raise MieError(
-            "the output folder holds something else",
-            where=folder,
-            expected="a new folder, or one with a run",
-            found=", ".join(sorted(strange)[:5]),
-            fix="choose another folder",
-        )
+    known = (folder / "run.json").is_file()
+    refuse_foreign(folder, "a run", lambda path: known or _LEFT.fullmatch(path.name) is not None)
 
 
 def write_run_info(folder: Path, info: Mapping[str, Any]) -> None:

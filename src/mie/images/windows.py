@@ -1,4 +1,4 @@
-"""From 16-bit, signed or float intensities to 8 bits, with a record of the range that was used."""
+"""From 16-bit, signed or float intensities to 8 bits: CT windows, percentiles, and a record of the range."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from mie.core.registry import unknown_name
 from mie.errors import ConfigError, ImageError
 from mie.records import Pixels, Step
-from mie.vocabulary import nearest_name
 
 # Pixels converted at a time: a volume never exists a second time as float64.
 _BLOCK: Final = 1 << 20
@@ -191,12 +191,7 @@ FULL_RANGE: Final = CtWindow("full range", 500, 3000)
 def find_ct_window(name: str) -> CtWindow:
     if name in WINDOWS:
         return WINDOWS[name]
-    near = nearest_name(name, WINDOWS)
-    raise ConfigError(
-        f"no CT window named {name!r}",
-        expected=", ".join(WINDOWS),
-        fix=f"did you mean {near!r}?" if near else None,
-    )
+    raise unknown_name("CT window", name, WINDOWS)
 
 
 def holds_air(values: NDArray[Any]) -> bool:

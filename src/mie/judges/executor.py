@@ -28,7 +28,7 @@ from mie.judges.contracts import (
     Usage,
 )
 from mie.judges.cost import Budget, guess_tokens, usage_of
-from mie.judges.journal import Journal
+from mie.judges.journal import ReplyJournal
 
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 60.0
@@ -121,7 +121,7 @@ class Executor:
     def __init__(
         self,
         client: Client,
-        journal: Journal,
+        journal: ReplyJournal,
         budget: Budget,
         *,
         repeats: int = 1,

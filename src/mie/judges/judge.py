@@ -20,7 +20,7 @@ from mie.judges.clients import open_client
 from mie.judges.contracts import Answer, Client, Draft, JudgeOptions, Prompt, Usage
 from mie.judges.cost import FREE, Budget, find_price, guess_draft, read_prices, usage_of
 from mie.judges.executor import Executor
-from mie.judges.journal import Journal
+from mie.judges.journal import ReplyJournal
 
 
 def check_may_leave(client: Client, dataset: Mapping[str, Any], *, acknowledged: bool) -> None:
@@ -52,7 +52,7 @@ T = TypeVar("T")
 class Judge:
     """What a protocol talks to."""
 
-    def __init__(self, options: JudgeOptions, client: Client, journal: Journal) -> None:
+    def __init__(self, options: JudgeOptions, client: Client, journal: ReplyJournal) -> None:
         self._options = options
         self._client = client
         self._journal = journal
@@ -175,7 +175,7 @@ def open_judge(options: JudgeOptions, folder: Path, *, dataset: Mapping[str, Any
             check_may_leave(client, dataset, acknowledged=options.deidentified)
         client.ready()
     with folder_lock(folder):
-        judge = Judge(options, client, Journal(folder / f"{file_name(client)}.jsonl"))
+        judge = Judge(options, client, ReplyJournal(folder / f"{file_name(client)}.jsonl"))
         try:
             yield judge
         finally:

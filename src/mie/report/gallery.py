@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from mie.core.files import inside
+from mie.core.hashing import file_stem
 from mie.datasets.dataset import Dataset
-from mie.datasets.exports.target import stem
 from mie.datasets.schema import sample_from_row
 from mie.errors import MieError
 from mie.images.read import read_picture
@@ -166,7 +166,7 @@ def _write_output(
     run: ScoredRun, number: int, sample: Sample, attempt: int, size: tuple[int, int], folder: Path
 ) -> ShownOutput:
     try:
-        path = inside(run.folder, run.folder / "outputs", f"{stem(sample.id)}_{attempt}.png")
+        path = inside(run.folder, run.folder / "outputs", f"{file_stem(sample.id)}_{attempt}.png")
         output = read_picture(path).pixels
     except MieError as error:
         return ShownOutput(None, None, f"output cannot be shown: {error.reason}")

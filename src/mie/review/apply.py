@@ -17,9 +17,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from sqlalchemy import Connection, select
 
-from mie.core.hashing import stable_hash
+from mie.core.hashing import canonical, stable_hash
 from mie.datasets.dataset import Dataset
-from mie.datasets.schema import canonical
 from mie.datasets.shards import read_rejected
 from mie.datasets.write import write_dataset
 from mie.errors import MieError

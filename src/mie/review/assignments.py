@@ -10,10 +10,10 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, and_, func, insert, select, update
 
 from mie.core.hashing import stable_hash
+from mie.core.registry import nearest_name
 from mie.errors import ConfigError
 from mie.review.database import assignments, items
 from mie.review.material import INDEXED
-from mie.vocabulary import nearest_name
 
 
 def raters_of(sample_id: str, raters: int, overlap: float, seed: int) -> int:

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
-from mie.datasets.schema import canonical
+from mie.core.hashing import canonical
 from mie.review.assignments import assignment_of, settle
 from mie.review.database import answers, assignments, consensus, events, iso, items, users
 from mie.review.errors import Refused

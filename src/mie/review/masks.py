@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from mie.core.files import atomic_write
-from mie.datasets.exports.target import stem
+from mie.core.hashing import file_stem
 from mie.errors import MieError
 from mie.review.database import answers, consensus, items, masks, tasks
 from mie.review.work import Desk
@@ -79,7 +79,7 @@ def write_masks(desk: Desk, folder: Path) -> int:
             with desk.database.read() as connection:
                 item = connection.execute(select(items).where(items.c.id == item_id)).one()
             name = f"upload-{chosen.upload}" if chosen.upload else f"proposal-{chosen.choice}"
-            file = f"{stem(sample_id)}.png"
+            file = f"{file_stem(sample_id)}.png"
             atomic_write(folder / file, desk.pictures.png("mask", item, name, None))
             written += 1
         choice = None if chosen is None else chosen.choice

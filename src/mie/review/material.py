@@ -12,8 +12,8 @@ from typing import Any, Final, TypeAlias
 import pyarrow.parquet as pq
 
 from mie.core.files import inside
+from mie.core.hashing import canonical
 from mie.datasets.dataset import Dataset
-from mie.datasets.schema import canonical
 from mie.editors.runs import Run, output_name
 from mie.errors import ConfigError, MieError
 

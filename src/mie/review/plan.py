@@ -12,6 +12,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, func, insert, select
 
 from mie.core.hashing import generator, stable_hash
+from mie.core.registry import nearest_name
 from mie.errors import ConfigError, MieError
 from mie.review.assignments import Settings, raters_of
 from mie.review.database import Database, items, meta, runs, tasks
@@ -19,7 +20,6 @@ from mie.review.kinds import KINDS
 from mie.review.material import Candidate, Material, candidates
 from mie.review.proposals import Regions, beside, keep
 from mie.scoring.statistics.quality import draw
-from mie.vocabulary import nearest_name
 
 ANCHORS: Final = 1  # earlier runs beside a new one: with two, people would compare these again
 MOST_OUTPUTS: Final = 26  # labels are letters

@@ -17,7 +17,7 @@ import numpy as np
 from sqlalchemy import Connection, insert, select
 
 from mie.core.files import inside
-from mie.datasets.exports.target import stem
+from mie.core.hashing import file_stem
 from mie.errors import ImageError, MieError
 from mie.images.limits import Limits, check_bytes
 from mie.images.png import encode_png, png_size
@@ -165,7 +165,7 @@ class Regions:
         """Name -> PNG, `size` (height, width), 255 inside; empty regions and doubles are left out."""
         found: dict[str, bytes] = {}
         for number in range(self._listed.get(sample_id, 0)):
-            path = inside(self.folder, self.folder, f"{stem(sample_id)}_{number}.png")
+            path = inside(self.folder, self.folder, f"{file_stem(sample_id)}_{number}.png")
             values = read_raster_labels(path.read_bytes(), where=path)
             if values.shape != size:
                 expected = f"{size[1]}x{size[0]}"

@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow.parquet as pq
 from isal import igzip_lib, isal_zlib
 
+from mie.core.hashing import canonical
 from mie.datasets.dataset import Dataset
-from mie.datasets.schema import canonical
 from mie.editors.runs import Run
 from mie.errors import ImageError
 from mie.images.limits import DEFAULT_LIMITS, Limits, check_bytes, check_pixels

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from mie.core.registry import nearest_name
 from mie.editors.runs import Run
 from mie.errors import ConfigError, MieError
-from mie.vocabulary import nearest_name
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -18,10 +18,11 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydicom.errors import InvalidDicomError
 
+from mie.core.registry import suggestion
 from mie.errors import ConfigError
 from mie.records import Pairing, Target, Unit
 from mie.sources import patterns
-from mie.vocabulary import LICENSE_USES, MODALITIES, SPLITS, TARGET_KINDS, nearest_name
+from mie.vocabulary import LICENSE_USES, MODALITIES, SPLITS, TARGET_KINDS
 
 RGB = tuple[int, int, int]
 
@@ -217,6 +218,7 @@ class Entry(Strict):
     splits: Mapping[str, str] = Field(
         default_factory=dict, description="{split} as written -> train|val|test"
     )
+    one_patient: str | None = Field(None, description="the name of the patient that all files are of")
     patient: str | None = Field(
         None, description="regular expression on the file's stem; group 1 is the patient"
     )
@@ -236,9 +238,8 @@ class Entry(Strict):
     @classmethod
     def _modality(cls, value: str) -> str:
         if value not in MODALITIES:
-            near = nearest_name(value, MODALITIES)
-            hint = f"; did you mean {near!r}?" if near else ""
-            raise ValueError(f"unknown modality {value!r}{hint} (known: {', '.join(MODALITIES)})")
+            hint = suggestion(value, MODALITIES) or ""
+            raise ValueError(f"unknown modality {value!r}; {hint} (known: {', '.join(MODALITIES)})")
         return value
 
     @model_validator(mode="after")
@@ -286,10 +287,10 @@ def find(name: str) -> Entry:
     entries = catalog()
     if name in entries:
         return entries[name]
-    near = nearest_name(name, entries)
+    near = suggestion(name, entries)
     raise ConfigError(
         f"no data set named {name!r} in the catalogue",
-        fix=(f"did you mean {near!r}? " if near else "") + "`mie sources list` shows all of them",
+        fix=(f"{near} " if near else "") + "`mie sources list` shows all of them",
     )
 
 
@@ -331,8 +332,6 @@ __all__ = [
 ]
 
 
-# Whether somebody states that no patient can be identified in a data set, and who.
-
 _TAGS: Final = ["PatientIdentityRemoved", "BurnedInAnnotation"]
 
 
@@ -358,12 +357,9 @@ def deidentification(entry: Entry, root: Path, units: Iterable[Unit]) -> tuple[b
     return bool(files), "every file says PatientIdentityRemoved"
 
 
-# Whose image a file is, and on which side its data set puts it: read from the path.
-
-
 def patient_of(entry: Entry, name: str, places: Mapping[str, str]) -> str | None:
     """`cohort/patient`, so that one patient in two data sets of a cohort has one name; None where unknown."""
-    patient = places.get("patient")
+    patient = entry.one_patient or places.get("patient")
     if patient is None and entry.patient is not None:
         # "case_01.nii.gz" has the stem "case_01", not "case_01.nii".
         stem = PurePosixPath(re.sub(r"\.gz$", "", name, flags=re.IGNORECASE)).stem

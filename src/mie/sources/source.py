@@ -1,14 +1,14 @@
-"""What every adapter does: list a data set without opening pixels, then load one unit of it."""
+"""What every data set on disk can do (list units, load one), and checking one as a build would read it."""
 
 from __future__ import annotations
 
-import importlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
+from mie.core.registry import Registry
 from mie.errors import MieError
 from mie.records import Case, Refusal, Unit
 from mie.sources.catalog import Entry
@@ -29,15 +29,18 @@ class Source(Protocol):
         ...
 
 
-# The adapter for a layout, by name: an unknown data set never costs an import.
-
-_ADAPTERS = {
-    "folder": "mie.sources.folder:FolderSource",
-    "paired": "mie.sources.folder:FolderSource",
-    "medsegbench": "mie.sources.medsegbench:MedSegBenchSource",
-    "volume": "mie.sources.volumes:VolumeSource",
-    "dicom": "mie.sources.volumes:DicomSource",
-}
+# Adapters by the layout that they read: entry, root -> source.
+SOURCES: Final[Registry[Callable[[Entry, Path], Source]]] = Registry(
+    "layout",
+    {
+        "folder": "mie.sources.folder:FolderSource",
+        "paired": "mie.sources.folder:FolderSource",
+        "medsegbench": "mie.sources.medsegbench:MedSegBenchSource",
+        "volume": "mie.sources.volumes:VolumeSource",
+        "dicom": "mie.sources.volumes:DicomSource",
+    },
+    group="mie.sources",
+)
 
 
 def open_source(entry: Entry, root: Path | None) -> Source:
@@ -54,14 +57,14 @@ def open_source(entry: Entry, root: Path | None) -> Source:
 
         root = samples_root(names=[entry.name]) / entry.name
     if not root.is_dir():
-        raise MieError("no such folder", where=entry.name, expected="the data set's folder", found=root)
-    module, name = _ADAPTERS[entry.layout.kind].split(":")
-    adapter = getattr(importlib.import_module(module), name)
-    source: Source = adapter(entry, root)
-    return source
-
-
-# `mie sources check`: read a data set as a build would, and say what it found.
+        raise MieError(
+            "no such folder",
+            where=f"data set {entry.name}",
+            expected="the data set's folder",
+            found=root.absolute(),
+            fix="correct `root`; a path in a recipe is relative to the recipe's own folder",
+        )
+    return SOURCES[entry.layout.kind](entry, root)
 
 
 @dataclass(slots=True)

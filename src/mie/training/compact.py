@@ -14,6 +14,7 @@ from pydantic import AliasChoices, Field
 from torch import Tensor, nn
 
 from mie.core.files import digest
+from mie.core.registry import nearest_name
 from mie.editors.compact.inference import representatives
 from mie.editors.compact.kinds import EDIT_KINDS, PERSPECTIVE_OF, EditKind
 from mie.errors import ConfigError
@@ -32,7 +33,6 @@ from mie.training.losses import Texture, change_loss, overlay_loss, restoration_
 from mie.training.pack import TRAIN, VALIDATION, Pack, read_pack
 from mie.training.simulate import add_pairs, fresh_pairs, wide_jobs
 from mie.training.trainee import Trainee
-from mie.vocabulary import nearest_name
 
 _VALIDATED_HOLES = 40
 Width = Annotated[int, Field(gt=0, multiple_of=8)]  # shared out among heads of attention and groups

@@ -10,9 +10,9 @@ from typing import Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
 
+from mie.core.registry import nearest_name
 from mie.core.yaml_files import expanded, read_mapping
 from mie.errors import ConfigError, MieError
-from mie.vocabulary import nearest_name
 
 # What may differ when a run resumes: it changes what is recorded, never the weights of a step.
 _FREE: Final = {"name", "checkpoint", "validate", "log_every"}
@@ -115,7 +115,7 @@ def _explained(error: ValidationError, model: type[BaseModel], where: str) -> Co
     if first["type"] == "extra_forbidden":
         key = str(first["loc"][-1])
         near = nearest_name(key, _keys(model) - {key})
-        fix = f"did you mean {near!r}?" if near else "see docs/train.md for the keys"
+        fix = f"did you mean {near!r}?" if near else "see docs/how-to/train.md for the keys"
         return ConfigError(f"unknown key {key!r}", where=place, fix=fix)
     value = first.get("input")
     return ConfigError(

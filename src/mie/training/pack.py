@@ -32,8 +32,8 @@ import pyarrow.parquet as pq
 
 import mie
 from mie.core.files import atomic_path, atomic_write, digest, folder_lock
+from mie.core.hashing import canonical
 from mie.datasets.engine import cores
-from mie.datasets.schema import canonical
 from mie.editors.compact.kinds import EDIT_KINDS, EditKind
 from mie.errors import MieError
 from mie.images.png import encode_png

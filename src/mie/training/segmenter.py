@@ -21,6 +21,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from mie.core.registry import nearest_name
 from mie.datasets.engine import cores
 from mie.editors.compact.kinds import EditKind
 from mie.errors import ConfigError
@@ -46,7 +47,6 @@ from mie.training.losses import overlay_loss
 from mie.training.pack import VALIDATION, Pack, Row, as_rgb, read_pack
 from mie.training.pools import Groups, Pool, letterbox, letterbox_mask
 from mie.training.trainee import Trainee
-from mie.vocabulary import nearest_name
 
 VIEW: Final = 256  # the most pixels a side that a view has
 _SHOWN: Final = 24

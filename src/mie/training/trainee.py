@@ -10,10 +10,10 @@ from typing import Any, Final, Protocol, cast
 import torch
 from torch import Tensor, nn
 
+from mie.core.registry import nearest_name
 from mie.errors import ConfigError
 from mie.records import Pixels
 from mie.training.config import TrainConfig
-from mie.vocabulary import nearest_name
 
 
 class Trainee(Protocol):

@@ -1,6 +1,6 @@
 """Datasets in the layouts that others read.
 
->>> sorted(FORMATS)
+>>> FORMATS.names()
 ['folder', 'miedb', 'omnigen2', 'webdataset']
 """
 
@@ -10,20 +10,23 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from mie.core.registry import Registry, unknown_name
 from mie.datasets.dataset import Dataset
-from mie.datasets.exports import folder as plain
-from mie.datasets.exports import miedb, omnigen2, webdataset
 from mie.datasets.exports.target import ExportFolder, Row, claimed
-from mie.errors import ConfigError, MieError
-from mie.vocabulary import SPLITS, nearest_name
+from mie.errors import MieError
+from mie.vocabulary import SPLITS
 
 # Each takes rows in dataset order (so the rows of a split stand together) and the folder to fill.
-FORMATS: Final[dict[str, Callable[[Iterable[Row], ExportFolder], None]]] = {
-    "folder": plain.write,
-    "miedb": miedb.write,
-    "omnigen2": omnigen2.write,
-    "webdataset": webdataset.write,
-}
+FORMATS: Final[Registry[Callable[[Iterable[Row], ExportFolder], None]]] = Registry(
+    "export format",
+    {
+        "folder": "mie.datasets.exports.folder:write",
+        "miedb": "mie.datasets.exports.miedb:write",
+        "omnigen2": "mie.datasets.exports.omnigen2:write",
+        "webdataset": "mie.datasets.exports.webdataset:write",
+    },
+    group="mie.exports",
+)
 
 
 def export(
@@ -39,10 +42,9 @@ def export(
     PNG files are copied from the shards as they are. `folder` must be new, or hold the same export (whole or
     interrupted), which is then written again to the same bytes. `progress` gets (done, total).
     """
-    if format not in FORMATS:
-        raise _unknown("export format", format, FORMATS)
+    write = FORMATS[format]
     if split is not None and split not in SPLITS:
-        raise _unknown("split", split, SPLITS)
+        raise unknown_name("split", split, SPLITS)
     counts = dataset.info["counts"]["by_split"]
     total = sum(counts.values()) if split is None else counts.get(split, 0)
     if not total:
@@ -53,7 +55,7 @@ def export(
             found=", ".join(f"{name}: {n}" for name, n in counts.items()) or "an empty dataset",
         )
     with claimed(Path(folder), dataset, format, split) as out:
-        FORMATS[format](_whole(dataset, split, total, progress or (lambda done, total: None)), out)
+        write(_whole(dataset, split, total, progress or (lambda done, total: None)), out)
     return int(total)
 
 
@@ -73,12 +75,6 @@ def _whole(
             found=done,
             fix="`mie verify` says what is missing",
         )
-
-
-def _unknown(what: str, name: str, known: Iterable[str]) -> ConfigError:
-    near = nearest_name(name, known)
-    fix = f"did you mean {near!r}?" if near else None
-    return ConfigError(f"unknown {what} {name!r}", expected=", ".join(known), fix=fix)
 
 
 __all__ = ["FORMATS", "export"]

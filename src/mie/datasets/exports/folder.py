@@ -6,7 +6,8 @@ import csv
 from collections.abc import Iterable
 from typing import Final
 
-from mie.datasets.exports.target import ExportFolder, Row, fields, json_line, png, stem
+from mie.core.hashing import file_stem
+from mie.datasets.exports.target import ExportFolder, Row, fields, json_line, png
 from mie.datasets.schema import SCHEMA
 
 PLACES: Final = {"input": "input", "target_image": "target", "mask": "mask"}  # column -> folder
@@ -21,9 +22,9 @@ def write(rows: Iterable[Row], out: ExportFolder) -> None:
             files: dict[str, str | None] = {}
             for column, place in PLACES.items():
                 data = png(row, column)
-                files[column] = None if data is None else f"{place}/{stem(row['id'])}.png"
+                files[column] = None if data is None else f"{place}/{file_stem(row['id'])}.png"
                 if data is not None:
-                    out.put(f"{place}/{stem(row['id'])}.png", data)
+                    out.put(f"{place}/{file_stem(row['id'])}.png", data)
             body = {**fields(row), **files}
             lines.write(json_line({name: body[name] for name in SCHEMA.names}))
             # As in the shards: `params` as JSON text. A list becomes words with spaces between.

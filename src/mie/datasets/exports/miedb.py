@@ -10,7 +10,8 @@ from itertools import groupby
 from typing import Any, Final, TextIO
 
 from mie.core.files import check_relative
-from mie.datasets.exports.target import ExportFolder, Row, fields, json_line, png, stem
+from mie.core.hashing import file_stem
+from mie.datasets.exports.target import ExportFolder, Row, fields, json_line, png
 from mie.errors import MieError
 
 
@@ -100,7 +101,7 @@ def _records(rows: Iterator[Row], out: ExportFolder, base: str, sidecar: TextIO)
         out.put(base + record["input_image"], row["input"]["bytes"])
         out.put(base + record["output_image"], row["target_image"]["bytes"])
         mask = png(row, "mask")
-        mask_image = None if mask is None else f"mask/{stem(row['id'])}.png"
+        mask_image = None if mask is None else f"mask/{file_stem(row['id'])}.png"
         if mask is not None:
             out.put(f"{base}{mask_image}", mask)
         sidecar.write(json_line({**{key: record[key] for key in LINK}, "mask_image": mask_image, **body}))
@@ -115,8 +116,8 @@ def _record(body: Mapping[str, Any], number: int) -> dict[str, Any]:
     record = {
         "idx": number,
         "category": _NAMES[body["perspective"]],
-        "input_image": f"input/{stem(body['id'])}.png",
-        "output_image": f"output/{stem(body['id'])}{suffix}.png",
+        "input_image": f"input/{file_stem(body['id'])}.png",
+        "output_image": f"output/{file_stem(body['id'])}{suffix}.png",
         "prompt": body["prompt"],
     }
     return {**record, "note": MULTI} if several else record

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import groupby
 
-from mie.datasets.exports.target import ExportFolder, Row, json_line, stem
+from mie.core.hashing import file_stem
+from mie.datasets.exports.target import ExportFolder, Row, json_line
 
 
 def write(rows: Iterable[Row], out: ExportFolder) -> None:
@@ -14,7 +15,7 @@ def write(rows: Iterable[Row], out: ExportFolder) -> None:
     for split, group in groupby(rows, key=lambda row: str(row["split"])):
         with out.text(f"{split}.jsonl") as lines:
             for row in group:
-                name = f"{stem(row['id'])}.png"
+                name = f"{file_stem(row['id'])}.png"
                 out.put(f"input/{name}", row["input"]["bytes"])
                 out.put(f"output/{name}", row["target_image"]["bytes"])
                 line = {

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, TextIO, TypeAlias
 
-from mie.core.files import atomic_path, atomic_write, folder_lock
+from mie.core.files import atomic_path, atomic_write, folder_lock, refuse_foreign
 from mie.datasets.dataset import Dataset
 from mie.datasets.schema import IMAGE_COLUMNS, SCHEMA
 from mie.errors import MieError
@@ -20,7 +18,6 @@ from mie.errors import MieError
 Row: TypeAlias = Mapping[str, Any]  # as `Dataset.rows` gives it
 
 MARKER: Final = "mie.json"  # says which dataset an export holds, and whether it is whole
-_HEX: Final = re.compile(r"[0-9a-f]{1,64}")
 
 
 class ExportFolder:
@@ -72,47 +69,24 @@ def claimed(folder: Path, dataset: Dataset, format: str, split: str | None) -> I
             for name in ("digest", "name", "description", "licenses", "deidentified", "recipe")
         },
     }
-    _refuse_foreign(
-        folder, marker
-    )  # before the lock, which would leave its file in a folder that is not ours
-    try:
-        with folder_lock(folder):
-            _refuse_foreign(folder, marker)
-            _write_marker(folder, {"complete": False, **marker})
-            for left in folder.rglob(".*.tmp"):
-                left.unlink()
-            yield ExportFolder(folder, split, info["recipe"])
-            os.sync()
-            _write_marker(folder, {"complete": True, **marker})
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise
-        raise MieError(
-            "the disk is full",
-            where=folder,
-            found=os.strerror(error.errno or 0),
-            fix="free some space and run the same command again",
-        ) from error
+    _refuse_other(folder, marker)
+    with folder_lock(folder):
+        _refuse_other(folder, marker)
+        _write_marker(folder, {"complete": False, **marker})
+        for left in folder.rglob(".*.tmp"):
+            left.unlink()
+        yield ExportFolder(folder, split, info["recipe"])
+        os.sync()
+        _write_marker(folder, {"complete": True, **marker})
 
 
 def _write_marker(folder: Path, marker: Mapping[str, Any]) -> None:
     atomic_write(folder / MARKER, json.dumps(marker, indent=2, ensure_ascii=False) + "\n")
 
 
-def _refuse_foreign(folder: Path, marker: Mapping[str, Any]) -> None:
-    if not folder.exists():
-        return
-    if not folder.is_dir():
-        raise MieError("the output is not a folder", where=folder, fix="choose another folder")
-    found = sorted(p.name for p in folder.iterdir() if p.name != ".lock" and not p.name.endswith(".tmp"))
-    if found and not _same(folder / MARKER, marker):
-        raise MieError(
-            "the output folder is not empty",
-            where=folder,
-            expected="a new folder, or one with this very export",
-            found="another export" if MARKER in found else ", ".join(found[:5]),
-            fix="choose another folder",
-        )
+def _refuse_other(folder: Path, marker: Mapping[str, Any]) -> None:
+    same = _same(folder / MARKER, marker)
+    refuse_foreign(folder, "this very export", lambda _: same)
 
 
 def _same(path: Path, marker: Mapping[str, Any]) -> bool:
@@ -123,14 +97,6 @@ def _same(path: Path, marker: Mapping[str, Any]) -> bool:
     return isinstance(there, dict) and all(
         there.get(key) == marker[key] for key in ("format", "split", "digest")
     )
-
-
-def stem(sample_id: str) -> str:
-    """A file name for the sample: its id where that is hexadecimal, as ours are; else a digest of the id.
-
-    Such a name means the same on every file system: no case, no separator, no reserved word.
-    """
-    return sample_id if _HEX.fullmatch(sample_id) else hashlib.sha256(sample_id.encode()).hexdigest()[:32]
 
 
 def png(row: Row, column: str) -> bytes | None:

@@ -13,7 +13,8 @@ from itertools import groupby
 from typing import Final
 
 from mie.core.files import atomic_path
-from mie.datasets.exports.target import ExportFolder, Row, fields, json_line, png, stem
+from mie.core.hashing import file_stem
+from mie.datasets.exports.target import ExportFolder, Row, fields, json_line, png
 
 TAR_BYTES: Final = 10**9  # at most, unless a single sample is larger
 _PLACES: Final = {"input": "input.png", "target_image": "target.png", "mask": "mask.png"}
@@ -41,7 +42,7 @@ def write(rows: Iterable[Row], out: ExportFolder) -> None:
 
 
 def _members(row: Row) -> Iterator[tuple[str, bytes]]:
-    key = stem(row["id"])
+    key = file_stem(row["id"])
     for column, extension in _PLACES.items():
         data = png(row, column)
         if data is not None:

@@ -1,6 +1,6 @@
 """Datasets from layouts that others write (and that we export).
 
->>> sorted(FORMATS)
+>>> FORMATS.names()
 ['folder', 'imgedit', 'medebench', 'miedb', 'omni-iie']
 """
 
@@ -12,25 +12,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from mie.datasets.imports import folder as plain
-from mie.datasets.imports import miedb
+from mie.core.registry import Registry
 from mie.datasets.imports.reading import Incoming, Origin, read_origin
 from mie.datasets.shards import read_rejected
 from mie.datasets.write import write_dataset
 from mie.errors import ConfigError
 from mie.records import Refusal, Sample
-from mie.scoring.benchmarks.imgedit import importer as imgedit
-from mie.scoring.benchmarks.medebench import importer as medebench
-from mie.scoring.benchmarks.omni_iie import importer as omni_iie
-from mie.vocabulary import nearest_name
 
-FORMATS: Final[dict[str, Callable[[Path], Incoming]]] = {
-    "folder": plain.read,
-    "imgedit": imgedit.read,
-    "medebench": medebench.read,
-    "miedb": miedb.read,
-    "omni-iie": omni_iie.read,
-}
+FORMATS: Final[Registry[Callable[[Path], Incoming]]] = Registry(
+    "import format",
+    {
+        "folder": "mie.datasets.imports.folder:read",
+        "imgedit": "mie.scoring.benchmarks.imgedit.importer:read",
+        "medebench": "mie.scoring.benchmarks.medebench.importer:read",
+        "miedb": "mie.datasets.imports.miedb:read",
+        "omni-iie": "mie.scoring.benchmarks.omni_iie.importer:read",
+    },
+    group="mie.imports",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +54,13 @@ def import_dataset(
     (done, total). The name is the exported dataset's own, or made from the folder's, unless it is given.
     """
     folder, target = Path(folder), Path(target)
-    if format not in FORMATS:
-        near = nearest_name(format, FORMATS)
-        fix = f"did you mean {near!r}?" if near else None
-        raise ConfigError(f"unknown import format {format!r}", expected=", ".join(FORMATS), fix=fix)
+    read = FORMATS[format]
     if name is not None and _name_from(name) != name:
         raise ConfigError(
             f"{name!r} is no name for a dataset", expected="letters, digits, '.', '_' and '-'", found=name
         )
     origin = read_origin(folder, format) or Origin(folder.resolve().name)
-    incoming = FORMATS[format](folder)
+    incoming = read(folder)
 
     def counted() -> Iterator[Sample | Refusal]:
         for done, outcome in enumerate(incoming.outcomes, start=1):

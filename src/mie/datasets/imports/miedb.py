@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from mie.core.files import inside
+from mie.core.hashing import canonical
 from mie.datasets.exports.miedb import CATEGORIES, KEYS, LINK, MULTI, Style
 from mie.datasets.imports.reading import (
     Incoming,
@@ -27,7 +28,6 @@ from mie.datasets.imports.reading import (
     sample_from,
     storable,
 )
-from mie.datasets.schema import canonical
 from mie.errors import MieError
 from mie.images.hashes import pixel_digest
 from mie.images.overlay import deblend

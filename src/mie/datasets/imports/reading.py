@@ -14,8 +14,9 @@ import pyarrow as pa
 from PIL import Image
 
 from mie.core.files import inside
+from mie.core.hashing import canonical
 from mie.datasets.exports.target import MARKER
-from mie.datasets.schema import IMAGE_COLUMNS, SCHEMA, canonical, sample_digest
+from mie.datasets.schema import IMAGE_COLUMNS, SCHEMA, sample_digest
 from mie.errors import ConfigError, ImageError, MieError
 from mie.images.hashes import pixel_digest
 from mie.images.read import read_labels, read_picture

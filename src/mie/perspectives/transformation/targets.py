@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from mie.core.registry import unknown_name
 from mie.errors import ConfigError
 from mie.records import Pairing
-from mie.vocabulary import nearest_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +118,4 @@ def check_pairing(pairing: Pairing, where: object) -> None:
 def find_target(key: str) -> TransformTarget:
     if key in TARGETS:
         return TARGETS[key]
-    near = nearest_name(key, TARGETS)
-    raise ConfigError(
-        f"no transformation target named {key!r}",
-        expected=", ".join(TARGETS),
-        fix=f"did you mean {near!r}?" if near else None,
-    )
+    raise unknown_name("transformation target", key, TARGETS)

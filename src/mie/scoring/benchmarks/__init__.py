@@ -15,8 +15,8 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from mie.core.registry import nearest_name
 from mie.errors import ConfigError
-from mie.vocabulary import nearest_name
 
 if TYPE_CHECKING:
     from mie.judges.contracts import JudgeOptions

@@ -11,12 +11,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from mie.core.hashing import stable_hash
+from mie.core.hashing import canonical, stable_hash
+from mie.core.registry import nearest_name
 from mie.datasets.dataset import Dataset
-from mie.datasets.schema import canonical
 from mie.errors import ConfigError, MieError
 from mie.scoring.statistics.bootstrap import wilson
-from mie.vocabulary import nearest_name
 
 T = TypeVar("T", bound=Hashable)
 

@@ -16,7 +16,7 @@ import torch
 from mie.errors import ConfigError, MieError
 from mie.networks import weights
 from mie.networks.unet import NetConfig, UNet, mask_of, probabilities, score_of
-from mie.perspectives.modification.detectors import detector_names, make_detector
+from mie.perspectives.modification.detectors import DETECTORS, make_detector
 from mie.perspectives.modification.detectors.compact import FORMAT, load_detector
 from tests.conftest import crop
 
@@ -137,7 +137,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     weights.save(path, net.state_dict(), format=FORMAT, config={"widths": [8]})
     with pytest.raises(MieError, match="another architecture"):
         load_detector(path)
-    assert detector_names() == ["compact", "nnunet"]
+    assert DETECTORS.names() == ["compact", "nnunet"]
 
 
 def test_detectors_import_without_torch() -> None:

@@ -7,11 +7,11 @@ import pytest
 
 from mie.errors import ConfigError
 from mie.images.families import FAMILIES
-from mie.perspectives.modification.inpainters import inpainter_names, make_inpainter
+from mie.perspectives.modification.inpainters import INPAINTERS, make_inpainter
 
 
 def test_names():
-    assert inpainter_names() == ["compact", "exemplar", "flux-fill", "harmonic", "navier-stokes", "telea"]
+    assert INPAINTERS.names() == ["compact", "exemplar", "flux-fill", "harmonic", "navier-stokes", "telea"]
 
 
 @pytest.mark.parametrize("name", ["telea", "navier-stokes", "exemplar"])

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol, TypeAlias
 
+from mie.core.registry import Registry, unknown_name
 from mie.core.spec import parse_spec
-from mie.errors import ConfigError
 from mie.images.families import FAMILIES
 from mie.records import Mask, Pixels
-from mie.vocabulary import nearest_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,39 +38,23 @@ class Detector(Protocol):
         ...
 
 
-# Detectors by name, imported only when asked for.
+# argument, options, family -> detector
+Opener: TypeAlias = Callable[[str | None, Mapping[str, str], str], Detector]
 
-Open = Callable[[str | None, Mapping[str, str], str], Detector]
-
-_OURS: Final = {
-    "compact": "mie.perspectives.modification.detectors.compact:open_compact",
-    "nnunet": "mie.perspectives.modification.detectors.nnunet:open_nnunet",
-}
-
-
-def detector_names() -> list[str]:
-    return sorted(_OURS)
+DETECTORS: Final[Registry[Opener]] = Registry(
+    "detector",
+    {
+        "compact": "mie.perspectives.modification.detectors.compact:open_compact",
+        "nnunet": "mie.perspectives.modification.detectors.nnunet:open_nnunet",
+    },
+    group="mie.detectors",
+)
 
 
 def make_detector(spec: str, *, family: str) -> Detector:
     """The detector of a spec (`compact`, `compact:PATH`, `nnunet:FOLDER,fold=0`) for a family of images."""
     parsed = parse_spec(spec, noun="detector")
-    if parsed.name not in _OURS:
-        near = nearest_name(parsed.name, _OURS)
-        raise ConfigError(
-            f"no detector named {parsed.name!r}",
-            expected=", ".join(detector_names()),
-            fix=f"did you mean {near!r}?" if near else None,
-        )
+    opener = DETECTORS[parsed.name]
     if family not in FAMILIES:
-        raise ConfigError(f"no family {family!r}", expected=", ".join(FAMILIES))
-    module, _, attribute = _OURS[parsed.name].partition(":")
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] == "mie":
-            raise
-        raise ConfigError(
-            f"detector {parsed.name!r} needs the package {error.name}", fix="run `pip install 'mie[models]'`"
-        ) from None
-    return cast(Open, found)(parsed.argument, parsed.options, family)
+        raise unknown_name("modality family", family, FAMILIES)
+    return opener(parsed.argument, parsed.options, family)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol, TypeAlias, cast
+from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 
+from mie.core.registry import Registry, unknown_name
 from mie.core.spec import parse_spec
 from mie.errors import ConfigError, ImageError
 from mie.images.families import FAMILIES
 from mie.records import Mask, Pixels
-from mie.vocabulary import nearest_name
 
 
 class Inpainter(Protocol):
@@ -61,42 +60,27 @@ def refuse_arguments(name: str, argument: str | None, options: Mapping[str, str]
         raise ConfigError(f"inpainter {name!r} takes no argument and no options", found=given)
 
 
-# Inpainters by name (`mie.spec` has the grammar); a backend is imported when it is asked for.
-
 # argument, options, family -> inpainter
 Opener: TypeAlias = Callable[[str | None, Mapping[str, str], str], Inpainter]
 
-_OPENERS: Final = {
-    "telea": "mie.perspectives.modification.inpainters.blend:open_telea",
-    "navier-stokes": "mie.perspectives.modification.inpainters.blend:open_navier_stokes",
-    "harmonic": "mie.perspectives.modification.inpainters.blend:open_harmonic",
-    "exemplar": "mie.perspectives.modification.inpainters.exemplar:open_exemplar",
-    "compact": "mie.perspectives.modification.inpainters.compact:open_compact",
-    "flux-fill": "mie.perspectives.modification.inpainters.flux:open_flux_fill",
-}
-
-
-def inpainter_names() -> list[str]:
-    """Every name that a spec may begin with."""
-    return sorted(_OPENERS)
+INPAINTERS: Final[Registry[Opener]] = Registry(
+    "inpainter",
+    {
+        "telea": "mie.perspectives.modification.inpainters.blend:open_telea",
+        "navier-stokes": "mie.perspectives.modification.inpainters.blend:open_navier_stokes",
+        "harmonic": "mie.perspectives.modification.inpainters.blend:open_harmonic",
+        "exemplar": "mie.perspectives.modification.inpainters.exemplar:open_exemplar",
+        "compact": "mie.perspectives.modification.inpainters.compact:open_compact",
+        "flux-fill": "mie.perspectives.modification.inpainters.flux:open_flux_fill",
+    },
+    group="mie.inpainters",
+)
 
 
 def make_inpainter(spec: str, *, family: str) -> Inpainter:
     """The inpainter of a spec (`exemplar`, `compact`, `compact:FILE`) for one of `families.FAMILIES`."""
     parsed = parse_spec(spec, noun="inpainter")
-    if parsed.name not in _OPENERS:
-        raise _unknown("inpainter", parsed.name, _OPENERS)
+    opener = INPAINTERS[parsed.name]
     if family not in FAMILIES:
-        raise _unknown("modality family", family, FAMILIES)
-    module, _, attribute = _OPENERS[parsed.name].partition(":")
-    opener = cast(Opener, getattr(importlib.import_module(module), attribute))
+        raise unknown_name("modality family", family, FAMILIES)
     return opener(parsed.argument, parsed.options, family)
-
-
-def _unknown(noun: str, name: str, known: Mapping[str, str] | tuple[str, ...]) -> ConfigError:
-    near = nearest_name(name, known)
-    return ConfigError(
-        f"no {noun} named {name!r}",
-        expected=", ".join(sorted(known)),
-        fix=f"did you mean {near!r}?" if near else None,
-    )

@@ -12,11 +12,10 @@ import scipy.sparse
 from numpy.typing import NDArray
 from scipy.sparse.linalg import splu
 
-from mie.errors import ConfigError
+from mie.core.registry import unknown_name
 from mie.images.overlay import is_grey
 from mie.perspectives.modification.inpainters import Inpainter, check_hole, refuse_arguments
 from mie.records import Mask, Pixels
-from mie.vocabulary import nearest_name
 
 
 def closed(image: Pixels, mask: Mask, method: int, radius: int) -> Pixels:
@@ -183,12 +182,7 @@ def blend(kind: str, original: Pixels, filled: Pixels, mask: Mask) -> Pixels:
     laplacian  a pyramid: coarse structure joins over a wide band, detail over a narrow one
     """
     if kind not in KINDS:
-        near = nearest_name(kind, KINDS)
-        raise ConfigError(
-            f"no blend named {kind!r}",
-            expected=", ".join(KINDS),
-            fix=f"did you mean {near!r}?" if near else None,
-        )
+        raise unknown_name("blend", kind, KINDS)
     check_hole(original, mask)
     check_hole(filled, mask)
     joined = original.copy()

@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from mie.core.registry import suggestion
 from mie.errors import ConfigError
-from mie.vocabulary import nearest_name
 
 # Field -> (lowest, highest), both included; two integers for a count.
 Ranges: TypeAlias = Mapping[str, tuple[float, float]]
@@ -30,14 +30,11 @@ def check_ranges(effect: Any, ranges: Ranges) -> None:
 def check_choice(effect: Any, name: str, known: tuple[Any, ...]) -> None:
     value = getattr(effect, name)
     if value not in known:
-        near = (
-            nearest_name(value, [k for k in known if isinstance(k, str)]) if isinstance(value, str) else None
-        )
         raise ConfigError(
             f"{type(effect).__name__}: {name} is not known",
             expected=", ".join(map(str, known)),
             found=value,
-            fix=None if near is None else f"did you mean {near}?",
+            fix=suggestion(str(value), map(str, known)),
         )
 
 
@@ -60,12 +57,11 @@ def check_fields(effect: type[Any], fixed: Mapping[str, Any]) -> None:
     known = [f.name for f in fields(effect)]
     for name in fixed:
         if name not in known:
-            near = nearest_name(name, known)
             raise ConfigError(
                 f"{effect.__name__} has no {name}",
                 expected=", ".join(known),
                 found=name,
-                fix=None if near is None else f"did you mean {near}?",
+                fix=suggestion(name, known),
             )
 
 

@@ -17,8 +17,8 @@ from typing import Any, Final
 import numpy as np
 
 from mie.core.files import atomic_write
+from mie.core.hashing import file_stem
 from mie.datasets.dataset import Dataset
-from mie.datasets.exports.target import stem
 from mie.errors import MieError
 from mie.images.png import encode_png
 from mie.records import Mask, Pixels
@@ -121,7 +121,7 @@ def write_proposals(
             regions["source"] = sample.mask > 0
         for name, region in regions.items():
             png = encode_png(region.astype(np.uint8) * np.uint8(255))
-            atomic_write(output / f"{stem(sample.id)}_{name}.png", png)
+            atomic_write(output / f"{file_stem(sample.id)}_{name}.png", png)
         about = [{"score": one.score, "box": one.box} for one in found]
         body = {"id": sample.id, "name": sample.target, "regions": list(regions), "proposals": about}
         with path.open("a", encoding="utf-8") as file:

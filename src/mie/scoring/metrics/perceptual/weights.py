@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from mie.core.files import cache_folder, digest
-from mie.errors import ConfigError, MetricError
-from mie.vocabulary import nearest_name
+from mie.core.registry import unknown_name
+from mie.errors import MetricError
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +111,7 @@ def weights_folder() -> Path:
 def weight_set(name: str) -> tuple[WeightFile, ...]:
     """The files of a set; a name that nobody knows is answered with the nearest one."""
     if name not in SETS:
-        near = nearest_name(name, SETS)
-        raise ConfigError(
-            f"no weights named {name!r}",
-            expected=", ".join(SETS),
-            fix=f"did you mean {near!r}?" if near else None,
-        )
+        raise unknown_name("weights", name, SETS)
     return SETS[name]
 
 

@@ -26,12 +26,12 @@ def mie(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, check=False)
 
 
-def test_stop_and_go_on(tmp_path: Path) -> None:
+def test_stop_and_resume(tmp_path: Path) -> None:
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(tiny_config(steps=20).document()))
     stopped = mie(tmp_path, "tiny.yaml", "--device", "cpu", "--stop-after", "0")
     assert stopped.returncode == 3, stopped.stderr
     assert "stopped after step 1 of 20" in stopped.stdout
-    assert "the same command goes on" in stopped.stderr
+    assert "run the same command again to resume" in stopped.stderr
     done = mie(tmp_path, "tiny.yaml", "--device", "cpu", "--json", "--profile", "3")
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
@@ -40,7 +40,7 @@ def test_stop_and_go_on(tmp_path: Path) -> None:
     assert (tmp_path / "out/tiny/weights.safetensors").is_file()
 
 
-def test_a_typo_is_told_and_nothing_begun(tmp_path: Path) -> None:
+def test_a_typo_is_reported_and_nothing_started(tmp_path: Path) -> None:
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump({**tiny_config().document(), "bacth": 3}))
     done = mie(tmp_path, "tiny.yaml", "-o", "there")
     assert done.returncode == 2

@@ -22,7 +22,7 @@ from mie.errors import ConfigError, MieError
 from mie.training.batches import Prefetch, seed_step, step_seed, to_device
 from mie.training.checkpoint import newest, prune, read_checkpoint, write_checkpoint
 from mie.training.config import OptimizerConfig
-from mie.training.folder import Journal, read_log
+from mie.training.folder import TrainingLog, read_log
 from mie.training.optimize import Meter, MovingAverage, Optimizer, learning_rate
 from mie.training.trainee import make_trainee, trainee_class
 from tests.training.tiny import Batch, Tiny, tiny_config
@@ -141,16 +141,16 @@ def test_batches_come_in_order_and_keep_their_form() -> None:
 
 def test_a_log_of_a_killed_run_is_one_history(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
-    journal = Journal(path)
+    log = TrainingLog(path)
     for event, step in (("start", 0), ("train", 2), ("train", 4), ("train", 6)):
-        journal.append(event, step, {"loss": 1.0})
-    journal.close()
+        log.append(event, step, {"loss": 1.0})
+    log.close()
     with path.open("ab") as handle:
         handle.write(b'{"event": "train", "st')  # torn by a kill
-    journal = Journal(path)
-    journal.append("resume", 4, {})
-    journal.append("train", 6, {"loss": 2.0})
-    journal.close()
+    log = TrainingLog(path)
+    log.append("resume", 4, {})
+    log.append("train", 6, {"loss": 2.0})
+    log.close()
     assert [(line["step"], line["loss"]) for line in read_log(path)] == [(0, 1), (2, 1), (4, 1), (6, 2)]
     assert len(path.read_text().splitlines()) == 6  # nothing whole was taken away
 
@@ -194,7 +194,7 @@ def test_trainees_by_name() -> None:
         ("compct", "did you mean 'compact'"),
         ("no.such.module:X", "cannot be imported"),
         ("json:nothing", "cannot be imported"),
-        ("pathlib:Path", "is no trainee"),
+        ("pathlib:Path", "is not a trainee"),
     ):
         with pytest.raises(ConfigError, match=message):
             trainee_class(name)

@@ -12,7 +12,6 @@ stays.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -26,12 +25,11 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from mie.core.files import atomic_write, sync_folder
+from mie.core.files import atomic_write, make_folder, sync_folder, write_errors
 from mie.errors import MieError
 
 FILES: Final = ("model", "ema", "optimizer")
 _NAME: Final = re.compile(r"step-(\d{6,})")
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _SHOWN: Final = 4
 
 Tensors = dict[str, Tensor]
@@ -39,31 +37,24 @@ Tensors = dict[str, Tensor]
 
 def write_checkpoint(root: Path, step: int, files: Mapping[str, Tensors], state: Mapping[str, Any]) -> Path:
     """`step-<step>` in `root` with the tensors of each file and `state`; returns its folder."""
-    root.mkdir(parents=True, exist_ok=True)
+    make_folder(root)
     folder = root / f"step-{step:06d}"
     temporary = root / f".{folder.name}.{os.getpid()}.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
     try:
-        temporary.mkdir()
-        digests = {f"{name}.safetensors": _write(temporary, name, files[name]) for name in FILES}
-        body = json.dumps({"step": step, **state, "sha256": digests}, indent=2, allow_nan=False) + "\n"
-        _write_synced(temporary / "state.json", body.encode())
-        sync_folder(temporary)
-        if folder.exists():
-            shutil.rmtree(folder)
-        os.replace(temporary, folder)
-        sync_folder(root)
-    except OSError as error:
+        with write_errors(root):
+            temporary.mkdir()
+            digests = {f"{name}.safetensors": _write(temporary, name, files[name]) for name in FILES}
+            body = json.dumps({"step": step, **state, "sha256": digests}, indent=2, allow_nan=False) + "\n"
+            _write_synced(temporary / "state.json", body.encode())
+            sync_folder(temporary)
+            if folder.exists():
+                shutil.rmtree(folder)
+            os.replace(temporary, folder)
+            sync_folder(root)
+    except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
-        if error.errno not in _FULL:
-            raise
-        last = newest(root)
-        raise MieError(
-            f"the disk is full: the checkpoint of step {step} was not written",
-            where=root,
-            found=os.strerror(error.errno or 0),
-            fix=f"free some space and run the same command again: it resumes from {_named(last)}",
-        ) from error
+        raise
     return folder
 
 

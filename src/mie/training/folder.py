@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from mie.core.files import atomic_path, atomic_write
+from mie.core.files import atomic_path, atomic_write, refuse_foreign
+from mie.core.journal import Journal
 from mie.errors import ConfigError, MieError
 from mie.images.png import encode_png
 from mie.records import Pixels
@@ -21,9 +21,7 @@ from mie.training.checkpoint import Tensors, amend_checkpoint, load_model, prune
 from mie.training.config import TrainConfig
 from mie.training.trainee import Trainee
 
-_NAMES: Final = re.compile(
-    r"train\.json|log\.jsonl|best\.json|weights\.\w+|checkpoints|grids|tensorboard|\.lock|\..*\.tmp"
-)
+_NAMES: Final = re.compile(r"train\.json|log\.jsonl|best\.json|weights\.\w+|checkpoints|grids|tensorboard")
 
 
 class TrainingFolder:
@@ -48,19 +46,7 @@ class TrainingFolder:
 
     def refuse_foreign(self) -> None:
         """Raise unless the folder is absent, empty or a training's."""
-        if not self.path.exists():
-            return
-        if not self.path.is_dir():
-            raise MieError("the output is not a folder", where=self.path, found="a file")
-        foreign = sorted(p.name for p in self.path.iterdir() if not _NAMES.fullmatch(p.name))
-        if foreign:
-            raise MieError(
-                "the output folder contains other files",
-                where=self.path,
-                expected="a new folder, or one with this training",
-                found=", ".join(foreign[:5]),
-                fix="choose another folder",
-            )
+        refuse_foreign(self.path, "this training", lambda path: _NAMES.fullmatch(path.name) is not None)
 
     def refuse_other(self, decisive: Mapping[str, Any]) -> None:
         """Raise when a training with other weights was started here; the message says which keys differ."""
@@ -94,29 +80,23 @@ def _described(key: str, value: Any, other: Any) -> str:
     return f"{key} {json.dumps(value, ensure_ascii=False)[:80]}"
 
 
-class Journal:
-    """`log.jsonl`: one line per event, appended and synced, never rewritten.
+class TrainingLog:
+    """`log.jsonl`: one line per event, never rewritten.
 
-    A last line torn by a kill is cut off first. A killed run may have logged steps that its last checkpoint
+    A killed run may have logged steps that its last checkpoint
     does not know. They stay in the file; the line `{"event": "resume", "step": s}` says that lines after step
     `s` above it are superseded. A run that was killed in a validation repeats it: the later line counts.
     """
 
     def __init__(self, path: Path) -> None:
-        self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        size = os.fstat(self._handle).st_size
-        tail = os.pread(self._handle, min(size, 1 << 20), max(0, size - (1 << 20)))
-        os.ftruncate(self._handle, size - len(tail) + tail.rfind(b"\n") + 1)
+        self._journal = Journal(path)
 
     def append(self, event: str, step: int, facts: Mapping[str, Any]) -> None:
         body = {"event": event, "step": step, **facts}
-        data = memoryview(json.dumps(body, ensure_ascii=False, allow_nan=False).encode() + b"\n")
-        while data:
-            data = data[os.write(self._handle, data) :]
-        os.fsync(self._handle)
+        self._journal.append(json.dumps(body, ensure_ascii=False, allow_nan=False).encode() + b"\n")
 
     def close(self) -> None:
-        os.close(self._handle)
+        self._journal.close()
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
@@ -177,9 +157,9 @@ class Recorder:
     def open(self, stack: contextlib.ExitStack, first: int) -> None:
         """Start to write, from step `first` on."""
         event = "resume" if self.folder.log.exists() else "start"
-        self._journal = Journal(self.folder.log)
-        stack.callback(self._journal.close)
-        self._journal.append(event, first, {"versions": machine.versions()})
+        self._log = TrainingLog(self.folder.log)
+        stack.callback(self._log.close)
+        self._log.append(event, first, {"versions": machine.versions()})
         self._board = TensorBoard(self.folder.path / "tensorboard", first)
         stack.callback(self._board.close)
         self.status("running", first)
@@ -196,7 +176,7 @@ class Recorder:
 
     def line(self, event: str, done: int, facts: Mapping[str, Any]) -> None:
         """Append a line to the log; its numbers go to TensorBoard too."""
-        self._journal.append(event, done, facts)
+        self._log.append(event, done, facts)
         self._board.scalars(event, facts.get("figures", facts), done)
 
     def grid(self, done: int, pixels: Pixels) -> None:

@@ -8,10 +8,8 @@ nobody interrupted: bit for bit on a CPU.
 from __future__ import annotations
 
 import contextlib
-import errno
-import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -148,25 +146,8 @@ def train(
     folder = TrainingFolder(out)
     folder.refuse_foreign()
     main = machine.rank() == 0
-    with folder_lock(out) if main else contextlib.nullcontext(), _full_disk(out):
+    with folder_lock(out) if main else contextlib.nullcontext():
         return _Training(config, folder, main, progress).run(device, stop_after, profile)
-
-
-@contextlib.contextmanager
-def _full_disk(out: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise
-        last = newest(out / "checkpoints")
-        raise MieError(
-            "the disk is full",
-            where=out,
-            found=os.strerror(error.errno),
-            fix="free some space and run the same command again: it resumes from "
-            + (last.name if last else "the beginning"),
-        ) from error
 
 
 class _Training:

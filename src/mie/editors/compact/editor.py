@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from mie.core.files import digest
+from mie.core.install import install_hint
 from mie.editors.base import Edited, EditError, Editor, Request, Turn
 from mie.editors.compact.holes import find_hole
 from mie.editors.compact.kinds import EditKind
@@ -355,9 +356,7 @@ class Compact(Editor):
     ) -> None:
         missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
         if missing:
-            raise ConfigError(
-                f"the compact editor needs {', '.join(missing)}", fix="pip install 'mie[models]'"
-            )
+            raise ConfigError(f"the compact editor needs {', '.join(missing)}", fix=install_hint("models"))
         if size != 0 and not STRIDE <= size <= _LARGEST:
             raise ConfigError("no size to work at", expected=f"0, or {STRIDE} to {_LARGEST}", found=size)
         if precision not in ("auto", "fp32", "bf16"):

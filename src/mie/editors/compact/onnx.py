@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from mie.core.files import atomic_path
+from mie.core.install import install_hint
 from mie.editors.compact.editor import STRIDE
 from mie.editors.compact.kinds import PERSPECTIVE_OF, EditKind
 from mie.errors import ConfigError, MieError
@@ -44,7 +45,7 @@ def export_onnx(weights: Path, path: Path) -> dict[str, float]:
     """
     missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
     if missing:
-        raise ConfigError(f"the export needs {', '.join(missing)}", fix="pip install 'mie[onnx]'")
+        raise ConfigError(f"the export needs {', '.join(missing)}", fix=install_hint("onnx"))
     network, meta = load_network(weights)
     with atomic_path(path) as temporary:
         _export(network, meta, temporary)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,9 @@ pytest.importorskip("accelerate", reason="training needs the extra `models`")
 
 import yaml
 
+from mie.training.config import read_config
+from mie.training.segmenter import Segmenter
+from mie.training.trainee import make_trainee
 from tests.training.tiny import tiny_config
 
 ROOT = Path(__file__).parents[2]
@@ -46,3 +50,12 @@ def test_a_typo_is_reported_and_nothing_started(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "did you mean 'batch'?" in done.stderr
     assert not (tmp_path / "there").exists()
+
+
+def test_the_example_of_the_help_is_a_training_file() -> None:
+    help_text = " ".join(mie(ROOT, "--help").stdout.split())
+    name = re.search(r"Example: mie train (\S+)", help_text)
+    assert name is not None
+    config = read_config(ROOT / name[1])
+    assert isinstance(make_trainee(config), Segmenter)
+    assert config.path(config.data["packs"][0]).resolve() == ROOT / "out/pack", "what `mie pack --help` makes"

@@ -6,9 +6,11 @@ environment kills itself, as `kill -9` would, in the middle of step n. `CHANGES`
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +35,7 @@ from mie.training.pack import (
 from tests.conftest import crop, ellipse
 from tests.editors.compact.tiny import Words
 
+ROOT = Path(__file__).parents[2]
 SMALL = 64  # the side of the training views, 256 in earnest
 
 
@@ -174,6 +177,36 @@ def compact_config(pack: Path, **changes: Any) -> TrainConfig:
     data = {"packs": [str(pack)], "validate_rows": 4, "absent": 0.3, **changes.pop("data", {})}
     model = {"widths": [8, 8, 16, 16], "down": [1, 1, 1, 1], "up": [1, 1, 1], **changes.pop("model", {})}
     return parse_config({**body, "data": data, "model": model, **changes})
+
+
+# All three perspectives, transformation by a restoration network, by the name that older training files use.
+RESTORATION = {
+    "batch": 6,
+    "data": {"shares": {"perception": 2, "transformation": 2, "modification": 2}, "holes": 0.5},
+    "model": {"mender": [8, 8, 8, 16], "dropout": 0.1},
+}
+
+
+def train_tiny(
+    pack: Path, out: Path, kill_at: int | None = None, changes: dict[str, Any] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Train in a process of its own with one thread."""
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
+        "MIE_CACHE": str(out.parent / "cache"),
+        "KILL_AT": str(kill_at),
+        "CHANGES": json.dumps(changes or {}),
+    }
+    command = [sys.executable, __file__, str(pack), str(out)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+
+def digests(out: Path) -> dict[str, str]:
+    files = [out / "weights.safetensors", *(out / "checkpoints/step-000004").glob("*.safetensors")]
+    assert len(files) == 4
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 def write_tiny_pack(path: Path) -> Path:

@@ -151,7 +151,7 @@ def test_a_pack_without_bases_is_read(dataset, tmp_path) -> None:
 
     import pyarrow.parquet as pq
 
-    from mie.training.pack import _sha256
+    from mie.core.files import digest
 
     pack = pack_datasets([dataset])
     pack.rows = [row for row in pack.rows if row.perspective == "perception"]
@@ -160,7 +160,7 @@ def test_a_pack_without_bases_is_read(dataset, tmp_path) -> None:
     for name in ("images", "masks"):
         path = tmp_path / f"pack/{name}.parquet"
         pq.write_table(pq.read_table(path).drop_columns(["base"]), path)
-        info["files"][path.name] = _sha256(path)
+        info["files"][path.name] = digest(path)
     (tmp_path / "pack/pack.json").write_text(json.dumps({**info, "version": 1}))
     read = read_pack(tmp_path / "pack")
     assert all(same(a, b) for a, b in zip(read.images, pack.images, strict=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import threading
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +25,7 @@ from mie.training.checkpoint import newest, prune, read_checkpoint, write_checkp
 from mie.training.config import OptimizerConfig
 from mie.training.folder import TrainingLog, read_log
 from mie.training.optimize import Meter, MovingAverage, Optimizer, learning_rate
-from mie.training.trainee import make_trainee, trainee_class
+from mie.training.trainee import TRAINEES, make_trainee, trainee_class
 from tests.training.tiny import Batch, Tiny, tiny_config
 
 
@@ -198,6 +199,22 @@ def test_trainees_by_name() -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             trainee_class(name)
+
+
+def test_trainees_of_installed_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    offered = [
+        EntryPoint("tiny", "tests.training.tiny:Tiny", "mie.trainees"),
+        EntryPoint("compact", "tests.training.tiny:Tiny", "mie.trainees"),
+        EntryPoint("broken", "pathlib:Path", "mie.trainees"),
+    ]
+    monkeypatch.setattr(
+        "mie.core.registry.entry_points", lambda group: [one for one in offered if one.group == group]
+    )
+    assert isinstance(make_trainee(tiny_config(trainee="tiny")), Tiny)
+    assert trainee_class("compact") is not Tiny, "our own names win"
+    with pytest.raises(ConfigError, match=r"'broken' is not a trainee[\s\S]*no model, batch"):
+        trainee_class("broken")
+    assert TRAINEES.names() == ["broken", "compact", "flux-fill-lora", "inpainter", "segmenter", "tiny"]
 
 
 def test_a_trainee_of_the_wrong_keys_is_told(tmp_path: Path) -> None:

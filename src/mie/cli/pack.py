@@ -74,4 +74,6 @@ def pack(
         print_json({"folder": str(output), "bytes": size, **info})
         return
     typer.echo(f"{output}: {size / 2**20:.1f} MiB, digest {info['digest'][:16]}")
-    table("the pack", ("what", "n"), list(info["counts"].items()))
+    labels = {"asks": "instructions"}  # by its name in pack.json
+    rows = [(labels.get(name, name), count) for name, count in info["counts"].items()]
+    table("the pack", ("what", "n"), rows)

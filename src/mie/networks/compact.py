@@ -178,7 +178,7 @@ class CompactNet(nn.Module):
         return residual
 
     def _heads(self, image: Tensor, read: Reading, token_mask: Tensor, hole: Tensor | None) -> Heads:
-        given = image
+        original = image
         blocks = [F.pixel_unshuffle(image - 0.5, 2)]
         if self.change is not None:
             hole = torch.zeros_like(image[:, :1]) if hole is None else hole
@@ -218,7 +218,7 @@ class CompactNet(nn.Module):
         if self.change is None:
             return Heads(overlay, residual, read.perspective, presence)
         change = _agree(embedded, self.change(read.vector)[:, None])
-        return Heads(overlay, residual + (image - given), read.perspective, presence, change)
+        return Heads(overlay, residual + (image - original), read.perspective, presence, change)
 
 
 class Reading(NamedTuple):

@@ -121,9 +121,9 @@ def local_contrast(image: Tensor) -> Tensor:
     is computed in float32.
     """
     grey = image.float().mean(1, keepdim=True)
-    away = grey - _around(grey)
-    deviation = (_around(away.square()) + _NOISE**2).sqrt()
-    return (away / deviation).clamp(-_MOST, _MOST) / _MOST
+    difference = grey - _around(grey)
+    deviation = (_around(difference.square()) + _NOISE**2).sqrt()
+    return (difference / deviation).clamp(-_MOST, _MOST) / _MOST
 
 
 def _around(x: Tensor) -> Tensor:

@@ -228,8 +228,7 @@ def test_every_key_and_bound_of_modification_is_explained() -> None:
 
 def test_everything_to_train_and_its_keys_are_explained() -> None:
     pytest.importorskip("torch", reason="trainees need the extra models")
-    from mie.training.trainee import _OURS as TRAINEES
-    from mie.training.trainee import trainee_class
+    from mie.training.trainee import TRAINEES, trainee_class
 
     pages = "".join(
         (ROOT / "docs/how-to" / page).read_text(encoding="utf-8") for page in ("train.md", "flux-fill.md")

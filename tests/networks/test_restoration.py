@@ -1,4 +1,4 @@
-"""The mender: what it may and may not be moved by, that it learns, and that no feature swells or fades."""
+"""The restoration network: what may move it, that it learns, and that no feature swells or fades."""
 
 import math
 from dataclasses import replace
@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the compact editor needs the extra `models`")
 
 from mie.networks.compact import CompactNet, NetConfig  # noqa: E402
-from mie.networks.compact_layers import Mender  # noqa: E402
+from mie.networks.compact_layers import RestorationNet  # noqa: E402
 from tests.conftest import crop  # noqa: E402
 from tests.editors.compact import tiny  # noqa: E402
 from tests.networks.test_compact import given  # noqa: E402
@@ -31,7 +31,7 @@ def pictures(rows, height, width):
 
 def alive(widths=(8, 8, 16, 16), seed=0):
     torch.manual_seed(seed)
-    net = Mender(widths, TEXT, 2)
+    net = RestorationNet(widths, TEXT, 2)
     with torch.no_grad():
         for value in net.parameters():
             value.add_(0.05 * torch.randn_like(value))
@@ -41,7 +41,7 @@ def alive(widths=(8, 8, 16, 16), seed=0):
 @pytest.mark.parametrize("size", [(32, 32), (96, 160), (32, 224)])
 @torch.no_grad()
 def test_a_residual_of_the_size_of_the_image_and_nothing_at_first(size):
-    assert not Mender((8, 8, 16, 16), TEXT, 2)(pictures(2, *size), *said()).any()
+    assert not RestorationNet((8, 8, 16, 16), TEXT, 2)(pictures(2, *size), *said()).any()
     made = alive()(pictures(2, *size), *said())
     assert made.shape == (2, 3, *size)
     assert torch.isfinite(made).all()
@@ -64,7 +64,7 @@ def test_the_text_matters_and_neighbours_and_padding_do_not():
 
 @torch.no_grad()
 def test_the_field_multiplies_the_image():
-    net, image = Mender((8, 8, 16, 16), TEXT, 2), pictures(2, 64, 96)
+    net, image = RestorationNet((8, 8, 16, 16), TEXT, 2), pictures(2, 64, 96)
     net.field.bias.fill_(math.log(1.5))
     torch.testing.assert_close(net(image, *said()), 0.5 * image)
     # One that changes does so slowly: it is drawn at every sixteenth pixel.
@@ -89,7 +89,7 @@ def test_the_other_end_of_the_image_is_seen():
 @torch.no_grad()
 def test_features_neither_swell_nor_fade_through_the_depth(half):
     torch.manual_seed(0)
-    net = Mender((16, 24, 32, 48), TEXT, 2)
+    net = RestorationNet((16, 24, 32, 48), TEXT, 2)
     deviations = []
     for part in (net.stem, *net.down, *net.up, net.look, *(block for some in net.decode for block in some)):
         part.register_forward_hook(lambda _, __, made: deviations.append(float(made.float().std())))
@@ -112,7 +112,7 @@ def test_half_precision_differs_by_its_rounding():
 def test_it_learns_two_things_by_their_text():
     """One text darkens, another brightens the same picture: after a few steps each does its own."""
     torch.manual_seed(0)
-    net, image = Mender((8, 8, 16, 16), TEXT, 2), pictures(1, 32, 32).expand(2, -1, -1, -1)
+    net, image = RestorationNet((8, 8, 16, 16), TEXT, 2), pictures(1, 32, 32).expand(2, -1, -1, -1)
     vector, tokens, mask = said()
     wanted = image * torch.tensor([0.5, 1.5])[:, None, None, None]
     descent = torch.optim.AdamW(net.parameters(), lr=3e-3)
@@ -131,15 +131,15 @@ def test_it_learns_two_things_by_their_text():
 
 def test_every_parameter_learns():
     torch.manual_seed(0)
-    net = CompactNet(tiny.MENDER)
+    net = CompactNet(tiny.RESTORATION)
     for _ in range(3):  # its last map and the text's begin at zero and hide what lies behind them for a step
         net.zero_grad()
-        made = net.mend(*given(64, 64))
+        made = net.restore(*given(64, 64))
         (made * torch.randn_like(made)).sum().backward()
         with torch.no_grad():
-            for p in net.mender.parameters():
+            for p in net.restoration.parameters():
                 p -= 1e-3 * p.grad.sign()
-    assert not [name for name, p in net.mender.named_parameters() if not p.grad.any()]
+    assert not [name for name, p in net.restoration.named_parameters() if not p.grad.any()]
     assert net.reader.asked.grad.any()
     assert all(
         p.grad is None for name, p in net.named_parameters() if not name.startswith(("mender.", "reader."))
@@ -148,31 +148,33 @@ def test_every_parameter_learns():
 
 @torch.no_grad()
 def test_both_networks_in_one_pass_give_what_each_gives_alone():
-    net = tiny.network(config=tiny.MENDER)
+    net = tiny.network(config=tiny.RESTORATION)
     image, tokens, mask = given(64, 96)
-    heads = net(image, tokens, mask, mend=(image.flip(0), tokens.flip(0), mask.flip(0)))
+    heads = net(image, tokens, mask, restore=(image.flip(0), tokens.flip(0), mask.flip(0)))
     alone = net(image, tokens, mask)
     for name, head in alone.known().items():
         found = getattr(heads, name)
         torch.testing.assert_close(found[:2], head, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(heads.perspective[2:], alone.perspective.flip(0), rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(heads.mended.flip(0), net.mend(image, tokens, mask), rtol=1e-4, atol=1e-5)
-    only = net(image[:0], tokens[:0], mask[:0], mend=(image, tokens, mask))
-    torch.testing.assert_close(only.mended, heads.mended.flip(0), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(heads.restored.flip(0), net.restore(image, tokens, mask), rtol=1e-4, atol=1e-5)
+    only = net(image[:0], tokens[:0], mask[:0], restore=(image, tokens, mask))
+    torch.testing.assert_close(only.restored, heads.restored.flip(0), rtol=1e-4, atol=1e-5)
     assert only.overlay.shape == (0, 3, 64, 96)
     assert only.presence.shape == (0,)
     assert only.perspective.shape == (2, 3)
 
 
-def test_a_mender_changes_nothing_of_the_network_beside_it():
+def test_a_restoration_network_changes_nothing_of_the_network_beside_it():
     """The same seed, the same first weights; and what an older file holds is all there is without one."""
     nets = []
-    for config in (tiny.CHANGE, tiny.MENDER):
+    for config in (tiny.CHANGE, tiny.RESTORATION):
         torch.manual_seed(0)
         nets.append(CompactNet(config))
-    plain, mending = (net.state_dict() for net in nets)
-    assert {name for name in mending if name not in plain} == {n for n in mending if n.startswith("mender.")}
-    assert all(torch.equal(mending[name], value) for name, value in plain.items())
+    plain, restoring = (net.state_dict() for net in nets)
+    assert {name for name in restoring if name not in plain} == {
+        n for n in restoring if n.startswith("mender.")
+    }
+    assert all(torch.equal(restoring[name], value) for name, value in plain.items())
 
 
 def test_the_shape_of_the_example_is_small_enough():
@@ -180,11 +182,11 @@ def test_the_shape_of_the_example_is_small_enough():
 
     with torch.device("meta"):
         config = NetConfig(change=True, local=True, backbone="efficientnet-lite2")
-        net = CompactNet(replace(config, mender=(64, 96, 160, 224)))
+        net = CompactNet(replace(config, restoration=(64, 96, 160, 224)))
         inputs = torch.empty(1, 3, 256, 256), torch.empty(1, 48, 384), torch.ones(1, 48, dtype=torch.bool)
         with FlopCounterMode(display=False) as counter:
-            net.mend(*inputs)
-    assert sum(p.numel() for p in net.mender.parameters()) < 6e6
+            net.restore(*inputs)
+    assert sum(p.numel() for p in net.restoration.parameters()) < 6e6
     assert sum(p.numel() for p in net.parameters()) < 25e6
     assert counter.get_total_flops() / 2 < 10e9
-    assert replace(net.config, mender=()) == config
+    assert replace(net.config, restoration=()) == config

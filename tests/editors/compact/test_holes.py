@@ -4,7 +4,7 @@ import cv2
 import numpy as np
 import pytest
 
-from mie.editors.compact.inference import find_hole
+from mie.editors.compact.holes import find_hole
 from tests.conftest import crop, ellipse
 
 

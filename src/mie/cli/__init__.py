@@ -2,14 +2,79 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Callable
+from typing import Any, Final
 
 import typer
+from typer.core import TyperGroup
 
+from mie.core.registry import Registry
 from mie.errors import ConfigError, MieError
+
+# Every verb with its place in `mie --help`.
+_GROUPS: Final = {
+    "Start": ("demo", "doctor"),
+    "Datasets": ("sources", "build", "verify", "stats", "export", "import"),
+    "Editors": ("edit", "run", "score", "report", "weights", "propose"),
+    "People": ("review", "sample", "agree"),
+    "Training": ("pack", "train", "export-model"),
+}
+_OTHERS: Final = "From installed packages"
+# Other packages add a function for `typer`, or a `typer.Typer` of several, in the group `mie.commands`.
+COMMANDS: Final[Registry[Callable[..., Any] | typer.Typer]] = Registry(
+    "command",
+    {
+        "agree": "mie.cli.agree:agree",
+        "build": "mie.cli.build:build",
+        "demo": "mie.cli.demo:demo",
+        "doctor": "mie.cli.doctor:doctor",
+        "edit": "mie.cli.edit:edit",
+        "export": "mie.cli.export:export",
+        "export-model": "mie.cli.export_model:export_model",
+        "import": "mie.cli.import_:import_",
+        "pack": "mie.cli.pack:pack",
+        "propose": "mie.cli.propose:propose",
+        "report": "mie.cli.report:report",
+        "review": "mie.cli.review:review",
+        "run": "mie.cli.run:run",
+        "sample": "mie.cli.sample:sample",
+        "score": "mie.cli.score:score",
+        "sources": "mie.cli.sources:app",
+        "stats": "mie.cli.stats:stats",
+        "train": "mie.cli.train:train",
+        "verify": "mie.cli.verify:verify",
+        "weights": "mie.cli.weights:app",
+    },
+    group="mie.commands",
+    check=lambda thing: None if callable(thing) else "a function, or a typer.Typer",
+)
+# These keep what is done and take it up again when the same command is run once more.
+_RESUMING: Final = ("build", "run", "score", "train", "demo")
+
+
+class _Groups(TyperGroup):
+    """Commands under headings, each with its whole first sentence."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        ordered = [name for names in _GROUPS.values() for name in names]
+        return [*ordered, *(name for name in super().list_commands(ctx) if name not in ordered)]
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        ours = {name for names in _GROUPS.values() for name in names}
+        others = tuple(name for name in self.list_commands(ctx) if name not in ours)
+        for heading, names in {**_GROUPS, _OTHERS: others}.items():
+            commands = {name: self.get_command(ctx, name) for name in names}
+            rows = [(name, c.get_short_help_str(limit=400)) for name, c in commands.items() if c is not None]
+            if rows:
+                with formatter.section(heading):
+                    formatter.write_dl(rows)
+
 
 app = typer.Typer(
     name="mie",
+    cls=_Groups,
     help="Text-guided medical image editing: build the data, run editors, score them, see what happened.",
     no_args_is_help=True,
     add_completion=False,
@@ -37,70 +102,44 @@ def _mie(
 
 
 def _register() -> None:
-    from mie.cli import (
-        agree,
-        build,
-        demo,
-        doctor,
-        edit,
-        export,
-        export_model,
-        pack,
-        propose,
-        report,
-        review,
-        run,
-        sample,
-        score,
-        sources,
-        stats,
-        train,
-        verify,
-        weights,
-    )
-    from mie.cli import import_ as importing
-
-    app.command("demo")(demo.demo)
-    app.command("build")(build.build)
-    app.command("verify")(verify.verify)
-    app.command("stats")(stats.stats)
-    app.command("export")(export.export)
-    app.command("import")(importing.import_)
-    app.command("pack")(pack.pack)
-    app.command("edit")(edit.edit)
-    app.command("train")(train.train)
-    app.command("run")(run.run)
-    app.command("score")(score.score)
-    app.command("report")(report.report)
-    app.command("export-model")(export_model.export_model)
-    app.command("agree")(agree.agree)
-    app.command("sample")(sample.sample)
-    app.command("propose")(propose.propose)
-    app.command("review")(review.review)
-    app.add_typer(sources.app, name="sources")
-    app.add_typer(weights.app, name="weights")
-    app.command("doctor")(doctor.doctor)
+    for name in COMMANDS.names():
+        try:
+            command = COMMANDS[name]
+        except ConfigError as error:  # somebody else's package must not take the whole command down
+            _complain(error)
+            continue
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name)
+        else:
+            app.command(name, cls=getattr(command, "cls", None))(command)
 
 
 _register()
 
 
 def main() -> None:
-    """Run the command: 0 done, 1 failed, 2 wrong use, 3 finished but something was refused or failed."""
+    """Run the command: 0 done, 1 failed, 2 wrong use, 3 finished but something was rejected or failed."""
     try:
         app()
     except ConfigError as error:
-        sys.exit(_complain(error, 2))
+        _complain(error)
+        sys.exit(2)
     except MieError as error:
-        sys.exit(_complain(error, 1))
+        _complain(error)
+        sys.exit(1)
     except KeyboardInterrupt:
-        typer.echo("\ninterrupted; the same command goes on where it stopped", err=True)
+        resumes = len(sys.argv) > 1 and sys.argv[1] in _RESUMING
+        typer.echo("\ninterrupted" + ("; run the same command again to resume" if resumes else ""), err=True)
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(1)
+    except OSError as error:
+        if error.errno is None or error.filename is None:
+            raise
+        _complain(MieError(f"cannot read or write: {os.strerror(error.errno)}", where=error.filename))
+        sys.exit(1)
 
 
-def _complain(error: MieError, code: int) -> int:
+def _complain(error: MieError) -> None:
     typer.secho("mie: ", fg=typer.colors.RED, bold=True, err=True, nl=False)
     typer.echo(str(error), err=True)
-    return code

@@ -7,17 +7,18 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from mie.core.documents import DatasetInfo
 from mie.core.files import atomic_write, folder_lock
 from mie.datasets.dataset import Dataset, clear, refuse_other_files
 from mie.datasets.engine import run_tasks
 from mie.datasets.finish import finish
 from mie.datasets.part import PartResult, PartTask, make_part, part_path
 from mie.datasets.plan import Plan, make_plan
-from mie.datasets.recipe import RecipeConfig
+from mie.datasets.recipe import RecipeConfig, source_facts
 from mie.errors import MieError
-from mie.perspectives.modification.experts import check_judge, learnt_weights
+from mie.perspectives import BuildFacts
 
 if TYPE_CHECKING:
     from mie.datasets.rephrase import Rephrase, Wordings
@@ -41,7 +42,7 @@ class Progress:
 @dataclass(frozen=True, slots=True)
 class BuildResult:
     folder: Path
-    info: dict[str, Any]
+    info: DatasetInfo  # empty after a dry run
     already_there: bool = False
     estimate: dict[str, Any] | None = None  # of a dry run, which ends with the samples made and no dataset
 
@@ -82,8 +83,7 @@ def build(
                 found=f"{len(plan.refusals)} files that match none",
                 fix="`mie sources check NAME ROOT` shows what matches and what does not",
             )
-        check_judge(config, plan.listed())
-        plan = plan.with_weights(learnt_weights(config, [entry for entry, _ in plan.sources]))
+        plan = plan.with_weights(config.perspective.prepare(config.recipe, _facts(plan)))
         parts = _claim(plan, folder)
         _make_parts(plan, parts, engine, workers, progress)
         wordings: Wordings | None = None
@@ -91,7 +91,7 @@ def build(
             from mie.datasets.rephrase import ask_for_wordings, estimate
 
             if rephrase.judge.dry_run:
-                return BuildResult(folder, {}, estimate=estimate(plan, folder, rephrase))
+                return BuildResult(folder, cast("DatasetInfo", {}), estimate=estimate(plan, folder, rephrase))
             wordings = ask_for_wordings(
                 plan, folder, rephrase, lambda done, total: progress(Progress("rephrase", done, total))
             )
@@ -99,6 +99,11 @@ def build(
         info = finish(plan, folder, wordings)
     progress(Progress("done", plan.units, plan.units, info["counts"]["samples"]))
     return BuildResult(folder, info)
+
+
+def _facts(plan: Plan) -> BuildFacts:
+    config = plan.config
+    return BuildFacts(config.name, config.bins, tuple(source_facts(*item) for item in plan.listed()))
 
 
 def _make_parts(

@@ -1,4 +1,7 @@
-"""Numbers from pixels alone: plain functions on `(H, W, 3) uint8` images and `(H, W) bool` masks."""
+"""Numbers from pixels alone: plain functions on `(H, W, 3) uint8` images and `(H, W) bool` masks.
+
+Each stands with its spec (`Metric`) in one module; `METRICS` finds them by name.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from mie.errors import MetricError
 from mie.images.resize import resize_to
 from mie.images.texture import Texture, seam_energy, texture
 from mie.images.texture import compare as compare_textures
+from mie.scoring.metric import METRICS, NEEDS, Metric
 from mie.scoring.metrics.background import (
     background_as_released,
     background_psnr,
@@ -28,7 +32,10 @@ from mie.scoring.metrics.psnr import psnr
 from mie.scoring.metrics.ssim import ssim, ssim_gaussian, ssim_psnr
 
 __all__ = [
+    "METRICS",
+    "NEEDS",
     "Drift",
+    "Metric",
     "MetricError",
     "Texture",
     "background_as_released",

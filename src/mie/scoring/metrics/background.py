@@ -12,8 +12,10 @@ import numpy as np
 from mie.errors import MetricError
 from mie.images import kernels as _pair
 from mie.records import Mask, Pixels
+from mie.scoring.metric import DECIBELS, Metric
 from mie.scoring.metrics.psnr import decibel
 from mie.scoring.metrics.ssim import (
+    SIMILARITY,
     WINDOW,
     check_window,
     slide_columns,
@@ -143,8 +145,7 @@ def _free_windows(free, marked):  # type: ignore[no-untyped-def]
 
 # Context preservation (MedEBench): how well an edit kept what lies outside its region.
 #
-# The paper's definition is `background_ssim` of input and output: windows that touch the region do not
-# count.
+# The paper's definition is `background_ssim` of input and output: windows that touch the region do not count.
 # The released script zeroes the region in both images and measures the whole, so that an edit which changes
 # only a small part of a large region's image gains from every zeroed window.
 
@@ -170,3 +171,32 @@ def _outside(image: Pixels, mask: Pixels) -> Pixels:
     scale = np.float32(255)
     kept = np.float32(1) - mask.astype(np.float32) / scale
     return (image.astype(np.float32) / scale * kept[:, :, None] * scale).astype(np.uint8)
+
+
+B_PSNR = Metric(
+    "b_psnr",
+    "B-PSNR",
+    "how well the background outside the region was kept",
+    "dB",
+    1,
+    needs={"reference", "region"},
+    function=lambda output, reference, region: background_psnr(reference, output, region),
+    scale=DECIBELS,
+)
+B_SSIM = Metric(
+    "b_ssim",
+    "B-SSIM",
+    "structural similarity of the background outside the region",
+    needs={"reference", "region"},
+    function=lambda output, reference, region: background_ssim(reference, output, region),
+    scale=SIMILARITY,
+)
+CP = Metric(
+    "cp",
+    "CP",
+    "context preservation: SSIM outside the region",
+    decimals=2,
+    needs={"input", "region"},
+    function=lambda output, input, region: context_preservation(input, output, region),
+    scale=SIMILARITY,
+)

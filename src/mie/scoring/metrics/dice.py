@@ -6,13 +6,14 @@ that is 2 (M - I).(C - I) > |C - I|^2, or (C - I).(2 M - I - C) > 0: no division
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numba
 import numpy as np
 
 from mie.images import kernels as _pair
 from mie.records import Mask, Pixels
+from mie.scoring.metric import SHARE, Metric
 from mie.vocabulary import COLOURS
 
 
@@ -107,21 +108,18 @@ def _count_any(image, output, reference):  # type: ignore[no-untyped-def]
 
 # DICE that plain brightening or darkening cannot win: `dice_guarded`, reported beside DICE.
 #
-# De-blending looks only along C - I, so a grey pixel that goes from 30 to 200 has alpha 0.535 for red,
-# green
+# De-blending looks only along C - I, so a grey pixel that goes from 30 to 200 has alpha 0.535 for red, green
 # and blue alike, and one that goes from white to black has alpha 1. A pixel counts here only if its colour
 # shift d = M - I also points at the colour, c = C - I:
 #
 #     alpha > 0.5   and   |d - (d.c / |c|^2) c| <= 1/2 (d.c) / |c|
 #
 # The chroma residual, the part of the shift across c, is at most half the part along it: the shift lies
-# within
-# 26.6 degrees of c. A change along the grey axis of a grey pixel lies 35.3 degrees or more away from every
-# colour (white to black comes nearest), so no brightening, darkening or inversion of a grey image counts.
-# A true overlay has residual 0 at any opacity; compression, soft edges and a slightly wrong hue leave it
-# far
-# below the limit, 60 or more levels for an opacity of 0.6 on grey images. The limit shrinks where the image
-# already has nearly the colour; there brightening a saturated red pixel cannot be told from painting it
+# within 26.6 degrees of c. A change along the grey axis of a grey pixel lies 35.3 degrees or more away from
+# every colour (white to black comes nearest), so no brightening, darkening or inversion of a grey image
+# counts. A true overlay has residual 0 at any opacity; compression, soft edges and a slightly wrong hue leave
+# it far below the limit, 60 or more levels for an opacity of 0.6 on grey images. The limit shrinks where the
+# image already has nearly the colour; there brightening a saturated red pixel cannot be told from painting it
 # red.
 #
 # In integers the second condition is 5 (d.c)^2 >= 4 |d|^2 |c|^2.
@@ -150,6 +148,24 @@ def dice_and_guarded_any(image: Pixels, output: Pixels, reference: Mask) -> tupl
     image, output = _pair.pixels(image, output)
     reference = _pair.mask(reference, image)
     return _two(*_count_any_guarded(image.reshape(-1), output.reshape(-1), reference.reshape(-1)))
+
+
+def overlay_dice(image: Pixels, output: Pixels, region: Mask, colours: Sequence[str]) -> tuple[float, float]:
+    """`(dice, guarded)` of the region painted in the colour, or in any colour where there are several."""
+    if len(colours) > 1:
+        return dice_and_guarded_any(image, output, region)
+    return dice_and_guarded(image, output, region, colours[0])
+
+
+def is_accurate(dice: float) -> float:
+    """What a sample adds to P-ACC: 1 above `P_ACC_DICE`, 0 at it and below."""
+    return float(dice > P_ACC_DICE)
+
+
+def mean_class_dice(image: Pixels, output: Pixels, masks: Mapping[str, Mask]) -> float:
+    """The mean over the colours of `class_dice`."""
+    classes = class_dice(image, output, masks)
+    return sum(classes.values()) / len(classes)
 
 
 def _two(
@@ -208,3 +224,42 @@ def _count_any_guarded(image, output, reference):  # type: ignore[no-untyped-def
         painted_guarded += sure
         marked += reference[i]
     return both, painted, both_guarded, painted_guarded, marked
+
+
+P_ACC_DICE = 0.8  # P-ACC is the share of samples above it
+_OVERLAY = {"input", "region", "colours"}
+
+DICE = Metric(
+    "dice",
+    "DICE",
+    "overlap of the painted region with the reference region",
+    needs=_OVERLAY,
+    function=lambda output, input, region, colours: overlay_dice(input, output, region, colours)[0],
+    scale=SHARE,
+)
+DICE_GUARDED = Metric(
+    "dice_guarded",
+    "DICE, guarded",
+    "DICE where a pixel must also have moved towards the colour",
+    needs=_OVERLAY,
+    function=lambda output, input, region, colours: overlay_dice(input, output, region, colours)[1],
+    scale=SHARE,
+)
+CLASS_DICE = Metric(
+    "class_dice",
+    "DICE, per class",
+    "mean over the classes of a holistic sample",
+    needs={"input", "classes"},
+    function=lambda output, input, classes: mean_class_dice(input, output, classes),
+    scale=SHARE,
+)
+P_ACC = Metric(
+    "p_acc",
+    "P-ACC",
+    "share of samples with DICE above .8",
+    needs=_OVERLAY,
+    function=lambda output, input, region, colours: is_accurate(
+        overlay_dice(input, output, region, colours)[0]
+    ),
+    scale=SHARE,
+)

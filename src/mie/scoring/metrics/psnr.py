@@ -9,6 +9,7 @@ import numpy as np
 
 from mie.images import kernels as _pair
 from mie.records import Pixels
+from mie.scoring.metric import DECIBELS, Metric
 
 
 def psnr(a: Pixels, b: Pixels) -> float:
@@ -30,3 +31,15 @@ def squared_error(a, b):  # type: ignore[no-untyped-def]
         difference = np.int32(a[i]) - np.int32(b[i])
         total += np.int32(difference * difference)
     return total
+
+
+PSNR = Metric(
+    "psnr",
+    "PSNR",
+    "closeness to the reference image",
+    "dB",
+    1,
+    needs={"reference"},
+    function=lambda output, reference: psnr(reference, output),
+    scale=DECIBELS,
+)

@@ -26,9 +26,11 @@ import numpy as np
 from mie.errors import MetricError
 from mie.images import kernels as _pair
 from mie.records import Pixels
+from mie.scoring.metric import Metric
 from mie.scoring.metrics.psnr import decibel, squared_error
 
 WINDOW = 7
+SIMILARITY = (-1.0, 1.0)  # the scale of SSIM
 # K1 = .01, K2 = .03, range 255; times N^2 and N (N - 1), see above.
 _C1 = 49 * 49 * (0.01 * 255) ** 2
 _C2 = 49 * 48 * (0.03 * 255) ** 2
@@ -126,6 +128,16 @@ def _mean_ssim(a, b):  # type: ignore[no-untyped-def]
         for i in range(inner):
             totals[i] += ssim_value(ab7[i], q7[i], p7[i])
     return totals.sum() / (inner * (height - 6))
+
+
+SSIM = Metric(
+    "ssim",
+    "SSIM",
+    "structural similarity to the reference image",
+    needs={"reference"},
+    function=lambda output, reference: ssim(reference, output),
+    scale=SIMILARITY,
+)
 
 
 # Structural similarity with the Gaussian window of Wang et al. (2004): sigma 1.5, eleven taps.

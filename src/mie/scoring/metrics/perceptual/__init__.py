@@ -13,6 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from mie.errors import MetricError
+from mie.scoring.metric import SHARE, Metric
 
 if TYPE_CHECKING:
     from mie.scoring.metrics.perceptual.clip import Clip, cosine, directional, keep_pixels, load_clip
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     from mie.scoring.metrics.perceptual.lpips import Lpips, keep, load_lpips, scaled_again, signed, unit
 
 __all__ = [
+    "CLIP",
+    "FID",
+    "KID",
+    "LPIPS",
     "Clip",
     "FeatureStatistics",
     "Inception",
@@ -55,6 +60,27 @@ _MODULES = {
     "lpips": ("Lpips", "keep", "load_lpips", "scaled_again", "signed", "unit"),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
+
+_NETWORK = {"reference", "weights"}
+LPIPS = Metric(
+    "lpips", "LPIPS", "perceptual distance to the reference image", higher_is_better=False, needs=_NETWORK
+)
+CLIP = Metric("clip", "CLIP", "similarity to the reference image by CLIP", needs=_NETWORK, scale=SHARE)
+FID = Metric(
+    "fid",
+    "FID",
+    "distance of the outputs to the references as a set",
+    decimals=2,
+    higher_is_better=False,
+    needs=_NETWORK,
+)
+KID = Metric(
+    "kid",
+    "KID",
+    "kernel distance of the outputs to the references as a set",
+    higher_is_better=False,
+    needs=_NETWORK,
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -72,7 +72,7 @@ def compare_runs(
 
 
 def holm(p_values: ArrayLike) -> NDArray[np.float64]:
-    """Holm's step-down correction; nan (no test was possible) stays nan and does not count.
+    """Correct p-values by Holm's step-down method; nan (no test was possible) stays nan and does not count.
 
     >>> holm([0.01, 0.04, 0.03]).tolist()
     [0.03, 0.06, 0.06]

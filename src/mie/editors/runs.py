@@ -74,8 +74,8 @@ class Run:
                 "the run's dataset is not there",
                 where=self.folder,
                 expected=f"{known['name']}, digest {known['digest'][:16]}",
-                found=f"nothing at {places[0]}",
-                fix="put it back, or say where it is now",
+                found="nothing at " + " or ".join(dict.fromkeys(map(str, places))),
+                fix="move it back to one of these places" if folder is None else "check the path",
             )
         dataset = Dataset(place)
         if dataset.digest != known["digest"]:

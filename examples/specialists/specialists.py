@@ -29,7 +29,7 @@ from mie.images.overlay import paint
 from mie.perspectives.modification.detectors.compact import CompactDetector
 from mie.records import Sample
 from mie.scoring.benchmarks.miedb.score import Reference, score_output
-from mie.scoring.statistics.bootstrap import bootstrap_mean
+from mie.scoring.statistics.intervals import mean_interval
 from mie.training.pack import VALIDATION, read_pack
 
 # 3.5 million weights, eight times a detector's.
@@ -118,7 +118,7 @@ def compare(folder: Path, samples: Iterable[Sample], editor: Any) -> dict[str, A
     if not scores:
         return None
     both = np.array(scores)
-    low, high = bootstrap_mean(both[:, 0] - both[:, 1], patients)
+    difference = mean_interval(both[:, 0] - both[:, 1], patients)
     return {
         "source": asked["sources"][0],
         "target": asked["targets"][0],
@@ -127,8 +127,8 @@ def compare(folder: Path, samples: Iterable[Sample], editor: Any) -> dict[str, A
         "unscored": unscored,
         "specialist": float(both[:, 0].mean()),
         "editor": float(both[:, 1].mean()),
-        "gap": float((both[:, 0] - both[:, 1]).mean()),
-        "gap_95": [low, high],
+        "gap": difference.value,
+        "gap_95": [difference.low, difference.high],
     }
 
 

@@ -252,7 +252,8 @@ def test_any_json_is_imported_or_refused_and_what_was_imported_goes_back(
         try:
             result = load(published, records, target)
         except MieError as error:
-            assert error.what == "no sample was kept"
+            if error.what != "no sample was kept":
+                raise
             assert len(read_rejected(target / "rejected.parquet")) == len(records)
             return
         assert result.info["counts"]["samples"] + len(result.refusals) == len(records)

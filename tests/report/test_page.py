@@ -447,7 +447,17 @@ def test_dataset_is_found_beside_the_run(scored_dataset: Dataset, tmp_path):
 
 
 def test_differences_are_bold_only_where_they_are_sure():
-    pair = {"a": "A", "b": "<B>", "n": 72, "left_out": 8, "wins": 60, "ties": 0, "losses": 12}
+    pair = {
+        "a": "A",
+        "b": "<B>",
+        "n": 72,
+        "left_out": 8,
+        "wins": 60,
+        "ties": 0,
+        "losses": 12,
+        "patients": 9,
+        "unknown": 0,
+    }
     sure = SimpleNamespace(**pair, difference=0.0312, ci95=(0.01, 0.05), p=0.0001, p_holm=0.0003)
     unsure = SimpleNamespace(**pair, difference=-0.0312, ci95=(-0.05, 0.01), p=0.02, p_holm=0.06)
     found = Reader(comparisons_table(MEASURES["dice"], [sure, unsure]))
@@ -455,7 +465,7 @@ def test_differences_are_bold_only_where_they_are_sure():
     strong = [at for at, (name, _) in enumerate(found.elements) if name == "strong"]
     assert len(strong) == 1
     text = " ".join(found.text)
-    assert "+.031 [+.010, +.050] 60 / 0 / 12 < .001 < .001 72 8 left out" in text
+    assert "+.031 [+.010, +.050] 60 / 0 / 12 < .001 < .001 72 9 patients 8 left out" in text
     assert "−.031 [−.050, +.010]" in text
     assert "<B>" in text
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
@@ -60,7 +61,7 @@ class _ShardReport:
 
 
 def verify(
-    folder: Path | str,
+    folder: str | os.PathLike[str],
     *,
     workers: int | None = None,
     progress: Callable[[int, int], None] = lambda _done, _total: None,

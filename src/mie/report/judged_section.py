@@ -43,8 +43,8 @@ def judged_section(judged: Judged, folder: Path, runs: Sequence[str]) -> Markup:
 
 def _notice(judged: Judged) -> Markup:
     notes = [
-        "Mean over the samples a measure applies to, its 95% bootstrap interval, and coverage. A question "
-        "that the judge did not answer is no number; the states count how all of them ended."
+        "Mean over the samples a measure applies to, its 95% interval over patients, and coverage. "
+        "A question that the judge did not answer is no number; the states count how all of them ended."
     ]
     if not judged.one_judge:
         notes.append("These runs were scored by different judges: their means do not compare.")

@@ -10,6 +10,7 @@ from typing import Any
 from mie.report.markup import Markup, join, tag
 from mie.report.measures import AS_RELEASED, COLUMNS, MAIN, PUBLISHED, Measure, in_order, measure
 from mie.report.scored import PROTOCOL, Cell, ScoredRun
+from mie.scoring.clusters import patients_in_words
 from mie.scoring.results import LOWER_IS_BETTER, judges_differ
 from mie.scoring.statistics.compare import compare_runs
 
@@ -171,7 +172,12 @@ def comparisons_table(m: Measure, pairs: Sequence[Any]) -> Markup:
                 tag("td", f"{pair.wins:,} / {pair.ties:,} / {pair.losses:,}"),
                 tag("td", p_value(pair.p)),
                 tag("td", p_value(pair.p_holm)),
-                tag("td", f"{pair.n:,}", tag("span", f"{pair.left_out:,} left out", class_="coverage")),
+                tag(
+                    "td",
+                    f"{pair.n:,}",
+                    tag("span", patients_in_words(pair.patients, pair.unknown), class_="coverage"),
+                    tag("span", f"{pair.left_out:,} left out", class_="coverage"),
+                ),
             )
         )
     heads = ("Runs", "Difference", "Win / tie / loss", "p", "p, Holm", "n")

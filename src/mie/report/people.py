@@ -17,10 +17,11 @@ import numpy as np
 from mie.errors import ConfigError, MieError
 from mie.report.measures import Measure, measure
 from mie.report.scored import PROTOCOL, ScoredRun
+from mie.scoring.clusters import Identity, clusters_of_samples
 from mie.scoring.results import ScoredRun as Numbers
 from mie.scoring.results import read_scored_runs
 from mie.scoring.statistics.agreement import compare_with_people
-from mie.scoring.statistics.bootstrap import bootstrap_mean, wilson
+from mie.scoring.statistics.intervals import mean_interval, wilson
 from mie.scoring.statistics.people import Human, Rating, gather
 
 _FIRST: Final = ("accuracy", "preservation", "quality")  # as the page of a review asks them
@@ -114,6 +115,7 @@ def _question(ratings: list[Rating], scored: Sequence[Numbers]) -> Question:
     compares = any(len(order) > 1 for by_rater in human.orders.values() for order in by_rater.values())
     given = [r.score for r in ratings if r.score is not None]
     yes_no = bool(given) and set(given) <= {0.0, 1.0}
+    identities = {sample: identity for run in scored for sample, identity in run.identities.items()}
     return Question(
         human.criterion or "overall",
         "score" if ratings[0].rank is None else "rank",
@@ -123,11 +125,11 @@ def _question(ratings: list[Rating], scored: Sequence[Numbers]) -> Question:
         compares,
         yes_no,
         compare_with_people(human, scored if compares else []),
-        tuple(_tally(human, model, yes_no=yes_no) for model in human.models) if given else (),
+        tuple(_tally(human, model, identities, yes_no=yes_no) for model in human.models) if given else (),
     )
 
 
-def _tally(human: Human, model: str, *, yes_no: bool) -> Tally:
+def _tally(human: Human, model: str, identities: Mapping[str, Identity], *, yes_no: bool) -> Tally:
     rows = [
         (sample, rater, score)
         for sample, by_model in human.scores.items()
@@ -137,7 +139,11 @@ def _tally(human: Human, model: str, *, yes_no: bool) -> Tally:
     if not scores:
         return Tally(model, math.nan, math.nan, math.nan, 0, 0, 0)
     samples = [sample for sample, _, _ in rows]
-    interval = wilson(round(sum(scores)), len(scores)) if yes_no else bootstrap_mean(scores, samples)
+    if yes_no:
+        interval = wilson(round(sum(scores)), len(scores))
+    else:
+        found = mean_interval(scores, clusters_of_samples(samples, identities))
+        interval = found.low, found.high
     raters = people_in([rater for _, rater, _ in rows])
     return Tally(model, float(np.mean(scores)), *interval, len(scores), len(set(samples)), raters)
 

@@ -46,7 +46,7 @@ def people_charts(people: People, runs: Sequence[ScoredRun], folder: Path) -> li
 def people_section(people: People, charts: Sequence[Chart]) -> Markup:
     lead = (
         "Strengths are natural logarithms whose mean over the models is 0: a model one above another is "
-        "preferred e times as often. 95% intervals: bootstrap over patients for strengths and correlations, "
+        "preferred e times as often. 95% intervals: over patients for strengths and correlations, "
         "Wilson’s for shares. The mean rank is over the rankings that cover every model. A flag is neither "
         "yes nor no."
     )

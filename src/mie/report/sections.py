@@ -42,7 +42,7 @@ def leaderboard(runs: Sequence[ScoredRun], charts: Sequence[Chart]) -> Markup | 
     parts: list[object] = [
         tag(
             "p",
-            "Mean over the samples a measure applies to, its 95% bootstrap interval, and coverage: ",
+            "Mean over the samples a measure applies to, its 95% interval over patients, and coverage: ",
             tag("b", "n scored/applies"),
             ". The best mean of a column is bold.",
             class_="lead",
@@ -153,9 +153,9 @@ def compared(found: Sequence[tuple[Measure, list[Any]]]) -> Markup | None:
     if not found:
         return None
     lead = (
-        "First minus second, on the samples both runs were scored on. 95% paired bootstrap intervals; "
-        "Wilcoxon signed-rank p, corrected by Holm's method over the pairs. Bold: the interval leaves out "
-        "zero and the corrected p is under .05."
+        "First minus second, on the samples both runs were scored on. The 95% interval and p are of one "
+        "test of the mean difference over patients; Holm's method corrects p over the pairs. Bold: the "
+        "interval leaves out zero and the corrected p is under .05."
     )
     tables = [
         tag("details", tag("summary", m.label), comparisons_table(m, pairs), open=at == 0)

@@ -27,7 +27,7 @@ from mie.networks.text import EmbeddingCache
 from mie.records import Mask, Pixels
 from mie.scoring.benchmarks.miedb.score import PSNR_CAP, Reference, score_output
 from mie.scoring.metrics import MetricError, background_psnr
-from mie.scoring.statistics.bootstrap import bootstrap_macro, bootstrap_mean
+from mie.scoring.statistics.intervals import Interval, macro_interval, mean_interval
 from mie.training.compact_data import Choices, CompactData
 from mie.training.modification_data import mean_filled
 from mie.training.pack import VALIDATION, Pack, Row, Wording, as_rgb
@@ -297,7 +297,7 @@ def evaluate(
 def summary(
     records: Sequence[Mapping[str, Any]], metric: str, *, by: Callable[[Mapping[str, Any]], Any]
 ) -> dict[str, Any]:
-    """Mean, 95% interval (whole patients drawn), rows and patients of `metric`, for each group by `by`.
+    """Mean, 95% interval over patients, rows and patients of `metric`, for each group by `by`.
 
     `macro` is the mean over the groups. A row without the metric is counted in `unscored`, never as a number.
     """
@@ -310,8 +310,8 @@ def summary(
     macro: dict[str, Any] = {"mean": None, "low": None, "high": None}
     if groups:
         names, patients = [str(by(r)) for r in scored], [r["patient"] for r in scored]
-        low, high = bootstrap_macro(values, names, patients)
-        macro = {"mean": float(np.mean([g["mean"] for g in found.values()])), **_bounds(low, high)}
+        interval = macro_interval(values, names, patients)
+        macro = {"mean": float(np.mean([g["mean"] for g in found.values()])), **_bounds(interval)}
     return {
         "metric": metric,
         "groups": found,
@@ -324,14 +324,12 @@ def summary(
 def _mean_of(records: Sequence[Mapping[str, Any]], metric: str) -> dict[str, Any]:
     values = [record["scores"][metric] for record in records]
     patients = [record["patient"] for record in records]
-    bounds = _bounds(*bootstrap_mean(values, patients))
+    bounds = _bounds(mean_interval(values, patients))
     return {"mean": float(np.mean(values)), **bounds, "rows": len(values), "patients": len(set(patients))}
 
 
-def _bounds(low: float, high: float) -> dict[str, float | None]:
-    """One patient alone says nothing about the spread: no interval."""
-    return (
-        {"low": float(low), "high": float(high)}
-        if np.isfinite([low, high]).all()
-        else {"low": None, "high": None}
-    )
+def _bounds(interval: Interval) -> dict[str, float | None]:
+    """Too few patients say nothing about the spread: no interval."""
+    if interval.reason:
+        return {"low": None, "high": None}
+    return {"low": interval.low, "high": interval.high}

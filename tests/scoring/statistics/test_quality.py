@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mie.errors import MieError
-from mie.scoring.statistics.bootstrap import wilson
+from mie.scoring.statistics.intervals import wilson
 from mie.scoring.statistics.quality import Key, Opinion, Stratum, quality, read_answers
 
 

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mie.errors import MieError
+from mie.scoring.clusters import Clusters, Identity, clusters_of_samples
 from mie.scoring.results import LOWER_IS_BETTER, ScoredRun, read_scored_runs, split_key
-from mie.scoring.statistics.bootstrap import bootstrap_means
+from mie.scoring.statistics.intervals import mean_interval
 from mie.scoring.statistics.people import Human, Rating, choose, rater_agreement, read_ratings
 from mie.scoring.statistics.preference import KINDS, leaderboard
 from mie.scoring.statistics.ranks import (
@@ -151,7 +152,7 @@ def compare_with_people(
     human: Human, scored: Sequence[ScoredRun], *, metrics: Sequence[str] = (), same_scale: Sequence[str] = ()
 ) -> dict[str, Any]:
     """People with each other and, where there are runs, with their metrics: the document of `agree`."""
-    clusters = {sample: name for run in scored for sample, name in run.clusters.items()}
+    identities = {sample: identity for run in scored for sample, identity in run.identities.items()}
     names = _match(human, scored)
     found = _metrics(scored, metrics)
     steady = {split_key(key)[0] for key in same_scale} | set(SAME_SCALE)
@@ -161,13 +162,13 @@ def compare_with_people(
             "samples": len(human.orders),
             "ratings": human.ratings,
             "models": human.models,
-            "not_scored": [sample for sample in human.orders if sample not in clusters] if scored else [],
+            "not_scored": [sample for sample in human.orders if sample not in identities] if scored else [],
         },
         "runs": {run.name: model for model, run in names.items()},
         "not_among_the_runs": [model for model in human.models if model not in names],
-        "raters": rater_agreement(human, clusters),
-        "metrics": {m.key: _agreement(m, human, names, clusters, steady) for m in found},
-        "leaderboard": _leaderboards(human, clusters),
+        "raters": rater_agreement(human, identities),
+        "metrics": {m.key: _agreement(m, human, names, identities, steady) for m in found},
+        "leaderboard": _leaderboards(human, identities),
     }
 
 
@@ -175,22 +176,22 @@ def _agreement(
     metric: Metric,
     human: Human,
     names: Mapping[str, ScoredRun],
-    clusters: Mapping[str, str],
+    identities: Mapping[str, Identity],
     same_scale: set[str],
 ) -> dict[str, Any]:
     entry: dict[str, Any] = {"higher_is_better": metric.higher_is_better}
-    entry |= _correlations(metric, human, names, clusters)
+    entry |= _correlations(metric, human, names, identities)
     if human.scores:
-        entry |= _on_scores(metric, human, names, clusters, split_key(metric.key)[0] in same_scale)
+        entry |= _on_scores(metric, human, names, identities, split_key(metric.key)[0] in same_scale)
     return entry
 
 
 def _correlations(
-    metric: Metric, human: Human, names: Mapping[str, ScoredRun], clusters: Mapping[str, str]
+    metric: Metric, human: Human, names: Mapping[str, ScoredRun], identities: Mapping[str, Identity]
 ) -> dict[str, Any]:
     """Each coefficient's mean over samples; `n` samples have it, `unscored` do not, and why."""
     rows: dict[str, list[float]] = {name: [] for name in CORRELATIONS}
-    groups: dict[str, list[str]] = {name: [] for name in CORRELATIONS}
+    samples: dict[str, list[str]] = {name: [] for name in CORRELATIONS}
     reasons: dict[str, Counter[str]] = {name: Counter() for name in CORRELATIONS}
     applies = partial = 0
     for sample, by_rater in human.orders.items():
@@ -208,19 +209,22 @@ def _correlations(
                 reasons[name][reason or "all models tied"] += 1
             else:
                 rows[name].append(value)
-                groups[name].append(clusters[sample])
-    intervals = bootstrap_means([(rows[name], groups[name]) for name in CORRELATIONS])
+                samples[name].append(sample)
+    intervals = {
+        name: mean_interval(rows[name], clusters_of_samples(samples[name], identities), bounds=(-1, 1))
+        for name in CORRELATIONS
+    }
     return {
         "partial": partial,  # samples where some of the placed models have no number
         **{
             name: {
-                "mean": float(np.mean(rows[name])) if rows[name] else np.nan,
+                "mean": interval.value,
                 "n": len(rows[name]),
                 "unscored": applies - len(rows[name]),
-                "ci95": list(interval),
+                **interval.entry,
                 "reasons": dict(reasons[name]),
             }
-            for name, interval in zip(CORRELATIONS, intervals, strict=True)
+            for name, interval in intervals.items()
         },
     }
 
@@ -236,7 +240,7 @@ def _on_scores(
     metric: Metric,
     human: Human,
     names: Mapping[str, ScoredRun],
-    clusters: Mapping[str, str],
+    identities: Mapping[str, Identity],
     same_scale: bool,
 ) -> dict[str, Any]:
     """Against people's mean score for each output: calibration, and on one scale alignment and kappa."""
@@ -249,32 +253,32 @@ def _on_scores(
             applies += 1
             value = metric.values[sample].get(names[model].name)
             if value is not None and np.isfinite(value):
-                found.append((value, float(np.mean(list(by_rater.values()))), clusters[sample]))
+                found.append((value, float(np.mean(list(by_rater.values()))), sample))
     if not found:
         return {}
     values, wanted = np.array([f[0] for f in found]), np.array([f[1] for f in found])
-    groups = [f[2] for f in found]
+    groups = clusters_of_samples([f[2] for f in found], identities)
     counts = {"n": len(found), "unscored": applies - len(found)}
     out: dict[str, Any] = {
         "calibration": counts | _calibration(values if metric.higher_is_better else -values, wanted, groups)
     }
     if same_scale:
         near = within(values, wanted)
-        (interval,) = bootstrap_means([(near, groups)])
-        out["within_one"] = {"mean": float(near.mean()), **counts, "ci95": list(interval)}
+        interval = mean_interval(near, groups, bounds=(0, 1))
+        out["within_one"] = {"mean": interval.value, **counts, **interval.entry}
         out["quadratic_kappa"] = {"value": quadratic_kappa(values, wanted), **counts}
     return out
 
 
-def _calibration(values: Floats, wanted: Floats, groups: Sequence[str]) -> dict[str, Any]:
+def _calibration(values: Floats, wanted: Floats, groups: Clusters) -> dict[str, Any]:
     curve = fit_isotonic(values, wanted)
-    held = cross_validated(values, wanted, groups)
+    held = cross_validated(values, wanted, groups.codes)
     if held is None:
         return {"reason": "one patient: nothing to hold out", "knots": [curve.x, curve.y]}
-    (interval,) = bootstrap_means([(np.abs(held.errors), groups)])
+    interval = mean_interval(np.abs(held.errors), groups, bounds=(0, np.inf))
     return {
-        "mae": float(np.abs(held.errors).mean()),
-        "ci95": list(interval),
+        "mae": interval.value,
+        **interval.entry,
         "rmse": float(np.sqrt((held.errors**2).mean())),
         # What the mean of all other scores would miss by: a judge worth calibrating misses by less.
         "mae_of_mean": float(np.abs(held.errors_of_mean).mean()),
@@ -283,14 +287,15 @@ def _calibration(values: Floats, wanted: Floats, groups: Sequence[str]) -> dict[
     }
 
 
-def _leaderboards(human: Human, clusters: Mapping[str, str]) -> dict[str, Any]:
-    rankings, groups = [], []
+def _leaderboards(human: Human, identities: Mapping[str, Identity]) -> dict[str, Any]:
+    rankings, samples = [], []
     for sample, by_rater in human.orders.items():
         for order in by_rater.values():
             if len(order) > 1:
                 rankings.append(order)
-                groups.append(clusters.get(sample, f"sample {sample}"))
+                samples.append(sample)
     try:
+        groups = clusters_of_samples(samples, identities)
         boards = {kind: leaderboard(rankings, groups, kind=kind) for kind in KINDS}
     except MieError as error:  # models that were never compared: the rest of the document still stands
         return {"rankings": len(rankings), "reason": error.reason}

@@ -15,7 +15,7 @@ from mie.core.hashing import canonical, stable_hash
 from mie.core.registry import nearest_name
 from mie.datasets.dataset import Dataset
 from mie.errors import ConfigError, MieError
-from mie.scoring.statistics.bootstrap import wilson
+from mie.scoring.statistics.intervals import wilson
 
 T = TypeVar("T", bound=Hashable)
 

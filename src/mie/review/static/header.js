@@ -1,12 +1,12 @@
-// The bar at the top: where one is, how far, whether all is saved, light or dark.
+// The bar at the top: page title, progress, whether everything is saved, colours.
 
 import { button, duration, h, plural } from "./dom.js";
-import { keep, kept } from "./keep.js";
+import { load, store } from "./storage.js";
 import { showKeys } from "./keys.js";
 
 const THEMES = ["auto", "light", "dark"];
 
-export function bar(element, app) {
+export function header(element) {
   const title = h("p", { class: "title" });
   const meter = h("progress", { max: 1, value: 0, "aria-label": "Progress" });
   const count = h("span", { class: "count" });
@@ -27,9 +27,9 @@ export function bar(element, app) {
     keys,
   );
 
-  const chosen = () => kept("theme") ?? "auto";
+  const chosen = () => load("theme") ?? "auto";
   const setTheme = (name) => {
-    keep("theme", name === "auto" ? null : name);
+    store("theme", name === "auto" ? null : name);
     showTheme();
   };
   const showTheme = () => {
@@ -38,7 +38,7 @@ export function bar(element, app) {
     theme.textContent = { auto: "◐", light: "☀", dark: "☾" }[name];
     theme.setAttribute(
       "aria-label",
-      `Colours: ${{ auto: "as the system", light: "light", dark: "dark" }[name]}. Change`,
+      `Colours: ${{ auto: "the system's", light: "light", dark: "dark" }[name]}. Change`,
     );
     theme.title = theme.getAttribute("aria-label");
   };
@@ -64,18 +64,18 @@ export function bar(element, app) {
       const left = at.remaining ? duration(at.seconds_left) : "";
       count.textContent = `${at.done} of ${total}${left ? ` · ${left} left` : ""}`;
     },
-    saved(outbox) {
-      const waiting = outbox.waiting().length;
-      element.classList.toggle("unsaved", waiting > 0 && outbox.late);
+    saved(queue) {
+      const waiting = queue.waiting().length;
+      element.classList.toggle("unsaved", waiting > 0 && queue.late);
       saved.dataset.waiting = waiting;
       const text =
         waiting === 0
           ? "Saved"
-          : outbox.late
+          : queue.late
             ? `${plural(waiting, "answer")} not yet saved – trying again`
             : "Saving…";
       if (saved.textContent !== text) saved.textContent = text;
-      saved.title = waiting ? "Kept in this browser until the server has it" : "Everything is on the server";
+      saved.title = waiting ? "Stored in this browser until the server confirms it" : "The server has confirmed every answer";
     },
   };
 }

@@ -1,20 +1,20 @@
-// The row of tools above the pictures, and their keys.
+// The toolbar above the images, and its keys.
 
 import { button, choice, h, keycap, tick } from "./dom.js";
-import { keep, kept } from "./keep.js";
+import { load, store } from "./storage.js";
 import { MODES } from "./viewer.js";
 
 /**
- * {element, keys, refresh()}. Mode, outline and opacity stay as they were chosen, from sample to sample; where
- * the work is about the outline (`forced`) it is there to begin with.
+ * Returns {element, keys, refresh()}. Mode, outline and opacity stay the same from sample to sample; where the
+ * work is about the outline (`forced`) it is shown at first.
  */
-export function tools(viewer, forced = false) {
-  const settings = kept("look") ?? {};
+export function toolbar(viewer, forced = false) {
+  const settings = load("look") ?? {};
   viewer.mode = settings.mode ?? "side";
   viewer.outline = forced || (settings.outline ?? false);
   viewer.opacity = settings.opacity ?? 0;
   const save = () =>
-    keep("look", {
+    store("look", {
       mode: viewer.mode,
       outline: forced ? settings.outline : viewer.outline,
       opacity: viewer.opacity,
@@ -31,7 +31,7 @@ export function tools(viewer, forced = false) {
     type: "range",
     min: 0,
     max: 100,
-    "aria-label": "Place of the cut",
+    "aria-label": "Position of the slider",
     oninput: () => viewer.setCut(cut.value / 100),
   });
   const cutting = h("span", { class: "tool" }, cut);
@@ -50,7 +50,7 @@ export function tools(viewer, forced = false) {
 
   const level = button("Window", "W", () => toggleLevel(), {
     "aria-pressed": false,
-    title: "Drag on a picture: sideways contrast, up and down brightness. Also with the right mouse button.",
+    title: "Drag on an image: sideways for contrast, up and down for brightness. Also with the right mouse button.",
   });
   const readout = h("output", { class: "readout", "aria-label": "Zoom and window" });
   const toggleLevel = () => {
@@ -97,13 +97,13 @@ export function tools(viewer, forced = false) {
       "aria-label": "Zoom out",
       title: "Zoom out (−)",
     }),
-    button("Fit", null, () => viewer.reset(), { title: "Whole picture, whole window (0)" }),
+    button("Fit", null, () => viewer.reset(), { title: "Fit the image, reset the window (0)" }),
     button("+", null, () => viewer.zoomed(null, 1.4), { "aria-label": "Zoom in", title: "Zoom in (+)" }),
   );
   const locate = button("Region", "L", () => viewer.locate(), { title: "Zoom to the region" });
   const element = h(
     "div",
-    { class: "tools", role: "group", "aria-label": "How to look" },
+    { class: "tools", role: "group", "aria-label": "Viewing tools" },
     modes,
     cutting,
     flip,
@@ -149,26 +149,26 @@ export function tools(viewer, forced = false) {
   };
   const keys = [
     ["v", "Next view: side by side, slider, blink, difference", (event) => step(event.shiftKey ? -1 : 1)],
-    ["x", "Swap the two pictures of blink", () => viewer.flip()],
-    [",", "Cut to the left", () => viewer.setCut(viewer.cut - 0.02)],
-    [".", "Cut to the right", () => viewer.setCut(viewer.cut + 0.02)],
+    ["x", "Swap the two blinking images", () => viewer.flip()],
+    [",", "Slider to the left", () => viewer.setCut(viewer.cut - 0.02)],
+    [".", "Slider to the right", () => viewer.setCut(viewer.cut + 0.02)],
     ["=", "Zoom in", () => viewer.zoomed(null, 1.25)],
     ["+", null, () => viewer.zoomed(null, 1.25)],
     ["-", "Zoom out", () => viewer.zoomed(null, 0.8)],
-    ["0", "Whole picture, whole window", () => viewer.reset()],
+    ["0", "Fit the image, reset the window", () => viewer.reset()],
     ["l", "Zoom to the region", () => viewer.locate()],
-    ["Shift+ArrowLeft", "Move the picture, with all four arrows", () => viewer.pan(-0.08, 0)],
+    ["Shift+ArrowLeft", "Move the image, with all four arrows", () => viewer.pan(-0.08, 0)],
     ["Shift+ArrowRight", null, () => viewer.pan(0.08, 0)],
     ["Shift+ArrowUp", null, () => viewer.pan(0, -0.08)],
     ["Shift+ArrowDown", null, () => viewer.pan(0, 0.08)],
-    ["w", "Window: then drag, or Ctrl with the arrows", () => viewer.grey && toggleLevel()],
+    ["w", "Window: drag on an image, or Ctrl with the arrows", () => viewer.grey && toggleLevel()],
     ["Ctrl+ArrowLeft", "More contrast; ↑ ↓ for brightness", () => viewer.grey && viewer.levelled(-12, 0)],
     ["Ctrl+ArrowRight", null, () => viewer.grey && viewer.levelled(12, 0)],
     ["Ctrl+ArrowUp", null, () => viewer.grey && viewer.levelled(0, -12)],
     ["Ctrl+ArrowDown", null, () => viewer.grey && viewer.levelled(0, 12)],
     ["o", "Outline of the region", () => setOutline(!viewer.outline)],
-    ["[", "Region fainter", () => setOpacity(viewer.opacity - 0.1)],
-    ["]", "Region stronger", () => setOpacity(viewer.opacity + 0.1)],
+    ["[", "Less fill", () => setOpacity(viewer.opacity - 0.1)],
+    ["]", "More fill", () => setOpacity(viewer.opacity + 0.1)],
   ];
   return { element, keys, refresh };
 }

@@ -1,8 +1,8 @@
-"""The four kinds of work, and what an answer of each looks like."""
+"""What the API exchanges: the four kinds of work, the answers to each, and errors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -31,46 +31,71 @@ QUESTIONS: Final[dict[str, str]] = {
 }
 
 
-def _sound(text: str) -> str:
+class ApiError(Exception):
+    """A request that the server rejects: an HTTP status, a code for programs and a sentence for people."""
+
+    def __init__(self, status: int, code: str, message: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.headers = headers or {}
+
+    def body(self) -> dict[str, dict[str, str]]:
+        return {"error": {"code": self.code, "message": self.message}}
+
+
+class ErrorDetail(BaseModel):
+    code: str
+    message: str
+
+
+class ErrorBody(BaseModel):
+    """The body of every response to a rejected request."""
+
+    error: ErrorDetail
+
+
+def _without_nul(text: str) -> str:
     if "\0" in text:
-        raise ValueError("holds a NUL character")  # PostgreSQL has no place for it
+        raise ValueError("contains a NUL character")  # PostgreSQL cannot store it
     return text
 
 
-Words: TypeAlias = Annotated[str, AfterValidator(_sound)]
+Text: TypeAlias = Annotated[str, AfterValidator(_without_nul)]
 Criterion: TypeAlias = Literal["accuracy", "preservation", "quality"]
 Label: TypeAlias = Annotated[str, Field(pattern=r"^[A-Z]$")]
 
 
 class _Answer(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
-    comment: Words = Field("", max_length=2000)
+    comment: Text = Field("", max_length=2000)
 
 
 class Inspection(_Answer):
     kind: Literal["inspect"]
     decision: Literal["accept", "reject", "flag"]
-    reason: Words | None = Field(None, min_length=1, max_length=200)
+    reason: Text | None = Field(None, min_length=1, max_length=200)
     scores: dict[Criterion, Annotated[int, Field(ge=1, le=5, strict=True)]] = {}
 
     @model_validator(mode="after")
-    def _reasoned(self) -> Inspection:
+    def _has_reason(self) -> Inspection:
         if self.decision == "reject" and self.reason is None:
             raise ValueError("a rejection needs a reason")
         return self
 
 
 class MaskChoice(_Answer):
+    """`choice` is one of the labels that this rater sees; the database stores the mask's own name."""
+
     kind: Literal["mask"]
-    choice: Literal[
-        "source", "eroded", "dilated", "thresholded", "region-1", "region-2", "region-3", "repaired", "none"
-    ]
+    choice: Annotated[str, Field(pattern=r"^([A-Z]|repaired|none)$")]
     mask: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
 
     @model_validator(mode="after")
-    def _uploaded(self) -> MaskChoice:
+    def _has_upload(self) -> MaskChoice:
         if (self.choice == "repaired") != (self.mask is not None):
-            raise ValueError("a repaired mask, and only that, names an upload")
+            raise ValueError("only a repaired mask names an upload, and it must")
         return self
 
 
@@ -81,26 +106,28 @@ class Ranking(_Answer):
     rankings: dict[Criterion, Annotated[list[list[Label]], Field(max_length=26)]]
 
     @model_validator(mode="after")
-    def _complete(self) -> Ranking:
+    def _is_complete(self) -> Ranking:
         for criterion in CRITERIA:
             groups = self.rankings.get(criterion)
             if not groups or not all(groups):
-                raise ValueError(f"no complete ranking for {criterion}")
+                raise ValueError(f"the ranking for {criterion} is incomplete")
         return self
 
 
-class Replies(_Answer):
+class QuestionAnswers(_Answer):
     kind: Literal["questions"]
     answers: dict[
         Literal["content_memory", "understanding", "backtracking"], Literal["yes", "no", "not_applicable"]
     ]
 
 
-Answer: TypeAlias = Annotated[Inspection | MaskChoice | Ranking | Replies, Field(discriminator="kind")]
+Answer: TypeAlias = Annotated[
+    Inspection | MaskChoice | Ranking | QuestionAnswers, Field(discriminator="kind")
+]
 
 
 def verdict(payload: Mapping[str, Any]) -> str:
-    """An answer in a few words; for an inspection the decision and nothing else."""
+    """Return a stored answer in a few words; for an inspection, the decision alone."""
     match payload["kind"]:
         case "inspect":
             return str(payload["decision"])
@@ -113,7 +140,7 @@ def verdict(payload: Mapping[str, Any]) -> str:
 
 
 def comparable(payload: Mapping[str, Any]) -> Any:
-    """The part of an answer that two raters can agree on: no comment, no order of display."""
+    """Return the part of a stored answer on which two raters can agree: no comment, no display order."""
     match payload["kind"]:
         case "inspect":
             return payload["decision"]
@@ -123,10 +150,3 @@ def comparable(payload: Mapping[str, Any]) -> Any:
             return {name: [sorted(group) for group in r] for name, r in payload["rankings"].items()}
         case _:
             return payload["answers"]
-
-
-def relabelled(
-    rankings: Mapping[str, Sequence[Sequence[Any]]], names: Mapping[Any, Any]
-) -> dict[str, list[list[Any]]]:
-    """The same rankings with other names in them: labels for run ids, or the way back."""
-    return {c: [sorted(names[name] for name in group) for group in groups] for c, groups in rankings.items()}

@@ -1,29 +1,29 @@
-// Coming in: by a link that works once, or by name and password.
+// Logging in: by a one-time link, or by name and password.
 
-import { get, post, Refusal, useToken } from "./api.js";
+import { get, post, ApiError, useToken } from "./api.js";
 import { h } from "./dom.js";
 
-/** Who is here; shows a form until somebody is. */
-export async function enter(main) {
+/** Return the profile of the person who is logged in; show a form until somebody is. */
+export async function logIn(main) {
   const token = /^#join=(.+)$/.exec(location.hash)?.[1];
-  const me = token ? await join(main, token) : await known(main);
+  const me = token ? await join(main, token) : await existingSession(main);
   useToken(me.csrf);
   return me;
 }
 
-async function known(main, told = "") {
+async function existingSession(main, problem = "") {
   try {
     return await get("/api/me");
   } catch (error) {
-    if (error instanceof Refusal) return login(main, told);
+    if (error instanceof ApiError) return login(main, problem);
     await pause(main);
-    return known(main, told);
+    return existingSession(main, problem);
   }
 }
 
 async function pause(main) {
   main.replaceChildren(
-    h("div", { class: "plain" }, h("h1", {}, "The server does not answer"), h("p", {}, "Trying again…")),
+    h("div", { class: "plain" }, h("h1", {}, "The server does not respond"), h("p", {}, "Trying again…")),
   );
   await new Promise((resolve) => setTimeout(resolve, 1500));
 }
@@ -31,58 +31,58 @@ async function pause(main) {
 async function join(main, token) {
   let name = null;
   let password = null;
-  let told = "";
+  let problem = "";
   for (;;) {
     try {
       const me = await post("/api/join", { token, name, password });
       history.replaceState(null, "", "/");
       return me;
     } catch (error) {
-      if (!(error instanceof Refusal)) {
+      if (!(error instanceof ApiError)) {
         await pause(main);
         continue;
       }
       if (error.status === 410) {
         history.replaceState(null, "", "/");
-        return known(main, "This link was used before or has expired. Ask for a new one, or log in.");
+        return existingSession(main, "This link has been used or has expired. Ask for a new one, or log in.");
       }
       if (error.status !== 422) throw error;
-      told = error.code === "name_needed" ? "" : error.message;
+      problem = error.code === "name_needed" ? "" : error.message;
     }
-    const given = await form(main, {
+    const input = await form(main, {
       title: "Welcome",
-      told,
-      text: "Who are you? Other raters see neither your name nor your answers. With a password you can come back without a link.",
-      action: "Begin",
+      problem,
+      text: "Other raters see neither your name nor your answers. With a password you can log in again without a link.",
+      action: "Start",
       password: {
         label: "Password (optional, 10 characters or more)",
         autocomplete: "new-password",
         minlength: 10,
       },
     });
-    name = given.name;
-    password = given.password || null;
+    name = input.name;
+    password = input.password || null;
   }
 }
 
-async function login(main, told) {
+async function login(main, problem) {
   for (;;) {
-    const given = await form(main, {
+    const input = await form(main, {
       title: "Log in",
-      told,
-      text: "Or open the link that you were given.",
+      problem,
+      text: "Or open the link that you were sent.",
       action: "Log in",
       password: { label: "Password", autocomplete: "current-password", required: true },
     });
     try {
-      return await post("/api/login", given);
+      return await post("/api/login", input);
     } catch (error) {
-      told = error instanceof Refusal ? error.message : "The server does not answer.";
+      problem = error instanceof ApiError ? error.message : "The server does not respond.";
     }
   }
 }
 
-function form(main, { title, text, told, action, password }) {
+function form(main, { title, text, problem, action, password }) {
   const { label, ...attributes } = password;
   return new Promise((resolve) => {
     const name = h("input", {
@@ -106,9 +106,9 @@ function form(main, { title, text, told, action, password }) {
     main.replaceChildren(
       h(
         "form",
-        { class: "plain door", onsubmit },
+        { class: "plain login", onsubmit },
         h("h1", {}, title),
-        told ? h("p", { class: "error", role: "alert" }, told) : null,
+        problem ? h("p", { class: "error", role: "alert" }, problem) : null,
         h("p", {}, text),
         h("label", { for: "name" }, "Name"),
         name,

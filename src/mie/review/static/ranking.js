@@ -1,6 +1,6 @@
-// A ranking while it is made: groups, best first; labels in one group are tied; the rest is not yet placed.
+// A ranking in progress: groups, best first. Labels in one group are tied; the others are not ranked yet.
 
-export class Order {
+export class Ranking {
   constructor(labels, groups = []) {
     this.labels = labels;
     this.groups = groups.map((group) => [...group]);
@@ -16,7 +16,7 @@ export class Order {
     return this.rest.length === 0;
   }
 
-  /** After all others, or tied with the last. */
+  /** Rank a label after all others, or tied with the last. */
   add(label, tied = this.tie) {
     this.remove(label);
     if (tied && this.groups.length) this.groups.at(-1).push(label);
@@ -30,7 +30,7 @@ export class Order {
       .filter((group) => group.length);
   }
 
-  /** Between two groups: before the group that is now at `place`. */
+  /** Put a label between two groups: before the group that is now at `place`. */
   insert(label, place) {
     const mark = this.groups[place];
     const alone = mark?.length === 1 && mark[0] === label;
@@ -50,7 +50,7 @@ export class Order {
     else this.groups.push([label]);
   }
 
-  /** One step better (-1) or worse (+1): out of a tie first, then into the neighbour's. */
+  /** Move a label one step better (-1) or worse (+1): first out of a tie, then into the next group. */
   step(label, by) {
     const at = this.groups.findIndex((group) => group.includes(label));
     if (at < 0) return;

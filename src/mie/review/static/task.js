@@ -1,55 +1,55 @@
-// One kind of work on the screen: what was asked, the pictures, and the panel where it is answered.
+// The page of a task: the instruction, the images, and the panel for the answer.
 //
-// A kind is a module with HINT, panes(item), summary(answer) and panel(given), perhaps pair(item), OUTLINE, REGION.
-// `given` is {task, item, begun (a draft or null), save(draft), submit(answer, mask), viewer, say(text)}; a panel
-// gives back {element, keys}, perhaps asked (in place of the heading), ready() once the pictures are there, and
-// stop(). It may show other panes through `viewer`.
+// A kind of work is a module with HINT, panes(item), summary(answer) and panel(options), and optionally pair(item),
+// OUTLINE and REGION. A panel gets {task, item, draft (or null), save(draft), submit(answer, mask), viewer, say(text)}
+// and returns {element, keys}, and optionally heading (instead of the default one), ready() for when the images are
+// visible, and stop(). It may show other panes through `viewer`.
 
-import { button, h } from "./dom.js";
+import { button, h, plural } from "./dom.js";
 import { Feed } from "./feed.js";
 import * as inspect from "./inspect.js";
 import { useKeys } from "./keys.js";
 import * as mask from "./mask.js";
 import * as questions from "./questions.js";
 import * as rank from "./rank.js";
-import { tools } from "./tools.js";
+import { toolbar } from "./toolbar.js";
 import { Viewer } from "./viewer.js";
 
 export const KINDS = { inspect, mask, rank, questions };
 
-/** The mask and its classes, where one holds for all panes. */
+/** The mask and its classes, if all panes share one. */
 export const regionOf = (kind, item) =>
   kind.REGION === false ? {} : { mask: item.images.mask, classes: item.classes };
 
-/** Instruction, description and what else is known of a sample. */
+/** Instruction, description and other facts about a sample. */
 export function heading(item) {
   const facts = [item.modality, item.anatomy, item.target, item.task].filter(Boolean);
   return h(
     "div",
-    { class: "asked" },
+    { class: "instruction" },
     h("p", { class: "prompt" }, h("span", { class: "label" }, "Instruction"), item.prompt),
     item.description ? h("p", { class: "description" }, item.description) : null,
     h("p", { class: "facts" }, facts.join(" · ")),
   );
 }
 
-export function workPage(main, app, task) {
+export function taskPage(main, app, task) {
   const kind = KINDS[task.kind];
-  const feed = new Feed(task, app.user.id, app.outbox);
+  const feed = new Feed(task, app.user.id, app.queue);
   const stage = h("div", { class: "stage" });
   const viewer = new Viewer(stage);
-  const looking = tools(viewer, kind.OUTLINE);
-  const asked = h("div", {});
+  const tools = toolbar(viewer, kind.OUTLINE);
+  const instruction = h("div", {});
   const side = h("section", { class: "panel", "aria-label": "Your answer" });
   const back = button("Previous", "←", () => feed.previous());
   const ahead = button("Next", "→", () => feed.next());
-  const undo = button("Undo", "U", () => takeBack());
+  const undo = button("Undo", "U", () => undoLast());
   const place = h("p", { class: "place", "aria-live": "polite" });
-  const walk = h("nav", { class: "walk", "aria-label": "Samples" }, back, ahead, undo);
+  const pager = h("nav", { class: "pager", "aria-label": "Samples" }, back, ahead, undo);
   const page = h(
     "div",
     { class: `work ${task.kind}` },
-    h("section", { class: "look", "aria-label": "Sample" }, asked, looking.element, stage),
+    h("section", { class: "look", "aria-label": "Sample" }, instruction, tools.element, stage),
     side,
   );
   const empty = h("div", { class: "plain" });
@@ -67,9 +67,8 @@ export function workPage(main, app, task) {
     current = null;
   };
 
-  const takeBack = async () => {
-    const item = await feed.undo();
-    app.say(item ? "Taken back. Answer it anew." : "There is nothing to take back.");
+  const undoLast = async () => {
+    if (!(await feed.undo())) app.say("There is no answer to undo.");
   };
 
   const submit =
@@ -77,8 +76,7 @@ export function workPage(main, app, task) {
     (answer, mask = null) => {
       if (shown !== item.id) return; // a second press of the same key
       shown = null;
-      app.say(`Saved: ${kind.summary(answer)}`);
-      feed.answer(item, answer, clock.seconds(), mask);
+      feed.answer(item, answer, clock.seconds(), mask, kind.summary(answer));
     };
 
   const render = () => {
@@ -92,7 +90,7 @@ export function workPage(main, app, task) {
     if (!item) {
       release();
       shown = null;
-      empty.replaceChildren(...nothing(feed, app, walk));
+      empty.replaceChildren(...nothingLeft(feed, pager));
       return;
     }
     const words = feed.reviewing
@@ -104,12 +102,13 @@ export function workPage(main, app, task) {
     shown = item.id;
     release();
     clock.start();
-    const begun = feed.draft(item);
+    const draft = feed.draft(item);
     viewer.paint = null;
     const seen = viewer.show({
       panes: kind.panes(item),
       size: item.size,
       grey: item.grey,
+      geometry: item.geometry,
       ...regionOf(kind, item),
       pair: kind.pair?.(item),
     });
@@ -117,21 +116,21 @@ export function workPage(main, app, task) {
       task,
       item,
       viewer,
-      begun: begun?.answer ?? begun,
-      save: (draft) => feed.draft(item, draft),
+      draft: draft?.answer ?? draft,
+      save: (value) => feed.draft(item, value),
       submit: submit(item),
       say: app.say,
     });
-    asked.replaceChildren(current.asked ?? heading(item));
-    side.replaceChildren(place, h("p", { class: "hint" }, kind.HINT), current.element, walk);
+    instruction.replaceChildren(current.heading ?? heading(item));
+    side.replaceChildren(place, h("p", { class: "hint" }, kind.HINT), current.element, pager);
     releases = [useKeys("This work", current.keys)];
-    looking.refresh();
+    tools.refresh();
     const here = current;
     seen.then(() => {
       if (here !== current) return;
-      looking.refresh();
+      tools.refresh();
       here.ready?.();
-      page.dataset.shown = item.id; // the pictures are there
+      page.dataset.shown = item.id; // the images are visible
     });
   };
 
@@ -139,12 +138,12 @@ export function workPage(main, app, task) {
   feed.addEventListener("progress", () => app.progress(task));
   feed.addEventListener("locked", () => app.locked());
   const leave = [
-    useKeys("Looking", looking.keys),
+    useKeys("Viewing", tools.keys),
     useKeys("Samples", [
       ["ArrowLeft", "Previous sample", () => feed.previous()],
       ["ArrowRight", "Next sample", () => feed.next()],
-      ["u", "Undo: take back the last answer", takeBack],
-      ["Ctrl+z", null, takeBack],
+      ["u", "Undo the last answer", undoLast],
+      ["Ctrl+z", null, undoLast],
     ]),
   ];
   empty.replaceChildren(h("p", {}, "Loading…"));
@@ -159,35 +158,35 @@ export function workPage(main, app, task) {
   };
 }
 
-function nothing(feed, app, walk) {
+function nothingLeft(feed, pager) {
   if (feed.down) {
     return [
-      h("h1", {}, "The server does not answer"),
-      h("p", {}, "Your answers are kept in this browser and will be sent as soon as it is back."),
+      h("h1", {}, "The server does not respond"),
+      h("p", {}, "Your answers are stored in this browser and will be sent when it responds again."),
     ];
   }
   return [
     h("h1", {}, "Nothing left for you here"),
-    h("p", {}, `You have answered ${feed.task.progress.done}. Thank you.`),
-    walk,
+    h("p", {}, `You have answered ${plural(feed.task.progress.done, "item")}. Thank you.`),
+    pager,
     h("p", {}, h("a", { href: "#/", class: "go" }, "All work")),
   ];
 }
 
-/** Seconds that somebody looked: a hidden page does not count. */
+/** Counts the seconds while the page is visible. */
 function stopwatch() {
-  let begun = 0;
+  let start = 0;
   let before = 0;
   const now = () => performance.now() / 1000;
   document.addEventListener("visibilitychange", () => {
-    if (document.hidden) before += now() - begun;
-    else begun = now();
+    if (document.hidden) before += now() - start;
+    else start = now();
   });
   return {
     start() {
-      begun = now();
+      start = now();
       before = 0;
     },
-    seconds: () => before + (document.hidden ? 0 : now() - begun),
+    seconds: () => before + (document.hidden ? 0 : now() - start),
   };
 }

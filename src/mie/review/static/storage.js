@@ -1,18 +1,19 @@
-// What must outlive the page: drafts and settings. A browser that forbids storage only forgets.
+// Values that survive a reload: drafts, settings, unsent answers. A browser without storage merely forgets them.
 
 const PREFIX = "mie-review:";
 
-export function keep(name, value) {
+/** Store a value, or remove it if it is null; false if the browser's storage is full or forbidden. */
+export function store(name, value) {
   try {
     if (value === null) localStorage.removeItem(PREFIX + name);
     else localStorage.setItem(PREFIX + name, JSON.stringify(value));
     return true;
   } catch {
-    return false; // full, or forbidden
+    return false;
   }
 }
 
-export function kept(name) {
+export function load(name) {
   try {
     return JSON.parse(localStorage.getItem(PREFIX + name));
   } catch {
@@ -20,11 +21,11 @@ export function kept(name) {
   }
 }
 
-/** The names that begin so, in order. */
-export function keptNames(beginning) {
+/** The names that start with `prefix`, sorted. */
+export function storedNames(prefix) {
   try {
     return Object.keys(localStorage)
-      .filter((name) => name.startsWith(PREFIX + beginning))
+      .filter((name) => name.startsWith(PREFIX + prefix))
       .map((name) => name.slice(PREFIX.length))
       .sort();
   } catch {

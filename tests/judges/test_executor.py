@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mie.core import retry
 from mie.errors import ConfigError, ImageError, MieError
 from mie.judges import Draft, Image, JudgeOptions, ParseError, Prompt, Question, combine, open_judge
-from mie.judges import executor as pace_module
 from mie.judges.executor import Pace
 from mie.judges.parsers import json_scores
 from tests.judges.server import JudgeServer, Say, images_of, texts_of
@@ -26,7 +26,7 @@ OPEN = {"name": "d", "deidentified": True}
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr(pace_module, "_FIRST_PAUSE", 0.02)
+    monkeypatch.setattr(retry, "FIRST_PAUSE", 0.02)
 
 
 def picture(number: int = 0) -> np.ndarray:
@@ -193,7 +193,7 @@ def test_retry_after_as_a_date_and_patience(tmp_path):
     with JudgeServer(script(far)) as server:
         answer = one(server, tmp_path)
         assert answer.state == "rate_limited"
-        assert "no patience" in answer.reason
+        assert "no time left" in answer.reason
         assert len(server.requests) == 1
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, Protocol, TypeAlias
 
+from mie.core import retry
 from mie.images.hashes import pixel_digest
 from mie.records import Pixels
 
@@ -162,26 +163,12 @@ class Reply:
     usage: Usage = field(default_factory=Usage)
 
 
-class CallError(Exception):
-    """A call without a reply. `kind` is a state; `retry` whether asking again may help, `at_once` without a
-    pause, since the trouble was ours.
-    """
+class CallError(retry.CallError):
+    """A call without a usable reply; `kind` is the state that its answer gets if no other call helps."""
 
-    def __init__(
-        self,
-        kind: str,
-        reason: str,
-        *,
-        retry: bool = True,
-        retry_after: float | None = None,
-        at_once: bool = False,
-    ) -> None:
-        super().__init__(reason)
+    def __init__(self, kind: str, reason: str, **options: Any) -> None:
+        super().__init__(reason, **options)
         self.kind = kind
-        self.reason = reason
-        self.retry = retry
-        self.retry_after = retry_after
-        self.at_once = at_once
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from mie.core.retry import LONGEST_RETRY_AFTER, call_with_retries
 from mie.errors import ImageError
 from mie.judges.contracts import (
     Answer,
@@ -29,10 +30,6 @@ from mie.judges.contracts import (
 )
 from mie.judges.cost import Budget, guess_tokens, usage_of
 from mie.judges.journal import ReplyJournal
-
-_FIRST_PAUSE: Final = 1.0
-_LONGEST_PAUSE: Final = 60.0
-_LONGEST_RETRY_AFTER: Final = 600.0
 
 
 class Pace:
@@ -72,19 +69,13 @@ class Pace:
             self.limit = max(1.0, self.limit / 2)
             self._cut = now
         if retry_after:
-            self._resume = max(self._resume, now + min(retry_after, _LONGEST_RETRY_AFTER))
+            self._resume = max(self._resume, now + min(retry_after, LONGEST_RETRY_AFTER))
         places = int(self.limit) - self.running
         while self._queue and places > 0:
             turn = self._queue.popleft()
             if not turn.done():  # cancelled while it waited
                 turn.set_result(None)
                 places -= 1
-
-
-def pause_before(retry: int, draw: random.Random) -> float:
-    """Seconds before the retry of that number (0, 1, ...): exponential, with jitter over its upper half."""
-    full = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**retry)
-    return full * (0.5 + draw.random() / 2)
 
 
 # The one place that calls a model: drafts in, answers out, every reply on disk before it counts.
@@ -250,23 +241,11 @@ class Executor:
         }
 
     async def _call(self, request: Request, guess: Usage) -> Reply:
-        """One reply, with as many tries as the client's patience allows."""
-        loop, patience = asyncio.get_running_loop(), self.client.patience
-        end = loop.time() + patience.total
-        for retry in range(patience.retries + 1):
-            try:
-                return await self._try(request, guess)
-            except CallError as error:
-                if not error.retry or retry == patience.retries:
-                    raise
-                pause = 0.0
-                if not error.at_once:
-                    pause = max(error.retry_after or 0.0, pause_before(retry, self._draw))
-                if loop.time() + pause > end:
-                    reason = f"{error.reason}; no patience for {pause:.0f} s more"
-                    raise CallError(error.kind, reason) from None
-                await asyncio.sleep(pause)
-        raise AssertionError("the last try returns or raises")
+        """One reply, with as many tries as the client's limits allow."""
+        limits = self.client.patience
+        return await call_with_retries(
+            lambda: self._try(request, guess), retries=limits.retries, seconds=limits.total, draw=self._draw
+        )
 
     async def _try(self, request: Request, guess: Usage) -> Reply:
         seconds = self.client.patience.call

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import email.utils
 import ipaddress
 import json
 import os
-import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, ClassVar, Final
@@ -19,6 +17,7 @@ import cv2
 import httpx
 import numpy as np
 
+from mie.core.retry import retry_after
 from mie.core.spec import mask_secrets
 from mie.errors import ConfigError, MieError
 from mie.images.png import encode_png
@@ -299,9 +298,9 @@ class OpenAI:
                 fix=f"check the model's name, base_url, your quota, and the key in ${self._key_variable}",
             ) from None
         if status == 429:
-            raise CallError("rate_limited", text, retry_after=_retry_after(error.response.headers)) from None
+            raise CallError("rate_limited", text, retry_after=retry_after(error.response.headers)) from None
         if status in (408, 409, 425) or status >= 500:
-            raise CallError("failed", text, retry_after=_retry_after(error.response.headers)) from None
+            raise CallError("failed", text, retry_after=retry_after(error.response.headers)) from None
         if any(word in said for word in _FILTER_WORDS):
             return Reply("", "content_filter", None, self.model)
         if status in (400, 422) and schema and _about_format(said):
@@ -395,18 +394,3 @@ def _usage(found: Mapping[str, Any]) -> Usage:
 
 def _about_format(said: str) -> bool:
     return any(word in said for word in ("response_format", "json_schema", "structured", "schema"))
-
-
-def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds from `retry-after-ms` or `Retry-After`, which is a number or a date."""
-    try:
-        if "retry-after-ms" in headers:
-            return max(0.0, float(headers["retry-after-ms"]) / 1000)
-        text = headers.get("retry-after")
-        if text is None:
-            return None
-        if text.strip().replace(".", "", 1).isdecimal():
-            return float(text)
-        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
-    except (ValueError, TypeError):
-        return None

@@ -12,7 +12,7 @@ import pytest
 from mie.core import retry
 from mie.errors import ConfigError, ImageError, MieError
 from mie.judges import Draft, Image, JudgeOptions, ParseError, Prompt, Question, combine, open_judge
-from mie.judges.executor import Pace
+from mie.judges.executor import AdaptiveLimit
 from mie.judges.parsers import json_scores
 from tests.judges.server import JudgeServer, Say, images_of, texts_of
 
@@ -237,7 +237,7 @@ def test_an_endpoint_without_schemas_is_asked_in_words(tmp_path):
 def test_being_turned_away_stops_the_scoring(tmp_path, monkeypatch, say):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-abcdef")
     with JudgeServer(script(say)) as server:
-        with pytest.raises(MieError, match="turns us away") as caught:
+        with pytest.raises(MieError, match="refuses the request") as caught:
             one(server, tmp_path)
         assert "sk-abcdef" not in str(caught.value)
         assert len(server.requests) <= 2
@@ -426,17 +426,17 @@ def test_the_limit_is_kept_and_adapts(tmp_path):
     assert server.most == 5
 
     async def scenario() -> list[float]:
-        pace = Pace(16)
+        pace = AdaptiveLimit(16)
         seen = [pace.limit]
         starts = [await pace.enter() for _ in range(16)]
         for start in starts:  # sixteen cries of the same moment are one
-            pace.leave(start, trouble=True)
+            pace.leave(start, failed=True)
         seen.append(pace.limit)
         for _ in range(8):
-            pace.leave(await pace.enter(), trouble=False)
+            pace.leave(await pace.enter(), failed=False)
         seen.append(pace.limit)
         for _ in range(10):
-            pace.leave(await pace.enter(), trouble=True)
+            pace.leave(await pace.enter(), failed=True)
         seen.append(pace.limit)
         return seen
 

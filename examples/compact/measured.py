@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import mie
 from mie.datasets.dataset import Dataset
 from mie.editors.base import open_editor
+from mie.editors.compact.kinds import EDIT_KINDS, EditKind
 from mie.editors.runs import Run
 from mie.images.read import read_picture
 from mie.records import Mask, Pixels, Sample
@@ -58,8 +59,8 @@ class Bench(NamedTuple):
 
     def weights(self) -> dict[str, str]:
         """Run -> SHA-256 of its weights, where its editor has some."""
-        found = {name: run.info["editor"]["meta"].get("weights_sha256") for name, run in self.runs.items()}
-        return {name: sha256 for name, sha256 in found.items() if sha256}
+        digests = {name: run.info["editor"]["meta"].get("weights_sha256") for name, run in self.runs.items()}
+        return {name: sha256 for name, sha256 in digests.items() if sha256}
 
 
 def make(datasets: Sequence[Path], runs: Path, editor: str) -> list[Path]:
@@ -103,18 +104,24 @@ def records_of(run: Run, dataset: Dataset) -> list[Record]:
     """One for each sample, as `summary` takes them: a metric without a number is not in `scores`."""
     table = read_score_table(run.folder / "scores/miedb.paper.jsonl")
     chosen = {name: table.select(name, 1) for name in table.values}
+    split = run.info["config"]["split"]
+    columns = dataset.table(["id", "patient_id"], split)
+    named = {sample for sample, patient in zip(*columns.values(), strict=True) if patient}
     records: list[Record] = [
         {
             "id": sample,
             **{key: names[at] for key, names in table.groups.items()},
             "patient": table.cluster_names[table.clusters[at]],
+            "patient_known": sample in named,
             "scores": {name: float(one.values[at]) for name, one in chosen.items() if one.scored[at]},
         }
         for at, sample in enumerate(table.ids)
     ]
-    changed = {record["id"]: record for record in records if record["perspective"] == "modification"}
+    changed = {
+        record["id"]: record for record in records if EDIT_KINDS[record["perspective"]] is EditKind.AREA
+    }
     edits = run.edits()
-    for sample in dataset.samples(run.info["config"]["split"]) if changed else ():
+    for sample in dataset.samples(split) if changed else ():
         edit = edits.get((sample.id, 0))
         if sample.id in changed and edit is not None and edit.state == "done":
             output = read_picture(run.output_path(sample.id, 0)).pixels
@@ -134,13 +141,13 @@ def change_scores(sample: Sample, output: Pixels) -> dict[str, float]:
 
 def _outside_of(region: Mask, target: Pixels, output: Pixels) -> dict[str, float]:
     """PSNR, capped as in `paper`, and SSIM, over the windows that lie wholly there."""
-    found = {}
+    values = {}
     for name, measure in (("psnr", metrics.background_psnr), ("ssim", metrics.background_ssim)):
         try:
-            found[name] = min(float(measure(target, output, region)), PSNR_CAP)
+            values[name] = min(float(measure(target, output, region)), PSNR_CAP)
         except MetricError:  # no such pixel, or no window between them: no number
             continue
-    return found
+    return values
 
 
 def add_gains(records: Sequence[Record], identity: Sequence[Record]) -> None:

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from mie.core.registry import nearest_name
 from mie.editors.runs import Run
 from mie.errors import ConfigError, MieError
+from mie.scoring.clusters import Clusters, Identity, clusters_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,6 +32,17 @@ if TYPE_CHECKING:
 GROUP_KEYS: Final = ("perspective", "task", "modality", "anatomy", "target", "source")
 # Metrics where less is better, by the beginning of their name.
 LOWER_IS_BETTER: Final = ("lpips", "fid", "kid")
+# The values that a metric can take, by its whole name: an interval of its mean stays within them.
+_SHARES: Final = ("dice", "dice_guarded", "class_dice", "p_acc", "ea", "vq", "ea_plain", "vq_plain", "qa")
+RANGES: Final[Mapping[str, tuple[float, float]]] = {
+    **dict.fromkeys(_SHARES, (0.0, 1.0)),
+    **dict.fromkeys(("memory", "understanding", "backtracking"), (0.0, 1.0)),
+    **dict.fromkeys(("imgedit", "adherence", "quality", "preservation", "uge"), (1.0, 5.0)),
+    **dict.fromkeys((f"rubric_{number}" for number in range(1, 9)), (1.0, 5.0)),
+    **dict.fromkeys(("ssim", "b_ssim", "cp"), (-1.0, 1.0)),
+    **dict.fromkeys(("psnr", "b_psnr"), (0.0, math.inf)),
+    "rubric": (0.0, 100.0),
+}
 NO_OUTPUT: Final = "*"  # the key of `unscored` that stands for every metric of the attempt
 _NOTHING: Final[Mapping[str, Any]] = {"metrics": {}, "unscored": {}}
 
@@ -55,8 +67,8 @@ class ScoreTable:
     header: Mapping[str, Any]
     ids: list[str]
     groups: Mapping[str, NDArray[Any]]  # key -> (N,) names
-    clusters: NDArray[np.int64]  # (N,): equal for samples of one patient, else of one case
-    cluster_names: list[str]  # of each number in `clusters`
+    identities: list[Identity]  # (N,)
+    clusters: Clusters  # (N,): samples of one patient together, else of one image
     applies: Mapping[str, NDArray[np.bool_]]  # metric -> (N,)
     values: Mapping[str, NDArray[np.float64]]  # metric -> (N, K), nan where not scored
     absent: NDArray[np.bool_]  # (N, K): no output to look at
@@ -129,14 +141,14 @@ def _table(header: Mapping[str, Any], lines: Iterable[Mapping[str, Any]]) -> Sco
     attempts, names = int(header["attempts"]), list(header["metrics"])
     column = {name: at for at, name in enumerate(names)}
     ids: list[str] = []
-    clusters: list[tuple[str, ...]] = []
+    identities: list[Identity] = []
     groups: dict[str, list[str]] = {key: [] for key in (*GROUP_KEYS, *header.get("groups", ()))}
     cells = array("d")  # metrics x attempts of the first sample, of the second, ...
     applies, absent, drift = array("b"), array("b"), array("b")
     not_covered: Counter[str] = Counter()
     for line in lines:
         ids.append(line["id"])
-        clusters.append(_cluster(line))
+        identities.append((line["patient"], f"{line['group']['source']} {line['case']}"))
         for key, names_of in groups.items():
             names_of.append(sys.intern(line["group"][key]))
         if not line["applies"]:
@@ -154,28 +166,18 @@ def _table(header: Mapping[str, Any], lines: Iterable[Mapping[str, Any]]) -> Sco
     values = np.array(cells).reshape(len(ids), attempts, len(names))
     applied = np.array(applies, np.bool_).reshape(len(ids), len(names))
     used = [name for name in names if applied[:, column[name]].any()]
-    codes = {name: code for code, name in enumerate(dict.fromkeys(clusters))}
     return ScoreTable(
         header=header,
         ids=ids,
         groups={key: np.array(found, object) for key, found in groups.items()},
-        clusters=np.array([codes[name] for name in clusters], np.int64),
-        cluster_names=[" ".join(name) for name in codes],
+        identities=identities,
+        clusters=clusters_of(*zip(*identities, strict=True)) if ids else clusters_of([], []),
         applies={name: applied[:, column[name]] for name in used},
         values={name: values[:, :, column[name]] for name in used},
         absent=np.array(absent, np.bool_).reshape(len(ids), attempts),
         drift=np.array(drift, np.int8).reshape(len(ids), attempts),
         not_covered=dict(not_covered),
     )
-
-
-def _cluster(line: Mapping[str, Any]) -> tuple[str, ...]:
-    """The patient where known (one name across the data sets of a cohort), else the image: several samples
-    are made of one.
-    """
-    if line["patient"] is not None:
-        return "patient", line["patient"]
-    return "case", line["group"]["source"], line["case"]
 
 
 # Runs with all their scores, under the names that people know them by.
@@ -188,7 +190,7 @@ class ScoredRun:
     name: str
     aliases: frozenset[str]  # folder, path, editor; none of them shared with another run
     values: Mapping[str, Mapping[str, float | None]]
-    clusters: Mapping[str, str]  # sample -> patient, else case
+    identities: Mapping[str, Identity]  # of each sample
 
 
 def read_scored_runs(
@@ -222,7 +224,7 @@ def read_scored_runs(
     _check_same(dict(zip(names, tables, strict=True)))
     aliases = _aliases(runs, names, folders)
     return [
-        ScoredRun(name, known, _values(table), _clusters(table))
+        ScoredRun(name, known, _values(table), dict(zip(table.ids, table.identities, strict=True)))
         for name, known, table in zip(names, aliases, tables, strict=True)
     ]
 
@@ -243,11 +245,6 @@ def _values(table: ScoreTable) -> dict[str, dict[str, float | None]]:
             for row in np.flatnonzero(chosen.applies)
         }
     return out
-
-
-def _clusters(table: ScoreTable) -> dict[str, str]:
-    named = (table.cluster_names[number] for number in table.clusters)
-    return dict(zip(table.ids, named, strict=True))
 
 
 def _names(runs: Sequence[Run]) -> list[str]:

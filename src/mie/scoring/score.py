@@ -25,8 +25,8 @@ from mie.records import Pixels
 from mie.scoring.benchmarks import check_variant
 from mie.scoring.chunks import Chunk, Output, make_chunks, read_output, read_stored
 from mie.scoring.judging import Judging, open_judging
-from mie.scoring.results import GROUP_KEYS, NO_OUTPUT, Selected
-from mie.scoring.statistics import ScoreTable, bootstrap_means, read_score_table
+from mie.scoring.results import GROUP_KEYS, NO_OUTPUT, RANGES, Selected
+from mie.scoring.statistics import ScoreTable, mean_interval, read_score_table
 from mie.vocabulary import PERSPECTIVES
 
 PARTITIONS: Final = ("perspective", "modality", "task", "target", "source")
@@ -38,13 +38,12 @@ def summarise(
     """`[{"group": {...}, "metrics": {"dice@1": {...}}}]`: everything first, then group by group.
 
     A metric's entry has `mean` over the `n` samples that have it, how many it applies to but are `unscored`,
-    the interval `ci95` that `bootstrap_mean` gives (seed 0, clustered), and where it makes sense how many
+    the interval `ci95` over patients (`mean_interval`), how many known `patients` and how many
+    `images_without_patient` it rests on, or why there is `no_interval`; and where it makes sense how many
     values were `capped` at `psnr_cap`, or are `missing` outputs that count 0.
     """
     selected = {key: table.select(*key) for key in table.keys}
     groups: list[dict[str, Any]] = []
-    entries: list[dict[str, Any]] = []
-    samples: list[tuple[NDArray[np.float64], NDArray[np.int64]]] = []
     for group, rows in _groups(table, partitions):
         metrics: dict[str, Any] = {}
         for (name, k), chosen in selected.items():
@@ -52,12 +51,10 @@ def summarise(
                 continue
             scored = rows[chosen.scored[rows]]
             cap = psnr_cap if name.endswith("psnr") else None
-            metrics[f"{name}@{k}"] = entry = _entry(chosen, rows, scored, cap)
-            entries.append(entry)
-            samples.append((chosen.values[scored], table.clusters[scored]))
+            entry = _entry(chosen, rows, scored, cap)
+            interval = mean_interval(chosen.values[scored], table.clusters[scored], bounds=RANGES.get(name))
+            metrics[f"{name}@{k}"] = {**entry, **interval.entry}
         groups.append({"group": group, "metrics": metrics})
-    for entry, interval in zip(entries, bootstrap_means(samples), strict=True):
-        entry["ci95"] = list(interval)
     return groups
 
 
@@ -69,7 +66,6 @@ def _entry(
         "mean": float(values.mean()) if len(values) else math.nan,
         "n": len(values),
         "unscored": int(chosen.applies[rows].sum()) - len(values),
-        "ci95": None,
     }
     if cap is not None:
         entry["capped"] = int((values >= cap).sum())

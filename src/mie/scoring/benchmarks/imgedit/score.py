@@ -18,7 +18,7 @@ from mie.scoring.benchmarks.imgedit.turns import edit_type, questions_of, suite_
 from mie.scoring.chunks import Output
 from mie.scoring.score import Context, Line, Method, Row, each_output, line_of, score_by
 from mie.scoring.statistics import ScoreTable
-from mie.scoring.statistics.bootstrap import bootstrap_macro
+from mie.scoring.statistics.intervals import macro_interval
 
 NAME: Final = "imgedit"
 VERSION: Final = 1
@@ -75,7 +75,8 @@ def _finish(document: dict[str, Any], table: ScoreTable, scores: Path) -> None:
             entry["micro"] = entry["mean"]
             entry["mean"] = math.fsum(means) / len(means) if means else math.nan
             entry["types"] = len(means)
-            entry["ci95"] = list(bootstrap_macro(values, kinds, table.clusters[rows]))
+            entry.pop("no_interval", None)
+            entry.update(macro_interval(values, kinds, table.clusters[rows], bounds=(1, 5)).entry)
 
 
 METHOD: Final = Method(

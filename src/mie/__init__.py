@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from mie.errors import MieError
     from mie.images.read import read_picture
     from mie.report.page import write_report
-    from mie.scoring.benchmarks import score
     from mie.scoring.results import read_scores
+    from mie.scoring.score import score
     from mie.scoring.triplet import score_triplet
 
 __version__ = "0.1.0"
@@ -33,7 +33,7 @@ _PUBLIC = {
     "read_run": "mie.editors.runs:read_run",
     "read_scores": "mie.scoring.results:read_scores",
     "run": "mie.editors.run:run_editor",
-    "score": "mie.scoring.benchmarks:score",
+    "score": "mie.scoring.score:score",
     "score_triplet": "mie.scoring.triplet:score_triplet",
     "verify": "mie.datasets.verify:verify",
     "write_report": "mie.report.page:write_report",

@@ -129,9 +129,7 @@ def main() -> None:
         sys.exit(1)
     except KeyboardInterrupt:
         resumes = len(sys.argv) > 1 and sys.argv[1] in _RESUMING
-        typer.echo(
-            "\ninterrupted" + ("; run the same command again to resume" if resumes else ""), err=True
-        )
+        typer.echo("\ninterrupted" + ("; run the same command again to resume" if resumes else ""), err=True)
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(1)

@@ -93,6 +93,15 @@ def table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -
     console.print(shown)
 
 
+def plural(count: int, noun: str) -> str:
+    """A count with its noun.
+
+    >>> plural(1, "sample"), plural(1200, "sample")
+    ('1 sample', '1,200 samples')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def print_json(document: Any) -> None:
     """One JSON document and nothing else on stdout."""
     json.dump(document, sys.stdout, indent=2, ensure_ascii=False)

@@ -12,7 +12,7 @@ from typing import Any, Final
 from mie.errors import MieError
 from mie.report.measures import MEASURES, Measure
 from mie.report.scored import Cell, ScoredRun, cell_of, read_document, sha256_of
-from mie.scoring.benchmarks.imgedit.turns import TYPES
+from mie.scoring.benchmarks.imgedit import TYPES
 from mie.scoring.results import judges_differ, yardstick
 from mie.scoring.score import read_lines
 

@@ -15,7 +15,6 @@ from mie.editors.runs import Run
 from mie.errors import ConfigError, MieError
 from mie.images.overlay import paint
 from mie.images.png import encode_png
-from mie.scoring.benchmarks.miedb.score import score_run
 from mie.scoring.statistics import bootstrap_mean
 from tests.scoring.benchmarks import slow
 from tests.scoring.benchmarks.runs import (
@@ -29,6 +28,7 @@ from tests.scoring.benchmarks.runs import (
     write_run,
     write_samples,
 )
+from tests.scoring.benchmarks.scoring import miedb as score_run
 
 SAMPLES = [
     structure("plain", 0),
@@ -366,7 +366,7 @@ def test_an_output_that_was_deleted(run, dataset, tmp_path):
 
 
 def test_a_dataset_image_that_cannot_be_read_is_no_ones_failure(run, monkeypatch):
-    import mie.scoring.benchmarks.miedb.score as module
+    import mie.scoring.attempts as module
     from mie.errors import ImageError
 
     def fail(data):

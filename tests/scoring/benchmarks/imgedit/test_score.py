@@ -14,12 +14,12 @@ from mie.cli import app
 from mie.editors.runs import Run
 from mie.judges import JudgeOptions, ParseError
 from mie.scoring.benchmarks.imgedit.judge import PARSERS, capped, released_scores
-from mie.scoring.benchmarks.imgedit.score import score_run
 from mie.scoring.statistics.bootstrap import bootstrap_macro, bootstrap_mean
 from tests.judges.server import JudgeServer, images_of, texts_of
 from tests.scoring.benchmarks.imgedit.made import answer, make_run
 from tests.scoring.benchmarks.recorded import transcript
 from tests.scoring.benchmarks.runs import lines_of
+from tests.scoring.benchmarks.scoring import imgedit as score_run
 
 
 @pytest.fixture

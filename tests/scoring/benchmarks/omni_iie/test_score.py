@@ -19,13 +19,13 @@ from mie.judges import JudgeOptions, ParseError
 from mie.scoring.benchmarks.omni_iie import pixels
 from mie.scoring.benchmarks.omni_iie.pixels import Weights
 from mie.scoring.benchmarks.omni_iie.qa import verdicts, veto, written_questions
-from mie.scoring.benchmarks.omni_iie.score import score_run
-from mie.scoring.chunks import read_output
+from mie.scoring.pixels import read_output
 from mie.scoring.statistics.bootstrap import bootstrap_mean, bootstrap_ratio
 from tests.judges.server import JudgeServer, texts_of
 from tests.scoring.benchmarks.omni_iie.made import SAID, SAMPLES, answer, make_run
 from tests.scoring.benchmarks.recorded import transcript
 from tests.scoring.benchmarks.runs import lines_of, transformation, write_run, write_samples
+from tests.scoring.benchmarks.scoring import omni_iie as score_run
 
 SIDE = 64
 

@@ -10,8 +10,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mie.scoring.statistics import ScoreTable, bootstrap_mean
-from mie.scoring.statistics.bootstrap import bootstrap_ratio
+from mie.scoring.statistics.bootstrap import bootstrap_mean, bootstrap_ratio
+from mie.scoring.table import ScoreTable
 
 SCORE: Final = "overall"
 SWITCHES: Final = ("A→A", "A→E", "E→A", "E→E")

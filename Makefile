@@ -12,16 +12,26 @@ help:
 	@echo "make bench  speed and memory, as ratios"
 	@echo "make docs   the documentation as HTML in site/"
 
+# Quiet on purpose: the first useful line should be ours. Errors of pip are shown.
+PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check -c constraints.txt
+
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(None if (3, 11) <= sys.version_info[:2] <= (3, 13) else "mie needs Python 3.11 to 3.13; run make PYTHON=python3.12")'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,models,onnx,judges,review]'
+	@echo "[1/3] making $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@echo "[2/3] installing mie and torch (about 2 GB, a few minutes)"
+	@$(PIP) -e '.[models,onnx,judges,review,ray]'
+	@echo "[3/3] installing what tests and documentation need"
+	@$(PIP) -e '.[dev]'
+	@# Without its dependencies: they include torchvision, which does not load beside a CPU build of torch.
+	@$(PIP) --no-deps dynamic-network-architectures
 	@touch $@
 
 demo: $(VENV)/.installed
 	$(BIN)/mie demo -o $(OUT)/demo
 
-test: $(VENV)/.installed  # two processes on two cores: one thread each
+# Two processes on two cores: one thread each.
+test: $(VENV)/.installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --cov --cov-report=term:skip-covered --cov-fail-under=85
 
 lint: $(VENV)/.installed

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mie.core.files import atomic_path, atomic_write, folder_lock
+from mie.core.files import atomic_path, atomic_write, folder_lock, make_folder, refuse_foreign, write_errors
 from mie.errors import MieError
 
 
@@ -77,3 +77,69 @@ def test_two_processes_cannot_hold_one_folder_and_a_dead_one_lets_go(tmp_path):
         except MieError:
             assert time.monotonic() < deadline
             time.sleep(0.05)
+
+
+def test_a_file_is_synced_before_it_takes_its_name_and_the_folder_after(tmp_path, monkeypatch):
+    events = []
+    fsync, replace = os.fsync, os.replace
+
+    def synced(handle):
+        kind = "folder" if Path(f"/proc/self/fd/{handle}").is_dir() else "file"
+        events.append(kind)
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", lambda a, b: (events.append("rename"), replace(a, b)))
+    atomic_write(tmp_path / "a.txt", "text")
+    assert events == ["file", "rename", "folder"]
+
+
+@pytest.mark.parametrize(
+    ("number", "message", "advice"),
+    [
+        (errno.ENOSPC, "the disk is full", "free some space"),
+        (errno.EDQUOT, "the disk is full", "free some space"),
+        (errno.EROFS, "cannot write here", "that you may write to"),
+        (errno.EACCES, "cannot write here", "that you may write to"),
+        (errno.ENOTDIR, "cannot write here", "choose another folder"),
+    ],
+)
+def test_what_a_user_can_put_right_is_said(tmp_path, number, message, advice):
+    with pytest.raises(MieError, match=message) as caught, write_errors(tmp_path / "out"):
+        raise OSError(number, os.strerror(number), "somewhere")
+    assert caught.value.where == str(tmp_path / "out")
+    assert advice in (caught.value.fix or "")
+
+
+def test_other_errors_pass_and_a_full_disk_alone_is_caught_while_a_folder_is_held(tmp_path):
+    with pytest.raises(OSError, match="Input/output"), write_errors(tmp_path):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+    with pytest.raises(PermissionError), folder_lock(tmp_path / "held"):  # of an input, say
+        raise OSError(errno.EACCES, "Permission denied")
+    with pytest.raises(MieError, match="the disk is full"), folder_lock(tmp_path / "held"):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_folder_under_a_file_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(MieError, match="cannot write here"):
+        make_folder(tmp_path / "file" / "out")
+    with pytest.raises(MieError, match="cannot write here"), folder_lock(tmp_path / "file"):
+        pass
+
+
+def test_folders_with_other_things_in_them_are_refused(tmp_path):
+    def ours(path: Path) -> bool:
+        return path.name == "run.json"
+
+    refuse_foreign(tmp_path / "absent", "a run", ours)
+    for name in ("run.json", ".lock", ".run.json.12.ab.tmp"):
+        (tmp_path / name).write_text("")
+    refuse_foreign(tmp_path, "a run", ours)
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(MieError, match="holds something else") as caught:
+        refuse_foreign(tmp_path, "a run", ours)
+    assert caught.value.found == "thesis.tex"
+    assert caught.value.expected == "a new folder, or one with a run"
+    with pytest.raises(MieError, match="not a folder"):
+        refuse_foreign(tmp_path / "thesis.tex", "a run", ours)

@@ -46,7 +46,7 @@ from mie.sources import catalog
 from mie.sources.samples import samples_root
 
 ROOT = Path(__file__).parents[2]
-DOCS = sorted((ROOT / "docs").glob("*.md"))
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
 PAGES = [ROOT / "README.md", *DOCS]
 CARD = ROOT / "src/mie/weights/README.md"
 MARKDOWN = [*PAGES, *(ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"))]
@@ -133,10 +133,12 @@ def test_the_tour_shows_the_recipe_it_builds() -> None:
 
 def test_recipes_and_entries_on_the_pages_are_sound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MIE_DATA", "/data")
-    recipes = [yaml.safe_load(b.text) for b in blocks(ROOT / "docs/recipes.md") if b.info == "yaml"]
+    recipes = [yaml.safe_load(b.text) for b in blocks(ROOT / "docs/reference/recipes.md") if b.info == "yaml"]
     for body in recipes:
-        config.parse_recipe(body, where="docs/recipes.md", base=ROOT)
-    entries = [yaml.safe_load(b.text) for b in blocks(ROOT / "docs/catalogue.md") if b.info == "yaml"]
+        config.parse_recipe(body, where="docs/reference/recipes.md", base=ROOT)
+    entries = [
+        yaml.safe_load(b.text) for b in blocks(ROOT / "docs/reference/catalogue.md") if b.info == "yaml"
+    ]
     for name, body in (item for group in entries for item in group.items()):
         catalog.Entry(name=name, **body)
     assert len(recipes) >= 3
@@ -144,7 +146,7 @@ def test_recipes_and_entries_on_the_pages_are_sound(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_recipe_with_every_key_shows_the_defaults() -> None:
-    short, full = (yaml.safe_load(b.text) for b in blocks(ROOT / "docs/recipes.md")[:2])
+    short, full = (yaml.safe_load(b.text) for b in blocks(ROOT / "docs/reference/recipes.md")[:2])
     parsed = [config.parse_recipe(body, where="", base=ROOT).public() for body in (short, full)]
     assert parsed[0] == parsed[1]
     assert set(full) == set(config.RecipeConfig.model_fields)
@@ -176,14 +178,14 @@ def test_fences_are_one_word(page: Path) -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_its_page_and_its_line(verb: str) -> None:
-    page = ROOT / "docs" / f"{verb}.md"
+    page = ROOT / "docs/how-to" / f"{verb}.md"
     assert page.read_text(encoding="utf-8").startswith(f"# mie {verb}\n")
-    assert f"[`mie {verb}`](docs/{verb}.md)" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"[`mie {verb}`](docs/how-to/{verb}.md)" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_option_is_explained(verb: str) -> None:
-    text = (ROOT / "docs" / f"{verb}.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/how-to" / f"{verb}.md").read_text(encoding="utf-8")
     command = get_command(app).commands[verb]  # type: ignore[attr-defined]
     for part in getattr(command, "commands", {"": command}).values():
         for option in (p for p in part.params if p.param_type_name == "option" and p.name != "help"):
@@ -192,7 +194,7 @@ def test_every_option_is_explained(verb: str) -> None:
 
 
 def test_every_key_is_explained() -> None:
-    pages = (ROOT / "docs/recipes.md", ROOT / "docs/catalogue.md")
+    pages = (ROOT / "docs/reference/recipes.md", ROOT / "docs/reference/catalogue.md")
     explained = "".join(page.read_text(encoding="utf-8") for page in pages)
     models: list[type[BaseModel]] = [config.RecipeConfig, config.PerceptionConfig, config.SplitConfig]
     models += [config.GateConfig, config.SourceConfig, catalog.Entry, catalog.TargetEntry, catalog.License]
@@ -204,7 +206,7 @@ def test_every_key_is_explained() -> None:
 
 
 def test_every_key_and_bound_of_modification_is_explained() -> None:
-    page = ROOT / "docs/modification.md"
+    page = ROOT / "docs/explanation/modification.md"
     text = page.read_text(encoding="utf-8")
     keys = {*config.ModificationConfig.model_fields, *config.LimitsConfig.model_fields} - {"kind"}
     assert [key for key in sorted(keys) if f"`{key}`" not in text] == []
@@ -228,7 +230,7 @@ def test_everything_to_train_and_its_keys_are_explained() -> None:
     from mie.training.trainee import trainee_class
 
     pages = "".join(
-        (ROOT / "docs" / page).read_text(encoding="utf-8") for page in ("train.md", "flux-fill.md")
+        (ROOT / "docs/how-to" / page).read_text(encoding="utf-8") for page in ("train.md", "flux-fill.md")
     )
     for name in TRAINEES:
         assert f"trainee: {name}" in pages
@@ -263,7 +265,7 @@ def test_the_model_card_has_the_figures_of_the_files() -> None:
 
 
 def test_every_transformation_and_every_window_is_explained() -> None:
-    page = ROOT / "docs/transformation.md"
+    page = ROOT / "docs/explanation/transformation.md"
     text = page.read_text(encoding="utf-8")
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()]
     shown = {cells[0].strip("`"): cells for cells in rows if cells}
@@ -279,15 +281,15 @@ def test_every_transformation_and_every_window_is_explained() -> None:
 
 
 def test_every_column_and_every_gate_is_explained() -> None:
-    columns = (ROOT / "docs/datasets.md").read_text(encoding="utf-8")
+    columns = (ROOT / "docs/reference/datasets.md").read_text(encoding="utf-8")
     assert [name for name in SCHEMA.names if f"| `{name}` |" not in columns] == []
-    gates = (ROOT / "docs/build.md").read_text(encoding="utf-8")
+    gates = (ROOT / "docs/how-to/build.md").read_text(encoding="utf-8")
     assert [name for name in GATES if f"| `{name}` |" not in gates] == []
 
 
 @pytest.mark.parametrize("name", EDITORS)
 def test_every_editor_and_its_options_are_explained(name: str) -> None:
-    page = (ROOT / "docs/editors.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/reference/editors.md").read_text(encoding="utf-8")
     assert re.search(rf"^\| `{name}[`:]", page, re.MULTILINE)
     for option, parameter in inspect.signature(EDITORS[name]).parameters.items():
         assert parameter.kind is not parameter.KEYWORD_ONLY or f"| `{option}` |" in page, option
@@ -295,20 +297,21 @@ def test_every_editor_and_its_options_are_explained(name: str) -> None:
 
 @pytest.mark.parametrize("name", JUDGES)
 def test_every_judge_and_its_options_are_explained(name: str) -> None:
-    page = (ROOT / "docs/judges.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/reference/judges.md").read_text(encoding="utf-8")
     assert re.search(rf"^\| `{name}[`:]", page, re.MULTILINE)
     for option, parameter in inspect.signature(JUDGES[name]).parameters.items():
         assert parameter.kind is not parameter.KEYWORD_ONLY or f"| `{option}` |" in page, option
 
 
 def test_every_state_of_an_answer_is_explained() -> None:
-    page = (ROOT / "docs/judges.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/reference/judges.md").read_text(encoding="utf-8")
     assert [state for state in STATES if f"| `{state}` |" not in page] == []
 
 
 def test_every_metric_and_every_public_name_is_explained() -> None:
     protocol, arrays, python = (
-        (ROOT / "docs" / page).read_text(encoding="utf-8") for page in ("miedb.md", "metrics.md", "python.md")
+        (ROOT / "docs/reference" / page).read_text(encoding="utf-8")
+        for page in ("miedb.md", "metrics.md", "python.md")
     )
     assert [name for name in METRICS if f"`{name}`" not in protocol] == []
     assert [name for name in metrics.__all__ if f"`{name}`" not in arrays] == []
@@ -316,7 +319,7 @@ def test_every_metric_and_every_public_name_is_explained() -> None:
 
 
 def test_the_published_results_are_those_of_the_report() -> None:
-    page = (ROOT / "docs/miedb.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/reference/miedb.md").read_text(encoding="utf-8")
     shown = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines()]
     rows = {cells[0]: cells[1:] for cells in shown if len(cells) == 9}
     names = ("dice", "p_acc", "b_psnr", "b_ssim", "rubric", "rank", "psnr", "ssim")
@@ -325,7 +328,7 @@ def test_the_published_results_are_those_of_the_report() -> None:
 
 
 def test_every_protocol_has_its_page_with_its_metrics_and_published_rows() -> None:
-    pages = {name: (ROOT / f"docs/{name}.md").read_text(encoding="utf-8") for name in PROTOCOLS}
+    pages = {name: (ROOT / f"docs/reference/{name}.md").read_text(encoding="utf-8") for name in PROTOCOLS}
     for name, method in (
         ("medebench", MEDEBENCH_METHOD),
         ("imgedit", IMGEDIT_METHOD),
@@ -342,7 +345,7 @@ def test_every_protocol_has_its_page_with_its_metrics_and_published_rows() -> No
 
 
 def test_every_room_is_explained_and_the_arrows_are_the_contracts() -> None:
-    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/explanation/architecture.md").read_text(encoding="utf-8")
     rooms = [path.parent.name for path in (ROOT / "src/mie").glob("*/__init__.py")]
     assert [room for room in rooms if f"| `{room}` |" not in page] == []
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
@@ -354,7 +357,7 @@ def test_numbers_in_the_catalogue_page() -> None:
     entries = catalog.catalog()
     family = [name for name in entries if name.startswith("medsegbench_")]
     samples = [name for name, entry in entries.items() if entry.samples]
-    page = (ROOT / "docs/catalogue.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/reference/catalogue.md").read_text(encoding="utf-8")
     public = len(entries) - len(family) - len(samples)
     assert f"{len(entries)} entries: {public} public data sets" in page
     assert f"({len(family)} entries) and {len(samples)} samples" in page

@@ -54,7 +54,8 @@ def test_worked_by_hand() -> None:
     # Brain, linear: 79 steps from 0 to 79 HU; 40 HU is 0.5 HU above the centre c - 0.5.
     values = np.array([[0, 39.5, 40, 79, 300]], np.float32)
     assert through_ct_window(values, 40, 80).tolist() == [[0, 128, 129, 255, 255]]
-    assert through_ct_window(np.array([[39, 40]], np.float32), 40, 1).tolist() == [[0, 255]]
+    # A width of 1 is a threshold: x <= c - 0.5 is black.
+    assert through_ct_window(np.array([[39, 39.5, 40]], np.float32), 40, 1).tolist() == [[0, 0, 255]]
     assert through_ct_window(np.array([[40]], np.float32), 40, 80, "sigmoid").tolist() == [[128]]
 
 

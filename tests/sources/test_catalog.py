@@ -249,3 +249,40 @@ class TestExampleRecipe:
         for source in self.recipe["sources"]:
             forced[find(source["name"]).patient_cohort].add(source.get("split"))
         assert all(len(splits) == 1 for splits in forced.values())
+
+
+# Homes that hold many unrelated data sets: entries there need not share patients.
+COLLECTIONS = {
+    "https://zenodo.org/records/13359660",  # MedSegBench
+    "https://github.com/aim-harvard/pyradiomics",
+    "https://scikit-image.org",
+    "https://github.com/pydicom/pydicom",
+}
+
+
+def _knows_patients(entry) -> bool:
+    patterns = (getattr(entry.layout, name, None) or "" for name in ("images", "series"))
+    return bool(entry.one_patient or entry.patient or any("{patient}" in pattern for pattern in patterns))
+
+
+def test_entries_from_one_place_share_a_cohort_and_name_patients_alike():
+    homes = {}
+    for entry in catalog().values():
+        home = (entry.home or "").rstrip("/").lower()
+        if home and home not in COLLECTIONS:
+            homes.setdefault(home, []).append(entry)
+    for home, entries in homes.items():
+        assert len({entry.patient_cohort for entry in entries}) == 1, home
+        if any(map(_knows_patients, entries)):
+            assert all(map(_knows_patients, entries)), home
+
+
+def test_one_patient_in_three_entries_has_one_name():
+    from mie.sources.catalog import find, patient_of
+
+    names = {
+        patient_of(find("ct_mr_volumes"), "images/example_ct_sm.nii.gz", {"id": "example_ct_sm"}),
+        patient_of(find("ct_volume"), "images/example_ct.nii.gz", {"id": "example_ct"}),
+        patient_of(find("sample_abdomen_ct"), "images/abdomen2.nii.gz", {"patient": "abdomen2"}),
+    }
+    assert names == {"totalsegmentator_examples/abdomen2"}

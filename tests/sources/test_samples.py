@@ -227,3 +227,24 @@ def test_the_liver_is_on_the_patients_right(everything: Path) -> None:
         right, left = ((labels == v).sum((0, 1)) @ columns / (labels == v).sum() for v in (5, 1))
         assert right < labels.shape[2] / 2 < left
         assert pixels[labels == 5].std() < pixels.std()  # one organ is more even than the whole body
+
+
+def test_a_package_that_is_not_installed_is_read_from_its_archive(monkeypatch, tmp_path) -> None:
+    """The images of scikit-image are the same from its wheel, which need not be installed."""
+    monkeypatch.setenv("MIE_CACHE", str(tmp_path / "installed"))
+    installed = samples_root(names=["sample_cell"]) / "sample_cell"
+    monkeypatch.setattr(samples, "_is_installed", lambda project: False)
+    monkeypatch.setenv("MIE_CACHE", str(tmp_path / "fetched"))
+    try:
+        fetched = samples_root(names=["sample_cell"]) / "sample_cell"
+    except MieError as error:
+        if not error.what.startswith("cannot get"):
+            raise
+        pytest.skip(f"not reachable: {error.found}")
+    assert (fetched / "images/cell1.png").read_bytes() == (installed / "images/cell1.png").read_bytes()
+    assert '"version": "0.26.0"' in (fetched / "files.json").read_text()
+
+
+def test_whether_a_package_is_installed() -> None:
+    assert samples._is_installed("scikit-image")
+    assert not samples._is_installed("surely-absent")

@@ -349,6 +349,6 @@ def test_the_example_and_the_page_are_understood(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("FLUX_FILL", "flux")
     made = FluxFillLora(read_config(ROOT / "examples/flux_fill_lora.yaml"))
     assert made.data.family == "dermoscopy"
-    page = (ROOT / "docs/flux-fill.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/how-to/flux-fill.md").read_text(encoding="utf-8")
     keys = {**DataConfig.model_fields, **ModelConfig.model_fields, **_Options.__dataclass_fields__}
     assert [key for key in keys if f"`{key}`" not in page and key != "_"] == []

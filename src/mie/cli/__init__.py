@@ -13,8 +13,7 @@ from typer.core import TyperGroup
 from mie.core.registry import Registry
 from mie.errors import ConfigError, MieError
 
-# Every verb with its place in `mie --help`. Other packages add theirs in the entry-point group `mie.commands`:
-# a function for `typer`, or a `typer.Typer` of several.
+# Every verb with its place in `mie --help`.
 _GROUPS: Final = {
     "Start": ("demo", "doctor"),
     "Datasets": ("sources", "build", "verify", "stats", "export", "import"),
@@ -23,6 +22,7 @@ _GROUPS: Final = {
     "Training": ("pack", "train", "export-model"),
 }
 _OTHERS: Final = "From installed packages"
+# Other packages add a function for `typer`, or a `typer.Typer` of several, in the group `mie.commands`.
 COMMANDS: Final[Registry[Callable[..., Any] | typer.Typer]] = Registry(
     "command",
     {

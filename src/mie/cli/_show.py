@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from mie.core.install import install_hint
 from mie.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -120,11 +121,8 @@ def show_estimate(found: dict[str, Any]) -> None:
         print(f"about {found['cost_usd']:.2f} USD, good to a factor of two{spent}")
 
 
-# Where people's ratings come from: a review's database, its exports, or any file of ratings.
-
-
-def read(place: str) -> list[Rating]:
-    """All of them, whatever they are about."""
+def read_people(place: str) -> list[Rating]:
+    """Every rating in a review's database, its exports, or any file of ratings."""
     path = Path(place)
     if path.suffix.lower() == ".csv" or (path.suffix.lower() == ".jsonl" and not _is_export(path)):
         from mie.scoring.statistics.people import read_ratings
@@ -133,7 +131,7 @@ def read(place: str) -> list[Rating]:
     try:
         from mie.review.export import ratings_in, ratings_of
     except ModuleNotFoundError as error:
-        raise ConfigError(f"a review's answers need {error.name}", fix="pip install 'mie[review]'") from None
+        raise ConfigError(f"a review's answers need {error.name}", fix=install_hint("review")) from None
     return ratings_in(path) if path.suffix.lower() == ".jsonl" else ratings_of(place)
 
 

@@ -31,11 +31,11 @@ def agree(
 
     Example: mie agree out/run-a out/run-b --human ratings.csv
     """
-    from mie.cli._show import print_json, read
+    from mie.cli._show import print_json, read_people
     from mie.editors.runs import plain
     from mie.scoring.statistics.agreement import agree as compare
 
-    ratings = read(human)
+    ratings = read_people(human)
     if Path(human).suffix.lower() not in (".csv", ".jsonl"):
         ratings = [rating for rating in ratings if rating.rank is not None]  # not what inspections say
     document = compare(

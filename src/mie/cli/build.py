@@ -30,7 +30,7 @@ def build(
     cost_limit: float | None = typer.Option(
         None, min=0, help="Stop asking before this many US dollars are spent on rephrasings."
     ),
-    prices: Path | None = typer.Option(None, help="Your price table; see docs/judges.md."),
+    prices: Path | None = typer.Option(None, help="Your price table; see docs/reference/judges.md."),
     rephrase_dry_run: bool = typer.Option(
         False, "--rephrase-dry-run", help="Make the samples, say how many calls it takes and about what cost."
     ),

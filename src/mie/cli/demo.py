@@ -30,7 +30,7 @@ def demo(
 ) -> None:
     """Build datasets from sample images, prove them, run editors on them, score these, write the reports.
 
-    Fetches about 55 MB of sample images once; after that it works offline.
+    Fetches 55 to 70 MB of sample images once; after that it works offline.
 
     Example: mie demo -o out/demo
     """

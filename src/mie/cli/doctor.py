@@ -19,6 +19,7 @@ def doctor(
     import mie
     from mie.cli._show import print_json, table
     from mie.core.files import cache_folder
+    from mie.core.install import install_hint
     from mie.datasets.engine import cores
 
     extras = {"models": "torch", "onnx": "onnxruntime", "judges": "openai", "review": "fastapi", "ray": "ray"}
@@ -33,7 +34,7 @@ def doctor(
         **{
             f"extra {name}": "installed"
             if importlib.util.find_spec(module)
-            else f"missing: pip install 'mie[{name}]'"
+            else f"missing: {install_hint(name)}"
             for name, module in extras.items()
         },
         "sample cache": str(cache_folder()),

@@ -24,10 +24,10 @@ def report(
 
     Example: mie report out/run-a out/run-b -o out/report
     """
-    from mie.cli._show import progress_bar, read
+    from mie.cli._show import progress_bar, read_people
     from mie.report.page import write_report
 
-    ratings = [rating for place in review for rating in read(place)]
+    ratings = [rating for place in review for rating in read_people(place)]
     with progress_bar("pictures") as bar:
         page = write_report(runs, output, variant=variant, force=force, ratings=ratings, progress=bar)
     typer.echo(f"report: {page}")

@@ -33,7 +33,7 @@ def score(
     cost_limit: float | None = typer.Option(
         None, min=0, help="Stop asking before this many US dollars are spent on this run."
     ),
-    prices: Path | None = typer.Option(None, help="Your price table; see docs/judges.md."),
+    prices: Path | None = typer.Option(None, help="Your price table; see docs/reference/judges.md."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Say how many calls it takes and about what cost."),
     deidentified: bool = typer.Option(
         False,

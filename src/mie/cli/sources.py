@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
+
+if TYPE_CHECKING:
+    from mie.sources.catalog import Entry
+    from mie.sources.source import SourceReport
 
 app = typer.Typer(help="Known data sets: list, show, check.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -65,30 +70,63 @@ def show(
 
 @app.command()
 def check(
-    name: str = typer.Argument(..., help="A data set's name.", show_default=False),
-    root: Path | None = typer.Argument(None, help="The data set's folder (none for samples)."),
-    limit: int | None = typer.Option(None, min=1, help="Read at most this many images or volumes."),
+    name: str = typer.Argument(
+        ..., help="A data set's name, or a recipe's YAML file.", metavar="NAME|RECIPE", show_default=False
+    ),
+    root: Path | None = typer.Argument(None, help="The data set's folder (none for samples and recipes)."),
+    limit: int | None = typer.Option(
+        None, min=1, help="Images or volumes to read of each set; all by default."
+    ),
     json: bool = typer.Option(False, "--json", help="Print the result as one JSON document."),
 ) -> None:
-    """Check a folder against an entry: which files match, and whether every image and mask can be read.
+    """Check folders as a build would read them: which files match, and whether every image can be read.
 
-    Example: mie sources check drive_vessel data/DRIVE
+    Give a data set's name and its folder, or a recipe, whose data sets are all checked.
+
+    Example: mie sources check sample_fundus
     """
-    from mie.cli._show import print_json, progress_bar, table
-    from mie.sources.catalog import find
+    from mie.cli._show import print_json, progress_bar
+    from mie.errors import ConfigError
     from mie.sources.source import check_source
 
-    with progress_bar("checking") as bar:
-        report = check_source(find(name), root, limit=limit, progress=bar)
-    if json:
-        print_json(report.as_dict())
+    if Path(name).suffix in (".yaml", ".yml"):
+        if root is not None:
+            raise ConfigError("a recipe names its own folders", found=root, fix="leave the folder out")
+        sources = _of_recipe(Path(name))
     else:
-        rows = [("images or volumes", report.units), ("images read", report.cases)]
-        rows += [(f"with {target}", n) for target, n in report.targets.items()]
-        rows += [("without any target", report.without_target), ("patients known", report.patients)]
-        table(f"{name} at {report.root}", ("what", "n"), rows)
-        if report.refusals:
-            shown = [(r.where, r.reason) for r in report.refusals[:20]]
-            table(f"{len(report.refusals)} files cannot be used", ("file", "reason"), shown)
-    if report.refusals:
+        sources = [(_entry(name), root)]
+    reports: dict[str, SourceReport] = {}
+    for entry, folder in sources:
+        with progress_bar(f"checking {entry.name}") as bar:
+            reports[entry.name] = check_source(entry, folder, limit=limit, progress=bar)
+        if not json:
+            _show_report(entry.name, reports[entry.name])
+    if json:
+        bodies = {name: report.as_dict() for name, report in reports.items()}
+        print_json(bodies if len(bodies) != 1 else next(iter(bodies.values())))
+    if any(report.refusals for report in reports.values()):
         raise typer.Exit(3)
+
+
+def _entry(name: str) -> Entry:
+    from mie.sources.catalog import find
+
+    return find(name)
+
+
+def _of_recipe(path: Path) -> list[tuple[Entry, Path | None]]:
+    from mie.datasets.recipe import read_recipe
+
+    return [(source.entry, source.root) for source in read_recipe(path).sources]
+
+
+def _show_report(name: str, report: SourceReport) -> None:
+    from mie.cli._show import table
+
+    rows = [("images or volumes", report.units), ("images read", report.cases)]
+    rows += [(f"with {target}", n) for target, n in report.targets.items()]
+    rows += [("without any target", report.without_target), ("patients known", report.patients)]
+    table(f"{name} at {report.root}", ("what", "n"), rows)
+    if report.refusals:
+        shown = [(r.where, r.reason) for r in report.refusals[:20]]
+        table(f"{len(report.refusals)} files cannot be used", ("file", "reason"), shown)

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from mie.core.documents import DatasetInfo
 from mie.core.files import atomic_write, folder_lock
 from mie.datasets.dataset import Dataset, clear, refuse_other_files
 from mie.datasets.engine import run_tasks
@@ -41,7 +42,7 @@ class Progress:
 @dataclass(frozen=True, slots=True)
 class BuildResult:
     folder: Path
-    info: dict[str, Any]
+    info: DatasetInfo  # empty after a dry run
     already_there: bool = False
     estimate: dict[str, Any] | None = None  # of a dry run, which ends with the samples made and no dataset
 
@@ -91,7 +92,7 @@ def build(
             from mie.datasets.rephrase import ask_for_wordings, estimate
 
             if rephrase.judge.dry_run:
-                return BuildResult(folder, {}, estimate=estimate(plan, folder, rephrase))
+                return BuildResult(folder, cast("DatasetInfo", {}), estimate=estimate(plan, folder, rephrase))
             wordings = ask_for_wordings(
                 plan, folder, rephrase, lambda done, total: progress(Progress("rephrase", done, total))
             )

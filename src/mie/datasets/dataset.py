@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from mie.core.files import atomic_write, refuse_foreign
+from mie.core.documents import DatasetInfo, read_document, write_document
+from mie.core.files import refuse_foreign
 from mie.datasets.schema import SCHEMA_VERSION, read_table, sample_from_row
 from mie.datasets.shards import read_rows
 from mie.errors import MieError
@@ -35,19 +35,9 @@ class Dataset:
                 found="an unfinished build" if unfinished else "no dataset.json",
                 fix="run the same `mie build` again to finish it" if unfinished else "check the path",
             )
-        try:
-            self.info: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise MieError("dataset.json is not valid JSON", where=path, found=error) from None
-        version = self.info.get("schema_version")
-        if version != SCHEMA_VERSION:
-            raise MieError(
-                "dataset of another schema version",
-                where=path,
-                expected=SCHEMA_VERSION,
-                found=version,
-                fix="rebuild it, or read it with the version of mie that wrote it",
-            )
+        fix = "rebuild it, or read it with the version of mie that wrote it"
+        body = read_document(path, "dataset", version=SCHEMA_VERSION, fix=fix)
+        self.info = cast("DatasetInfo", body)
 
     @property
     def name(self) -> str:
@@ -103,10 +93,9 @@ def shard_name(split: str, number: int, count: int) -> str:
     return f"{split}-{number:05d}-of-{count:05d}.parquet"
 
 
-def write_info(folder: Path, info: dict[str, Any]) -> None:
-    """`dataset.json`, written last: its presence says that the dataset is whole."""
-    body = {"schema_version": SCHEMA_VERSION, **info}
-    atomic_write(folder / "dataset.json", json.dumps(body, indent=2, ensure_ascii=False) + "\n")
+def write_info(folder: Path, info: DatasetInfo) -> None:
+    """Write `dataset.json`, last of all: its presence says that the dataset is whole."""
+    write_document(folder / "dataset.json", {"schema_version": SCHEMA_VERSION, **info})
 
 
 # Datasets are only ever written into new folders, or over what we wrote ourselves.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from mie.core.documents import DatasetInfo, add_facts
 from mie.core.files import atomic_path, atomic_write
 from mie.datasets.card import data_card
 from mie.datasets.dataset import shard_name, write_info
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from mie.datasets.rephrase import Wordings
 
 
-def finish(plan: Plan, folder: Path, wordings: Wordings | None = None) -> dict[str, Any]:
+def finish(plan: Plan, folder: Path, wordings: Wordings | None = None) -> DatasetInfo:
     """Write `data/`, `rejected.parquet`, the card and `dataset.json`. Safe to repeat from the start.
 
     With `wordings` the instructions are rephrased on the way from `parts/` to `data/`.
@@ -64,7 +65,7 @@ def finish(plan: Plan, folder: Path, wordings: Wordings | None = None) -> dict[s
     if plan.config.recipe.kind == "modification":
         modalities = {entry.name: entry.modality for entry, _ in plan.sources}
         shards = sorted((folder / "data").iterdir())
-        info["modification"] = modification_facts(shards, refusals, modalities)
+        add_facts(info, "modification", modification_facts(shards, refusals, modalities))
         info["weights"] = {family: dict(used) for family, used in plan.weights.items()}
     atomic_write(folder / "README.md", data_card(info))
     write_info(folder, info)
@@ -166,9 +167,7 @@ def _link(path: Path, target: Path) -> None:
             shutil.copyfile(path, temporary)
 
 
-def _info(
-    plan: Plan, columns: dict[str, list[Any]], kept: list[int], refusals: list[Refusal]
-) -> dict[str, Any]:
+def _info(plan: Plan, columns: dict[str, list[Any]], kept: list[int], refusals: list[Refusal]) -> DatasetInfo:
     tally = Tally()
     for i in kept:
         tally.keep({name: columns[name][i] for name in Tally.COLUMNS})

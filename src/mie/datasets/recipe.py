@@ -305,7 +305,7 @@ def _explained(error: ValidationError, where: str) -> ConfigError:
         return ConfigError(
             f"unknown key {key!r}",
             where=f"{where}: {place}",
-            fix=suggestion(key, set(_known_keys()) - {key}) or "see docs/recipes.md for the keys",
+            fix=suggestion(key, set(_known_keys()) - {key}) or "see docs/reference/recipes.md for the keys",
         )
     found = first.get("input")
     return ConfigError(

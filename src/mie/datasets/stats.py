@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 import mie
+from mie.core.documents import DatasetInfo
 from mie.datasets.dataset import Dataset, dataset_digest
 from mie.errors import ImageError
 from mie.images.png import decode_png
@@ -67,15 +68,20 @@ class Tally:
         recipe: Mapping[str, Any],
         licenses: Mapping[str, Mapping[str, str]],
         deidentified: bool,
-    ) -> dict[str, Any]:
+    ) -> DatasetInfo:
         """What `write_info` wants."""
+        by = {name: dict(sorted(counter.items())) for name, counter in self._counts.items()}
         return {
             "name": name,
             "description": description,
             "digest": dataset_digest(digest for split in SPLITS for digest in self._digests[split]),
             "counts": {
                 "samples": self._counts["split"].total(),
-                **{f"by_{name}": dict(sorted(counter.items())) for name, counter in self._counts.items()},
+                "by_split": by["split"],
+                "by_perspective": by["perspective"],
+                "by_task": by["task"],
+                "by_modality": by["modality"],
+                "by_source": by["source"],
                 "patients_known": len(self._patients),
             },
             "rejected": dict(sorted(self._rejected.items())),

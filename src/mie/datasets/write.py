@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
+from mie.core.documents import DatasetInfo
 from mie.core.files import atomic_write, folder_lock
 from mie.datasets.card import data_card
 from mie.datasets.dataset import clear, refuse_other_files, shard_name, write_info
@@ -29,7 +30,7 @@ def write_dataset(
     recipe: Mapping[str, Any],
     licenses: Mapping[str, Mapping[str, str]],
     deidentified: bool,
-) -> dict[str, Any]:
+) -> DatasetInfo:
     """Write the samples to `folder` in the order they come (per split) and return what `dataset.json` says.
 
     Samples are taken one at a time, so a generator keeps memory flat. Refusals go to `rejected.parquet`; so

@@ -1,4 +1,4 @@
-"""DICOM-SEG objects laid onto the volume they were drawn on."""
+"""DICOM series as volumes, and DICOM-SEG objects laid onto the volume they were drawn on."""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from mie.records import Pixels
 
 # Two images are near-duplicates when their hashes differ in at most HASH_DISTANCE of 64 bits and their
-# 16x16 thumbnails correlate at CORRELATION or more; both found by measurement, see docs/architecture.md.
+# 16x16 thumbnails correlate at CORRELATION or more; both were found by measurement, see
+# docs/explanation/architecture.md.
 HASH_DISTANCE = 10
 CORRELATION = 0.99
 _BLOCK = 2**18  # pairs compared at a time, so that they stay in the cache

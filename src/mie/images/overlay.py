@@ -77,9 +77,6 @@ def dice(x: Mask, y: Mask) -> float:
     return (2 * both + 1e-6) / (total + 1e-6)
 
 
-# Whether an RGB image is grey.
-
-
 def is_grey(image: Pixels) -> bool:
     """`(H, W, 3)` with three equal channels, exactly."""
     return bool((image[..., 0] == image[..., 1]).all() and (image[..., 0] == image[..., 2]).all())

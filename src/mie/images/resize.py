@@ -59,9 +59,6 @@ def resize_mask(mask: Mask, size: tuple[int, int]) -> Mask:
     return resize_labels(mask.view(np.uint8), size).view(np.bool_)
 
 
-# Bringing an output to the input's size before any comparison.
-
-
 def resize_to(output: Pixels, size: tuple[int, int]) -> Pixels:
     """The output at `size` = (height, width), bilinear as the released scripts do; untouched if it fits."""
     if output.shape[:2] == size:

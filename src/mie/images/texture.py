@@ -1,4 +1,4 @@
-"""Texture of an irregular region: mean, local variance, gradients and noise-power spectrum; and two compared.
+"""Texture of a region (mean, variance, gradients, noise-power spectrum) and how visible its seam is.
 
 All but the mean are taken from luma (Rec. 601), so a grey image counts as itself.
 """
@@ -138,8 +138,6 @@ def _spectrum(grey: NDArray[np.float64], inside: Mask, side: int) -> NDArray[np.
     radius = np.hypot(frequency[:, None], frequency).round().astype(int)
     return np.array([power[radius == r].mean() for r in range(1, side // 2 + 1)])
 
-
-# How visible the outline of a filled hole is.
 
 _DEPTHS: Final = (3, 4, 5)  # pixels from the outline to the parallel curves, on either side
 _FLOOR: Final = 1.0  # grey levels squared: steps that nobody sees in a flat region weigh little

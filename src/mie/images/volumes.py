@@ -1,4 +1,4 @@
-"""The voxels and the affine that a volume file holds, in the file's own axis order.
+"""Volume files (NIfTI, NRRD, MetaImage) in one orientation, and their slices as radiologists look at them.
 
 NIfTI comes through nibabel, NRRD and MetaImage through SimpleITK. The header is read first, so that a file
 which promises a billion voxels is refused before any of them is.

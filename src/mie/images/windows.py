@@ -1,4 +1,4 @@
-"""From 16-bit, signed or float intensities to 8 bits, with a record of the range that was used."""
+"""From 16-bit, signed or float intensities to 8 bits: CT windows, percentiles, and a record of the range."""
 
 from __future__ import annotations
 

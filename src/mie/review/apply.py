@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from sqlalchemy import Connection, select
 
+from mie.core.documents import DatasetInfo
 from mie.core.hashing import canonical, stable_hash
 from mie.datasets.dataset import Dataset
 from mie.datasets.shards import read_rejected
@@ -47,7 +48,7 @@ class Decisions:
 @dataclass(frozen=True, slots=True)
 class Applied:
     folder: Path
-    info: dict[str, Any]
+    info: DatasetInfo
 
     @property
     def counts(self) -> dict[str, int]:

@@ -218,6 +218,7 @@ class Entry(Strict):
     splits: Mapping[str, str] = Field(
         default_factory=dict, description="{split} as written -> train|val|test"
     )
+    one_patient: str | None = Field(None, description="the name of the patient that all files are of")
     patient: str | None = Field(
         None, description="regular expression on the file's stem; group 1 is the patient"
     )
@@ -331,8 +332,6 @@ __all__ = [
 ]
 
 
-# Whether somebody states that no patient can be identified in a data set, and who.
-
 _TAGS: Final = ["PatientIdentityRemoved", "BurnedInAnnotation"]
 
 
@@ -358,12 +357,9 @@ def deidentification(entry: Entry, root: Path, units: Iterable[Unit]) -> tuple[b
     return bool(files), "every file says PatientIdentityRemoved"
 
 
-# Whose image a file is, and on which side its data set puts it: read from the path.
-
-
 def patient_of(entry: Entry, name: str, places: Mapping[str, str]) -> str | None:
     """`cohort/patient`, so that one patient in two data sets of a cohort has one name; None where unknown."""
-    patient = places.get("patient")
+    patient = entry.one_patient or places.get("patient")
     if patient is None and entry.patient is not None:
         # "case_01.nii.gz" has the stem "case_01", not "case_01.nii".
         stem = PurePosixPath(re.sub(r"\.gz$", "", name, flags=re.IGNORECASE)).stem

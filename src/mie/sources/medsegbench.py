@@ -1,4 +1,4 @@
-"""Arrays inside `.npz` archives, row by row, without pickle and without the whole array in memory."""
+"""MedSegBench archives: arrays `{split}_images` and `{split}_label` in one `.npz`, or their `_C1` form."""
 
 from __future__ import annotations
 
@@ -121,8 +121,6 @@ class NpzArrays:
         file.flush()
         file.seek(0)
 
-
-# MedSegBench archives: arrays `{split}_images` and `{split}_label` in one `.npz`, or their `_C1` form.
 
 _SPLITS = ("train", "val", "test")
 _ROWS_PER_UNIT = 64

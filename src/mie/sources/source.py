@@ -1,4 +1,4 @@
-"""What every adapter does: list a data set without opening pixels, then load one unit of it."""
+"""What every data set on disk can do (list units, load one), and checking one as a build would read it."""
 
 from __future__ import annotations
 
@@ -57,11 +57,14 @@ def open_source(entry: Entry, root: Path | None) -> Source:
 
         root = samples_root(names=[entry.name]) / entry.name
     if not root.is_dir():
-        raise MieError("no such folder", where=entry.name, expected="the data set's folder", found=root)
+        raise MieError(
+            "no such folder",
+            where=f"data set {entry.name}",
+            expected="the data set's folder",
+            found=root.absolute(),
+            fix="correct `root`; a path in a recipe is relative to the recipe's own folder",
+        )
     return SOURCES[entry.layout.kind](entry, root)
-
-
-# `mie sources check`: read a data set as a build would, and say what it found.
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Volumes (or series) with their mask files and second volumes, by pattern, and what was left over."""
+"""Data sets of volumes: NIfTI, NRRD, MetaImage, DICOM series; with label maps, mask volumes or DICOM-SEG."""
 
 from __future__ import annotations
 
@@ -79,9 +79,6 @@ def pair(
             yield Refusal(entry.name, path, "source", reason)
 
 
-# NIfTI, NRRD and MetaImage volumes with label maps, or with one mask volume for each target.
-
-
 class VolumeSource:
     """One unit is one volume; its cases are slices, chosen by the area of what is marked in them."""
 
@@ -106,9 +103,6 @@ class VolumeSource:
         )
         second = read_volume(listing.inside(unit.files["pair"][0])) if "pair" in unit.files else None
         yield from cases(self.entry, unit, volume, regions, second)
-
-
-# DICOM series with DICOM-SEG objects or label volumes as masks.
 
 
 class DicomSource:

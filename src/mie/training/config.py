@@ -115,7 +115,7 @@ def _explained(error: ValidationError, model: type[BaseModel], where: str) -> Co
     if first["type"] == "extra_forbidden":
         key = str(first["loc"][-1])
         near = nearest_name(key, _keys(model) - {key})
-        fix = f"did you mean {near!r}?" if near else "see docs/train.md for the keys"
+        fix = f"did you mean {near!r}?" if near else "see docs/how-to/train.md for the keys"
         return ConfigError(f"unknown key {key!r}", where=place, fix=fix)
     found = first.get("input")
     return ConfigError(

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, TextIO, TypeAlias
 
-from mie.core.files import atomic_path, atomic_write, folder_lock, refuse_foreign
+from mie.core.documents import write_document
+from mie.core.files import atomic_path, folder_lock, refuse_foreign
 from mie.datasets.dataset import Dataset
 from mie.datasets.schema import IMAGE_COLUMNS, SCHEMA
 from mie.errors import MieError
@@ -81,7 +82,7 @@ def claimed(folder: Path, dataset: Dataset, format: str, split: str | None) -> I
 
 
 def _write_marker(folder: Path, marker: Mapping[str, Any]) -> None:
-    atomic_write(folder / MARKER, json.dumps(marker, indent=2, ensure_ascii=False) + "\n")
+    write_document(folder / MARKER, marker)
 
 
 def _refuse_other(folder: Path, marker: Mapping[str, Any]) -> None:

@@ -10,8 +10,9 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from mie.core.documents import DatasetInfo
 from mie.core.registry import Registry
 from mie.datasets.imports.reading import Incoming, Origin, read_origin
 from mie.datasets.shards import read_rejected
@@ -36,7 +37,7 @@ FORMATS: Final[Registry[Callable[[Path], Incoming]]] = Registry(
 class ImportResult:
     """What `dataset.json` says, and what was not imported, with reasons (also in `rejected.parquet`)."""
 
-    info: dict[str, Any]
+    info: DatasetInfo
     refusals: tuple[Refusal, ...]
 
 

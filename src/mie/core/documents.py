@@ -1,0 +1,100 @@
+"""JSON documents on disk, each read and written in one way, and the keys of `dataset.json`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NotRequired, TypedDict, cast
+
+from mie.core.files import atomic_write
+from mie.errors import MieError
+
+
+def read_document(
+    path: Path,
+    noun: str,
+    *,
+    version: int | None = None,
+    fix: str = "read it with the version of mie that wrote it",
+) -> dict[str, Any]:
+    """The JSON object in a file.
+
+    Args:
+        path: The file.
+        noun: What messages call the thing that the file describes: "run".
+        version: The `schema_version` that the document must have; None accepts any document.
+        fix: What to do about another version.
+
+    Raises:
+        MieError: If the file is missing, is not a JSON object, or has another version.
+
+    """
+    try:
+        body = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise MieError(
+            f"no {noun} here",
+            where=path.parent,
+            expected=f"a folder with {path.name}",
+            found=f"no {path.name}",
+            fix="check the path",
+        ) from None
+    except ValueError as error:  # also text that is not UTF-8
+        raise MieError(f"{path.name} is not valid JSON", where=path, found=error) from None
+    if not isinstance(body, dict):
+        raise MieError(f"{path.name} is not a JSON object", where=path, found=type(body).__name__)
+    if version is not None and body.get("schema_version") != version:
+        raise MieError(
+            f"{noun} of another schema version",
+            where=path,
+            expected=version,
+            found=body.get("schema_version"),
+            fix=fix,
+        )
+    return body
+
+
+def write_document(path: Path, body: Mapping[str, Any], *, allow_nan: bool = True) -> None:
+    """Write the object, whole or not at all. Equal objects with equal order of keys give equal bytes."""
+    atomic_write(path, json.dumps(body, indent=2, ensure_ascii=False, allow_nan=allow_nan) + "\n")
+
+
+class Counts(TypedDict):
+    """How many samples a dataset holds, in all and by the values of some columns."""
+
+    samples: int
+    by_split: dict[str, int]
+    by_perspective: dict[str, int]
+    by_task: dict[str, int]
+    by_modality: dict[str, int]
+    by_source: dict[str, int]
+    patients_known: int
+
+
+class DatasetInfo(TypedDict):
+    """What `dataset.json` says. A perspective with facts of its own adds them under its name."""
+
+    schema_version: NotRequired[int]  # added when the document is written
+    name: str
+    description: str
+    digest: str
+    counts: Counts
+    rejected: dict[str, int]  # by gate
+    licenses: dict[str, dict[str, str]]  # by source
+    deidentified: bool
+    recipe: dict[str, Any]
+    versions: dict[str, str]
+    deidentification: NotRequired[dict[str, str]]  # by source: why it counts as de-identified, or not
+    rephrased: NotRequired[dict[str, Any]]
+    weights: NotRequired[dict[str, dict[str, str]]]  # of networks that made samples, by family
+
+
+def add_facts(info: DatasetInfo, perspective: str, facts: Mapping[str, Any]) -> None:
+    """Put a perspective's own facts into the document, under its name."""
+    cast("dict[str, Any]", info)[perspective] = facts
+
+
+def facts_of(info: DatasetInfo, perspective: str) -> Mapping[str, Any] | None:
+    """What `add_facts` put there; None without any."""
+    return cast("dict[str, Any]", info).get(perspective)

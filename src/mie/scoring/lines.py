@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from mie.core.files import atomic_path, atomic_write, make_folder
+from mie.core.documents import read_document, write_document
+from mie.core.files import atomic_path, make_folder
 from mie.editors.runs import plain
 from mie.errors import MieError
 
@@ -166,15 +167,14 @@ def encode_line(body: Mapping[str, Any]) -> str:
 
 def read_summary(path: Path) -> dict[str, Any]:
     """The document of a summary; `MieError` for anything else."""
-    fix = "run `mie score` first"
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise MieError("no summary of scores here", where=path, fix=fix) from None
-    except ValueError as error:
-        raise MieError("not a JSON document", where=path, found=error, fix=fix) from None
-    if not isinstance(document, dict) or not isinstance(document.get("groups"), list):
-        raise MieError("not a summary of scores", where=path, expected="an object with `groups`", fix=fix)
+    document = read_document(path, "summary of scores")
+    if not isinstance(document.get("groups"), list):
+        raise MieError(
+            "not a summary of scores",
+            where=path,
+            expected="an object with `groups`",
+            fix="run `mie score` again",
+        )
     return document
 
 
@@ -182,7 +182,7 @@ def write_summary(path: Path, document: Mapping[str, Any]) -> dict[str, Any]:
     """Write the document and return it as JSON has it: numbers that are not finite are text."""
     body: dict[str, Any] = plain(document)
     make_folder(path.parent)
-    atomic_write(path, json.dumps(body, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    write_document(path, body, allow_nan=False)
     return body
 
 

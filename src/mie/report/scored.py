@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from mie.datasets.dataset import Dataset
 from mie.errors import MieError
+from mie.scoring.table import ScoreTable, Selected, read_score_table
 
 PROTOCOL: Final = "miedb"
 _NOTHING: Final[dict[str, Any]] = {"groups": [{"group": {}, "metrics": {}}]}
@@ -74,6 +75,7 @@ class ScoredRun:
     failures: Counter[str]  # reason -> attempts
     edits: int
     stale: bool  # edits were made after the scores
+    _table: ScoreTable | None = None
 
     @property
     def digest(self) -> str:
@@ -94,21 +96,17 @@ class ScoredRun:
         return found
 
     def first(self, metric: str) -> NDArray[np.float64]:
-        """Each sample's pass@1 value, NaN where unscored.
-
-        Attempt 0; by `as_released` the first attempt that exists.
-        """
-        table = self.values[metric]
-        if self.summary["variant"] != "as_released":
-            return table[:, 0]
-        return table[np.arange(len(table)), self.first_attempt(metric)]
+        """Each sample's pass@1 value, as its mean counts it; NaN where unscored."""
+        return self._selected(metric).values
 
     def first_attempt(self, metric: str) -> NDArray[np.intp]:
         """Which attempt `first` took."""
-        table = self.values[metric]
-        if self.summary["variant"] != "as_released":
-            return np.zeros(len(table), np.intp)
-        return np.asarray((~np.isnan(table)).argmax(axis=1), np.intp)
+        return self._selected(metric).attempts
+
+    def _selected(self, metric: str) -> Selected:
+        path = self.folder / "scores" / f"{PROTOCOL}.{self.summary['variant']}.jsonl"
+        self._table = self._table or read_score_table(path)
+        return self._table.select(metric, 1)
 
     def dataset(self) -> Dataset:
         """The dataset the run was made on; `MieError` where it is gone or has changed since."""

@@ -104,8 +104,10 @@ def plural(count: int, noun: str) -> str:
 
 
 def print_json(document: Any) -> None:
-    """One JSON document and nothing else on stdout."""
-    json.dump(document, sys.stdout, indent=2, ensure_ascii=False)
+    """One JSON document and nothing else on stdout; what is not a number is null."""
+    from mie.core.documents import null_for_nan
+
+    json.dump(null_for_nan(document), sys.stdout, indent=2, ensure_ascii=False, allow_nan=False)
     sys.stdout.write("\n")
 
 

@@ -32,7 +32,6 @@ def agree(
     Example: mie agree out/run-a out/run-b --human ratings.csv
     """
     from mie.cli._show import print_json, read_people
-    from mie.editors.runs import plain
     from mie.scoring.statistics.agreement import agree as compare
 
     ratings = read_people(human)
@@ -49,7 +48,7 @@ def agree(
         same_scale=same_scale,
     )
     if json:
-        print_json(plain(document))
+        print_json(document)
     else:
         _show(document)
     unscored = [e["spearman_formula"]["unscored"] for e in document["metrics"].values()]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from mie.core.documents import read_document, write_document
+from mie.core.documents import null_for_nan, read_document, write_document
 from mie.core.files import atomic_path, make_folder
 from mie.editors.runs import plain
 from mie.errors import MieError
@@ -179,8 +179,8 @@ def read_summary(path: Path) -> dict[str, Any]:
 
 
 def write_summary(path: Path, document: Mapping[str, Any]) -> dict[str, Any]:
-    """Write the document and return it as JSON has it: numbers that are not finite are text."""
-    body: dict[str, Any] = plain(document)
+    """Write the document and return it as JSON has it: no number is null, infinity is the text "inf"."""
+    body: dict[str, Any] = plain(null_for_nan(document))
     make_folder(path.parent)
     write_document(path, body, allow_nan=False)
     return body

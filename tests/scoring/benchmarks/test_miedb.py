@@ -219,7 +219,7 @@ def test_groups(run):
     assert groups[("perspective", "modification"),] == {}
     assert groups[("perspective", "perception"),]["dice@1"] == groups[()]["dice@1"]
     assert groups[("modality", "OCT"),]["dice@1"]["n"] == 1
-    assert groups[("modality", "OCT"),]["dice@1"]["ci95"] == ["nan", "nan"]  # one image shows no spread
+    assert groups[("modality", "OCT"),]["dice@1"]["ci95"] == [None, None]  # one image shows no spread
     lines = lines_of(run)
     chosen = [line for line in lines.values() if line["group"]["task"] == "structure"]
     kept = [line for line in chosen if best(line, "dice", 1) is not None]
@@ -351,10 +351,10 @@ def test_half_a_file_is_unreadable(tmp_path):
     run = write_run(tmp_path / "run", dataset, {"x": [whole[: len(whole) // 2], whole[:-200] + b"x" * 200]})
     document = score_run(run)
     assert document["groups"][0]["metrics"]["dice@2"] == {
-        "mean": "nan",
+        "mean": None,
         "n": 0,
         "unscored": 1,
-        "ci95": ["nan", "nan"],
+        "ci95": [None, None],
     }
 
 

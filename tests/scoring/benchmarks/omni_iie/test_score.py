@@ -161,7 +161,7 @@ def test_without_weights_there_is_no_overall(run):
     document = score_run(run, judge=transcript("omni_iie"))
     found = whole(document)
     for name in ("lpips_all@1", "clip_bg@1", "overall@1"):
-        assert (found[name]["n"], found[name]["mean"]) == (0, "nan")
+        assert (found[name]["n"], found[name]["mean"]) == (0, None)
     assert found["qa@1"]["n"] == 12
     assert found["ssim@1"]["n"] == 13
     attempt = lines_of(run, protocol="omni-iie")["al"]["attempts"][0]

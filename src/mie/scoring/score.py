@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import inspect
+import json
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -157,6 +159,11 @@ def score_run(
     if judge is not None and benchmark.questions is None and not _accepts_judge(benchmark):
         raise ConfigError(f"the benchmark {benchmark.name} asks no judge", fix="leave out --judge")
     run = Run.open(run_folder)
+    if judge is None and benchmark.own_metrics and set(benchmark.judged) == set(benchmark.find_metrics()):
+        raise ConfigError(
+            f"every metric of {benchmark.name} comes from a judge",
+            fix="name one with --judge; `mie score --list` shows benchmarks that need none",
+        )
     if benchmark.score is not None:
         return _score_otherwise(benchmark, run, variant, workers, progress, judge)
     dataset = run.dataset()
@@ -178,8 +185,10 @@ def score_run(
     }
     scores = scores_path(run.folder, benchmark.name, variant)
     parts = run.folder / "scores/.parts" / f"{benchmark.name}.{variant}"
-    with folder_lock(parts), contextlib.ExitStack() as stack:
+    with _tidied(parts), folder_lock(parts), contextlib.ExitStack() as stack:
         chunks = make_chunks(run, dataset)
+        if not chunks:
+            raise _no_samples(run)
         work = _Work(benchmark, header, chunks, parts, state, progress)
         session: JudgeSession | None = None
         if judge is not None:  # first, so that a wrong key or a private dataset stops before any work
@@ -189,6 +198,7 @@ def score_run(
                 about = {"protocol": benchmark.name, "variant": variant, "run": str(run_folder)}
                 return {**about, "dry_run": session.estimate()}
         paths = _score_chunks(work, workers)
+        _check_applies(benchmark, run, parts, paths, judge)
         if session is None:
             write_scores_file(scores, header, map(Path.read_bytes, paths))
         else:
@@ -198,9 +208,52 @@ def score_run(
         document = write_summary(summary_path(run.folder, benchmark.name, variant), document)
         # A worker of a call that was killed may still be writing there; what it leaves harms nothing.
         shutil.rmtree(parts, ignore_errors=True)
-    with contextlib.suppress(OSError):
-        parts.parent.rmdir()  # unless another variant is being scored
     return document
+
+
+@contextlib.contextmanager
+def _tidied(parts: Path) -> Iterator[None]:
+    """Leave no empty folder behind: neither `.parts`, nor `scores` where nothing was scored."""
+    try:
+        yield
+    finally:
+        for folder in (parts, parts.parent, parts.parent.parent):
+            with contextlib.suppress(OSError):
+                folder.rmdir()  # unless something is there, such as another variant that is being scored
+
+
+def _no_samples(run: Run) -> MieError:
+    config = run.info["config"]
+    split = config.get("split")
+    return MieError(
+        "the run is about no samples",
+        where=run.folder,
+        expected="at least one sample to score",
+        found=f"split {split!r} of {run.info['dataset']['name']} is empty" if split else "an empty dataset",
+        fix="run the editor on a split that has samples",
+    )
+
+
+def _check_applies(
+    benchmark: Benchmark, run: Run, parts: Path, paths: Sequence[Path], judge: JudgeOptions | None
+) -> None:
+    """`MieError` where no metric applies to any sample: there would be nothing but empty tables."""
+    counts: Counter[str] = Counter()
+    for path in paths:
+        for text in path.read_text(encoding="utf-8").splitlines():
+            body = json.loads(text)
+            if body["applies"]:
+                return
+            counts[body["group"]["perspective"]] += 1
+    shutil.rmtree(parts, ignore_errors=True)
+    needs_judge = judge is None and bool(benchmark.judged)
+    raise MieError(
+        f"no metric of {benchmark.name} applies to any sample of this run",
+        where=run.folder,
+        expected="a sample that one of its metrics applies to",
+        found=", ".join(f"{count:,} {perspective}" for perspective, count in counts.items()),
+        fix="name a judge with --judge" if needs_judge else "`mie score --list` says what each metric needs",
+    )
 
 
 def _options(judge: JudgeOptions | str | None) -> JudgeOptions | None:

@@ -15,6 +15,7 @@ from mie.editors.runs import Run
 from mie.errors import ConfigError, MieError
 from mie.images.overlay import paint
 from mie.images.png import encode_png
+from mie.scoring.score import score
 from mie.scoring.statistics import bootstrap_mean
 from tests.scoring.benchmarks import slow
 from tests.scoring.benchmarks.runs import (
@@ -397,6 +398,31 @@ def test_a_run_that_has_no_edit_yet(dataset, tmp_path):
     (run / "edits.jsonl").unlink()
     entry = score_run(run)["groups"][0]["metrics"]["dice@1"]
     assert (entry["n"], entry["unscored"]) == (0, 10)
+
+
+def test_a_run_about_no_samples_is_refused(dataset, tmp_path):
+    run = write_run(tmp_path / "run", dataset, {"plain": [None]}, split="train")
+    with pytest.raises(MieError, match="no samples") as caught:
+        score_run(run)
+    assert "split 'train' of quirks is empty" in caught.value.found
+    assert {path.name for path in run.iterdir()} == {"run.json", "edits.jsonl", "outputs"}
+
+
+def test_a_run_that_no_metric_applies_to_is_refused(tmp_path):
+    samples = [modification("m0", 0), modification("m1", 1)]
+    dataset = write_samples(samples, tmp_path / "dataset")
+    run = write_run(tmp_path / "run", dataset, {s.id: [s.input] for s in samples})
+    with pytest.raises(MieError, match="no metric of miedb applies") as caught:
+        score_run(run)
+    assert caught.value.found == "2 modification"
+    assert "--judge" in caught.value.fix
+    assert {path.name for path in run.iterdir()} == {"run.json", "edits.jsonl", "outputs"}
+
+
+def test_a_benchmark_of_judged_metrics_without_a_judge_is_refused(run):
+    with pytest.raises(ConfigError, match="every metric of imgedit comes from a judge") as caught:
+        score(run, "imgedit")
+    assert "--judge" in caught.value.fix
 
 
 def test_wrong_use(run, tmp_path):

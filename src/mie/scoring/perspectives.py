@@ -10,7 +10,7 @@ from mie.scoring.metric import METRICS
 # The metrics of a sample, by its perspective. "rubric" is a judge's.
 _METRICS: Final[Mapping[str, tuple[str, ...]]] = {
     "perception": ("dice", "dice_guarded", "p_acc", "b_psnr", "b_ssim", "class_dice"),
-    "modification": ("rubric",),
+    "modification": ("changed_psnr", "changed_ssim", "unchanged_psnr", "unchanged_ssim", "rubric"),
     "transformation": ("psnr", "ssim"),
 }
 # What a sample that paints is expected to have.
@@ -36,7 +36,7 @@ def paints(perspective: str) -> bool:
 
 def changes_content(perspective: str) -> bool:
     """The edit changes what is there, inside an area, rather than painting over it."""
-    return "rubric" in metrics_of(perspective)
+    return "region" in needs_of(perspective) and not paints(perspective)
 
 
 def edits_whole_image(row: Mapping[str, Any]) -> bool:

@@ -17,6 +17,7 @@ from mie.images.overlay import paint
 from mie.images.png import encode_png
 from mie.scoring.score import score
 from mie.scoring.statistics import bootstrap_mean
+from tests.conftest import ellipse
 from tests.scoring.benchmarks import slow
 from tests.scoring.benchmarks.runs import (
     attempt_at,
@@ -398,6 +399,50 @@ def test_a_run_that_has_no_edit_yet(dataset, tmp_path):
     (run / "edits.jsonl").unlink()
     entry = score_run(run)["groups"][0]["metrics"]["dice@1"]
     assert (entry["n"], entry["unscored"]) == (0, 10)
+
+
+@pytest.mark.parametrize("variant", ["paper", "as_released"])
+def test_modification_from_pixels(tmp_path, variant):
+    """Inside and outside the area that changes, against loops over its pixels; other numbers stay."""
+    area = ellipse(3, 40, 48)
+    small = np.zeros((40, 48), bool)
+    small[20:24, 10:14] = True  # pixels, but no whole window
+    masks = {"area": area, "small": small, "empty": np.zeros_like(area), "unmasked": None}
+    samples = [
+        replace(modification(name, n), mask=None if mask is None else mask.astype(np.uint8) * 255)
+        for n, (name, mask) in enumerate(masks.items())
+    ]
+    outputs = {s.id: [attempt_at(s, 1), s.target_image] for s in samples}
+    outputs["area"][0] = cv2.resize(outputs["area"][0], (60, 50))
+    dataset = write_samples([*samples, structure("painted", 7)], tmp_path / "dataset")
+    run = write_run(tmp_path / "run", dataset, {**outputs, "painted": [samples[0].input]})
+    document = score_run(run, variant=variant)
+    lines = lines_of(run, variant)
+    names = {"changed_psnr", "changed_ssim", "unchanged_psnr", "unchanged_ssim"}
+    for sample in samples[:2]:
+        output = outputs[sample.id][0]
+        if output.shape != sample.input.shape:
+            output = cv2.resize(output, (48, 40), interpolation=cv2.INTER_LINEAR)
+        region, target = sample.mask > 0, sample.target_image
+        expected = {
+            "changed_psnr": slow.paper_psnr(target, output, ~region),
+            "unchanged_psnr": slow.paper_psnr(target, output, region),
+            "unchanged_ssim": slow.paper_ssim(target, output, region),
+        }
+        if sample.id == "area":
+            expected["changed_ssim"] = slow.paper_ssim(target, output, ~region)
+        attempt = lines[sample.id]["attempts"][0]
+        assert attempt["metrics"] == pytest.approx(expected, abs=1e-9, rel=0)
+        assert set(lines[sample.id]["applies"]) == names
+    assert "inside the area" in lines["small"]["attempts"][0]["unscored"]["changed_ssim"]
+    assert lines["empty"]["attempts"][0]["unscored"].keys() == {"changed_psnr", "changed_ssim"}
+    exact = lines["area"]["attempts"][1]["metrics"]
+    assert exact["changed_psnr"] == exact["unchanged_psnr"] == (100.0 if variant == "paper" else "inf")
+    assert lines["unmasked"]["applies"] == []
+    assert document["not_covered"] == {"modification": 1}
+    whole = document["groups"][0]["metrics"]
+    assert whole["b_psnr@1"]["n"] == 1  # the overlay alone
+    assert "psnr@1" not in whole
 
 
 def test_a_run_about_no_samples_is_refused(dataset, tmp_path):

@@ -1,5 +1,9 @@
 """MieDB-100k: perception and transformation from pixels, modification by a judge.
 
+Beside the rubric, which needs a judge, modification gets numbers from pixels that the paper does not have:
+PSNR and SSIM inside and outside the area that changes, where the sample has its mask. They are the same in
+both variants, but for exact matches and missing outputs.
+
 Variants. `paper` (default): what the text promises. `as_released`: what the public script prints, quirks
 included. They differ in B-PSNR and B-SSIM, in what a missing output does, and in exact matches (capped at
 100 dB and counted, or infinite). Never mix them in one table.
@@ -51,7 +55,21 @@ BENCHMARK: Final = Benchmark(
     version=1,
     title="MieDB",
     meaning="overlays and whole images from pixels, lesions by the rubric of a judge",
-    metrics=("dice", "dice_guarded", "class_dice", "p_acc", "b_psnr", "b_ssim", "psnr", "ssim", *_RUBRIC),
+    metrics=(
+        "dice",
+        "dice_guarded",
+        "class_dice",
+        "p_acc",
+        "b_psnr",
+        "b_ssim",
+        "psnr",
+        "ssim",
+        "changed_psnr",
+        "changed_ssim",
+        "unchanged_psnr",
+        "unchanged_ssim",
+        *_RUBRIC,
+    ),
     columns=("input", "target_image", "mask", "colour"),
     measure="mie.scoring.benchmarks.miedb.score:measure",
     questions="mie.scoring.benchmarks.miedb.rubric:QUESTIONS",

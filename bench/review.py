@@ -3,9 +3,9 @@
 python bench/review.py            both
 python bench/review.py load|items
 
-The server is the command itself, in its own process, with SQLite. People think for about a second between
-two answers (`THINK`); the time of an answer is what one person waits for it, measured at the client, network
-included. The ratio stands against the same client asking the same server for a static file.
+The server is the command itself, in its own process, with SQLite. People think for about two seconds between
+two answers (`THINK`). Times are measured at the client, network included. Ratios are to the time in which the
+same server sends the same client a static file.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from mie.datasets.build import build
 from mie.datasets.dataset import Dataset
 from mie.datasets.recipe import parse_recipe
 from mie.datasets.write import write_dataset
-from mie.review.accounts import invite
+from mie.review.auth import create_invite
 from mie.review.database import Database, answers, events
 
 PEOPLE = 50
@@ -86,7 +86,7 @@ async def person(url: str, token: str, sent: dict[str, str], waits: dict[str, li
             item = given[0]
             start = time.perf_counter()
             (await client.get(item["images"]["reference"] + "&side=512")).raise_for_status()
-            waits["picture"].append(time.perf_counter() - start)
+            waits["image"].append(time.perf_counter() - start)
             await asyncio.sleep(draw.uniform(0.5, 1.5) * THINK)
             body = {
                 "key": uuid.uuid4().hex,
@@ -95,21 +95,21 @@ async def person(url: str, token: str, sent: dict[str, str], waits: dict[str, li
                 "answer": {"kind": "inspect", "decision": draw.choice(["accept", "flag"])},
             }
             start = time.perf_counter()
-            said = await client.post(f"/api/items/{item['id']}/answers", json=body)
+            reply = await client.post(f"/api/items/{item['id']}/answers", json=body)
             waits["answer"].append(time.perf_counter() - start)
-            assert said.status_code == 201, said.text
+            assert reply.status_code == 201, reply.text
             sent[body["key"]] = body["answer"]["decision"]
-            if draw.random() < 0.1:  # a client that did not hear the reply sends it again
+            if draw.random() < 0.1:  # a client that did not get the reply sends it again
                 again = await client.post(f"/api/items/{item['id']}/answers", json=body)
                 assert again.status_code == 200
-                assert again.json()["event"] == said.json()["event"]
+                assert again.json()["event"] == reply.json()["event"]
             start = time.perf_counter()
             await client.get("/")
             waits["static page"].append(time.perf_counter() - start)
 
 
 async def crowd(url: str, tokens: list[str], sent: dict[str, str]) -> dict[str, list[float]]:
-    waits: dict[str, list[float]] = {n: [] for n in ("static page", "next", "picture", "answer")}
+    waits: dict[str, list[float]] = {n: [] for n in ("static page", "next", "image", "answer")}
     await asyncio.gather(*(person(url, token, sent, waits) for token in tokens))
     return waits
 
@@ -127,7 +127,9 @@ def load() -> None:
         ):
             database = Database(place)
             with database.write() as connection:
-                tokens = [invite(connection, name=f"P{n}", role="rater", days=1)[1] for n in range(PEOPLE)]
+                tokens = [
+                    create_invite(connection, name=f"P{n}", role="rater", days=1)[1] for n in range(PEOPLE)
+                ]
             sent: dict[str, str] = {}
             start = time.perf_counter()
             waits = asyncio.run(crowd(url, tokens, sent))
@@ -149,7 +151,7 @@ def load() -> None:
 
 
 def many(root: Path) -> Path:
-    """A dataset of `ITEMS` samples, small ones: what counts here is their number."""
+    """Write a dataset of `ITEMS` small samples."""
     config = parse_recipe(write_sources(root / "source", 4, 128), where="bench", base=Path())
     build(config, root / "few", workers=1)
     few = list(Dataset(root / "few").samples())

@@ -1,14 +1,14 @@
-"""A whole review, walked through as people would: build, run, rate in a browser, see what was said.
+"""A whole review from start to end: build, run, rate in a browser, evaluate the answers.
 
     python examples/review_walk.py -o FOLDER [--recipe RECIPE.yaml] [--limit N] [--items N]
 
 Builds a dataset (by default from the sample images of `mie demo`), makes and scores three runs, starts
 `mie review`, and lets two raters inspect and rank everything in headless Chromium: Ada with the keyboard, Bob
 with the mouse. Then `mie agree`, `mie report --review`, `mie build --apply-reviews` and `mie verify`. Every
-command is printed with what it says, and every result is compared with what the raters did: a surprise ends
-the walk with exit code 1. Without Playwright or Chromium it says so and ends with 0.
+command is printed with its output, and every result is compared with what the raters did: a difference ends
+the script with exit code 1. Without Playwright or Chromium it is skipped, with exit code 0.
 
-The raters are stand-ins. They rank accuracy by how far an output is from the reference, preservation and
+The raters are scripted. They rank accuracy by how far an output is from the reference, preservation and
 quality by how far it is from the input (Ada goes by the mean difference, Bob by the largest ones), and reject
 every fourth sample.
 """
@@ -69,52 +69,52 @@ def main() -> None:
         raise SystemExit(skipped("Playwright is not installed: pip install playwright")) from None
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if chromium is None:
-        raise SystemExit(skipped("there is no Chromium on this machine"))
+        raise SystemExit(skipped("Chromium is not installed"))
 
     out = options.output
-    expect(not out.exists(), f"{out} is there already; choose a new folder")
+    expect(not out.exists(), f"{out} is a new folder")
     dataset, runs = out / "dataset", [out / name for name in EDITORS]
     command("build", options.recipe, "-o", dataset, "--limit", options.limit, "--no-stats")
     for editor, run in zip(EDITORS, runs, strict=True):
         command("run", dataset, "-e", editor, "-o", run)
         command("score", run, may_be=(0, 3))
-    asked = ["--raters", 2, *(["--sample", options.items] if options.items else [])]
+    settings = ["--raters", 2, *(["--sample", options.items] if options.items else [])]
     database = out / "review.sqlite"
     with sync_playwright() as started:
         browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-        said = rate(browser, dataset, runs, database, asked, out / "screens")
-        figures(dataset, runs, database, out, said, browser)
+        answers = rate(browser, dataset, runs, database, settings, out / "screens")
+        figures(dataset, runs, database, out, answers, browser)
         browser.close()
-    print("\nthe walk is complete, without a surprise")
+    print("\nthe review is complete, and every result is as expected")
 
 
 def rate(
-    browser: Any, dataset: Path, runs: list[Path], database: Path, asked: list[Any], screens: Path
+    browser: Any, dataset: Path, runs: list[Path], database: Path, settings: list[Any], screens: Path
 ) -> dict[str, dict[str, Any]]:
-    """Both raters through both kinds of work; rater -> kind -> what they said."""
+    """Let both raters do both kinds of work; return rater -> kind -> answers."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    review = ["review", dataset, *runs, "--db", database, "--port", port, *asked]
+    review = ["review", dataset, *runs, "--db", database, "--port", port, *settings]
     links = {name: command(*review, "--invite", name).strip() for name in ("Ada", "Bob")}
-    said: dict[str, dict[str, Any]] = {}
+    answers: dict[str, dict[str, Any]] = {}
     with serving(*review):
         for name, width, scheme in (("Ada", 1400, "light"), ("Bob", 400, "dark")):
-            seat = Seat(browser, width, scheme, screens)
-            seat.join(links[name], name)
+            rater = Rater(browser, width, scheme, screens)
+            rater.join(links[name], name)
             by_key = name == "Ada"
-            said[name] = {"inspect": seat.inspect(by_key=by_key), "rank": seat.rank(by_key=by_key)}
-            waits = seat.page.evaluate("window.waits")
-            seat.close()
-            done = f"{len(said[name]['inspect'])} inspected, {len(said[name]['rank'])} ranked"
+            answers[name] = {"inspect": rater.inspect(by_key=by_key), "rank": rater.rank(by_key=by_key)}
+            waits = rater.page.evaluate("window.waits")
+            rater.close()
+            done = f"{len(answers[name]['inspect'])} inspected, {len(answers[name]['rank'])} ranked"
             print(f"{name}: {done}; next sample after {statistics.median(waits):.0f} ms (median)", end="")
             print(f", {max(waits):.0f} ms at most")
-    expect(said["Ada"]["inspect"].keys() == said["Bob"]["inspect"].keys(), "both saw the same samples")
-    return said
+    expect(answers["Ada"]["inspect"].keys() == answers["Bob"]["inspect"].keys(), "both saw the same samples")
+    return answers
 
 
-class Seat:
-    """One rater at one browser."""
+class Rater:
+    """One rater with one browser."""
 
     def __init__(self, browser: Any, width: int, scheme: str, screens: Path) -> None:
         size = {"width": width, "height": 900}
@@ -134,11 +134,11 @@ class Seat:
 
     def inspect(self, *, by_key: bool) -> dict[str, str]:
         """Sample -> decision: every fourth is rejected, for Bob the eighth is flagged instead."""
-        said: dict[str, str] = {}
+        answers: dict[str, str] = {}
         page = self.page
         for number, item in enumerate(self.items("inspect")):
             word = "accept" if number % 4 != 3 else "reject" if by_key or number % 8 == 3 else "flag"
-            said[item["sample_id"]] = word
+            answers[item["sample_id"]] = word
             if by_key:
                 for key in {"accept": "a", "reject": "r1", "flag": "f"}[word]:
                     page.keyboard.press(key)
@@ -146,7 +146,7 @@ class Seat:
                 page.get_by_role("button", name=word.capitalize(), exact=False).first.click()
                 if word == "reject":
                     page.get_by_role("button", name="wrong region").click()
-        return said
+        return answers
 
     def rank(self, *, by_key: bool) -> set[str]:
         """The samples that were ranked."""
@@ -173,7 +173,7 @@ class Seat:
         return seen
 
     def items(self, kind: str) -> Iterator[dict[str, Any]]:
-        """Each item once its pictures are on the screen, until there is none left."""
+        """Yield each item once its images are visible, until none is left."""
         page, seen, last = self.page, set[str](), 0
         self.origin = page.url.split("#")[0].rstrip("/")
         page.evaluate("kind => { location.hash = `#/${kind}` }", kind)
@@ -185,7 +185,7 @@ class Seat:
                 break
             last = int(page.evaluate(SHOWN))
             item = self.context.request.get(f"{self.origin}/api/items/{last}").json()
-            expect(item["sample_id"] not in seen, f"{item['sample_id']} was shown twice")
+            expect(item["sample_id"] not in seen, f"{item['sample_id']} is shown once")
             seen.add(item["sample_id"])
             if len(seen) == 1:
                 self.shoot(kind)
@@ -202,38 +202,38 @@ class Seat:
 
     def close(self) -> None:
         self.context.close()
-        expect(self.complaints == [], f"the page complained: {self.complaints}")
+        expect(self.complaints == [], f"the page logs no errors, but it did: {self.complaints}")
 
 
 def figures(
-    dataset: Path, runs: list[Path], database: Path, out: Path, said: dict[str, Any], browser: Any
+    dataset: Path, runs: list[Path], database: Path, out: Path, answers: dict[str, Any], browser: Any
 ) -> None:
-    """Everything that follows from the answers, compared with what the raters did."""
-    items = len(said["Ada"]["inspect"])
+    """Compare everything that follows from the answers with what the raters did."""
+    items = len(answers["Ada"]["inspect"])
     for kind in ("inspect", "rank"):
         for ending in ("csv", "jsonl"):
             told = command("review", dataset, *runs, "--db", database, "--kind", kind,
                            "--export", out / f"{kind}.{ending}")  # fmt: skip
             expect(f"{2 * items} opinions" in told, f"{2 * items} opinions in {kind}.{ending}")
     # 3: some samples have no correlation, because a metric ties all models there.
-    asked = ("agree", *runs, "--human", out / "rank.csv", "--criterion", "accuracy")
-    command(*asked, may_be=(0, 3))
-    agreed = json.loads(command(*asked, "--json", may_be=(0, 3), show=False))
+    agree = ("agree", *runs, "--human", out / "rank.csv", "--criterion", "accuracy")
+    command(*agree, may_be=(0, 3))
+    agreed = json.loads(command(*agree, "--json", may_be=(0, 3), show=False))
     expect(agreed["human"]["samples"] == items, "every sample was ranked")
-    expect(agreed["leaderboard"]["rankings"] == 2 * items, "twice")
+    expect(agreed["leaderboard"]["rankings"] == 2 * items, "every sample was ranked twice")
 
     command("report", *runs, "--review", database, "-o", out / "report")
     page = (out / "report/index.html").read_text(encoding="utf-8")
-    expect("What people said" in page, "the report shows what people said")
+    expect("What people said" in page, "the report shows the ratings")
     board = {row["model"]: row for row in rows(out / "report/tables/people_preference.csv")
              if (row["criterion"], row["method"]) == ("accuracy", "bradley-terry")}  # fmt: skip
     for one in agreed["leaderboard"]["bradley-terry"]:
         same = abs(float(board[one["model"]]["mean_rank"]) - one["mean_rank"]) < 1e-9
         expect(same, "the report and mie agree have the same mean ranks")
     (accept,) = (row for row in rows(out / "report/tables/people_scores.csv") if row["criterion"] == "accept")
-    words = [word for name in said for word in said[name]["inspect"].values()]
+    words = [word for name in answers for word in answers[name]["inspect"].values()]
     share = words.count("accept") / (words.count("accept") + words.count("reject"))
-    expect(abs(float(accept["value"]) - share) < 1e-9, "the accept rate is what the raters said")
+    expect(abs(float(accept["value"]) - share) < 1e-9, "the accept rate is that of the answers")
     print((out / "report/tables/people.md").read_text(encoding="utf-8"), end="")
     expect((out / "report/tables/people.tex").stat().st_size > 0, "the tables are there in LaTeX")
     for width in (400, 1400):
@@ -244,17 +244,17 @@ def figures(
     )
     gone = [
         sample
-        for sample in said["Ada"]["inspect"]
-        if [said[name]["inspect"][sample] for name in said].count("reject")
-        > [said[name]["inspect"][sample] for name in said].count("accept")
+        for sample in answers["Ada"]["inspect"]
+        if [answers[name]["inspect"][sample] for name in answers].count("reject")
+        > [answers[name]["inspect"][sample] for name in answers].count("accept")
     ]
     expect(built["rejected"].get("review") == len(gone), f"{len(gone)} samples were rejected")
     verified = command("verify", out / "reviewed")
-    print(f"\n{len(gone)} of {items} reviewed samples are gone; {verified.splitlines()[0]}")
+    print(f"\n{len(gone)} of {items} reviewed samples were dropped; {verified.splitlines()[0]}")
 
 
 def shoot_report(browser: Any, out: Path, width: int) -> None:
-    # High enough for the whole section: headings that stick to the top would be caught in the middle.
+    # High enough for the whole section: sticky headings would otherwise appear in the middle.
     context = browser.new_context(viewport={"width": width, "height": 4000})
     page = context.new_page()
     page.goto((out / "report/index.html").resolve().as_uri())
@@ -276,7 +276,10 @@ def command(*arguments: object, may_be: tuple[int, ...] = (0,), show: bool = Tru
         [sys.executable, "-m", "mie", *words], capture_output=True, text=True, env=_environment()
     )
     print(done.stdout if show else "", end="")
-    expect(done.returncode in may_be, f"exit code {done.returncode}: {done.stderr.strip()[-2000:]}")
+    expect(
+        done.returncode in may_be,
+        f"the exit code is in {may_be}, not {done.returncode}: {done.stderr.strip()[-2000:]}",
+    )
     return done.stdout
 
 
@@ -290,7 +293,7 @@ def serving(*arguments: object) -> Iterator[None]:
         line = process.stdout.readline()
         address = re.match(r"open http://127\.0\.0\.1:(\d+)/", line)
         if address is None:
-            raise SystemExit("surprise: the server did not start")
+            raise SystemExit("unexpected: the server did not start")
         print(re.sub("join=.*", "join=…", line), end="")
         for _ in range(200):
             try:
@@ -310,7 +313,7 @@ def _environment() -> dict[str, str]:
 
 def expect(holds: bool, what: str) -> None:
     if not holds:
-        raise SystemExit(f"surprise: {what}")
+        raise SystemExit(f"unexpected: expected that {what}")
 
 
 def skipped(reason: str) -> int:

@@ -59,8 +59,8 @@ class Bench(NamedTuple):
 
     def weights(self) -> dict[str, str]:
         """Run -> SHA-256 of its weights, where its editor has some."""
-        found = {name: run.info["editor"]["meta"].get("weights_sha256") for name, run in self.runs.items()}
-        return {name: sha256 for name, sha256 in found.items() if sha256}
+        digests = {name: run.info["editor"]["meta"].get("weights_sha256") for name, run in self.runs.items()}
+        return {name: sha256 for name, sha256 in digests.items() if sha256}
 
 
 def make(datasets: Sequence[Path], runs: Path, editor: str) -> list[Path]:
@@ -108,10 +108,11 @@ def records_of(run: Run) -> list[Record]:
         {
             "id": sample,
             **{key: names[at] for key, names in table.groups.items()},
-            "patient": table.cluster_names[table.clusters[at]],
+            "patient": patient or case,
+            "patient_known": bool(patient),
             "scores": {name: float(one.values[at]) for name, one in chosen if one.scored[at]},
         }
-        for at, sample in enumerate(table.ids)
+        for at, (sample, (patient, case)) in enumerate(zip(table.ids, table.identities, strict=True))
     ]
 
 

@@ -1,64 +1,88 @@
 """mie: text-guided medical image editing, from data sets on disk to numbers you can publish.
 
-The public names load on first use, so that `import mie` costs nothing.
+    ds = mie.build("recipe.yaml", "out/ds")
+    run = mie.run(ds, my_function, "out/mine")
+    mie.score(run, "miedb")
+    mie.report([run], "out/report")
+
+Every name is loaded at its first use, so `import mie` is quick.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from mie.datasets.build import build
+    from mie.api import build, compare, edit, score, triplet
     from mie.datasets.dataset import Dataset
     from mie.datasets.recipe import read_recipe
     from mie.datasets.verify import verify
+    from mie.editors.base import Edited, Editor
     from mie.editors.run import run_editor as run
-    from mie.editors.runs import read_run
+    from mie.editors.runs import Run, read_run
     from mie.errors import MieError
     from mie.images.read import read_picture
-    from mie.report.page import write_report
+    from mie.records import Sample
+    from mie.report import report
     from mie.scoring.results import read_scores
-    from mie.scoring.score import score
     from mie.scoring.triplet import score_triplet
 
 __version__ = "0.1.0"
 
-_PUBLIC = {
+_TARGETS: Final = {
     "Dataset": "mie.datasets.dataset:Dataset",
+    "Edited": "mie.editors.base:Edited",
+    "Editor": "mie.editors.base:Editor",
     "MieError": "mie.errors:MieError",
-    "build": "mie.datasets.build:build",
+    "Run": "mie.editors.runs:Run",
+    "Sample": "mie.records:Sample",
+    "build": "mie.api:build",
+    "compare": "mie.api:compare",
+    "edit": "mie.api:edit",
     "read_picture": "mie.images.read:read_picture",
     "read_recipe": "mie.datasets.recipe:read_recipe",
     "read_run": "mie.editors.runs:read_run",
     "read_scores": "mie.scoring.results:read_scores",
+    "report": "mie.report",  # a package that can be called
     "run": "mie.editors.run:run_editor",
-    "score": "mie.scoring.score:score",
+    "score": "mie.api:score",
     "score_triplet": "mie.scoring.triplet:score_triplet",
+    "triplet": "mie.api:triplet",
     "verify": "mie.datasets.verify:verify",
-    "write_report": "mie.report.page:write_report",
 }
-
 
 __all__ = [
     "Dataset",
+    "Edited",
+    "Editor",
     "MieError",
+    "Run",
+    "Sample",
     "__version__",
     "build",
+    "compare",
+    "edit",
     "read_picture",
     "read_recipe",
     "read_run",
     "read_scores",
+    "report",
     "run",
     "score",
     "score_triplet",
+    "triplet",
     "verify",
-    "write_report",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _PUBLIC:
-        module, attribute = _PUBLIC[name].split(":")
-        return getattr(importlib.import_module(module), attribute)
-    raise AttributeError(f"module 'mie' has no attribute {name!r}")
+    if name not in _TARGETS:
+        raise AttributeError(f"module 'mie' has no attribute {name!r}")
+    module, _, attribute = _TARGETS[name].partition(":")
+    loaded = importlib.import_module(module)
+    return getattr(loaded, attribute) if attribute else loaded
+
+
+def __dir__() -> list[str]:
+    return __all__

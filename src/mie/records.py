@@ -103,9 +103,11 @@ class Sample:
     prompt: str
     prompt_template: str
     description: str
-    input: Pixels
-    target_image: Pixels
-    mask: Pixels | None  # (H, W) uint8; class k of n has value round(255 k / n), 0 is background
+    input: Pixels = field(repr=False)
+    target_image: Pixels = field(repr=False)
+    mask: Pixels | None = field(
+        repr=False
+    )  # (H, W) uint8; class k of n has value round(255 k / n), 0 is background
     colour: str | None  # "red"; for several classes "red,green"
     split: str
     bin: int | None

@@ -1,4 +1,4 @@
-"""The closed lists of the field: modalities, perspectives, tasks, splits and overlay colours."""
+"""The closed lists of the field: modalities, perspectives, splits and overlay colours."""
 
 from __future__ import annotations
 
@@ -21,13 +21,9 @@ MODALITIES: Final[dict[str, str]] = {
 # What an import cannot know (modality, task, anatomy or target of somebody else's triplets).
 UNKNOWN: Final = "unknown"
 
-# Perspective -> its tasks. Names follow the paper's three perspectives.
-TASKS: Final[dict[str, tuple[str, ...]]] = {
-    "perception": ("structure", "lesion", "holistic"),
-    "modification": ("removal", "addition", "inpainting", "simulation"),
-    "transformation": ("denoising", "artifact removal", "modality transfer", "contrast"),
-}
-PERSPECTIVES: Final = tuple(TASKS)
+# The paper's three perspectives, in the order of the compact editor's outputs, which was trained with it.
+# `mie.perspectives.PERSPECTIVES` is the registry, which also knows those of other packages.
+PERSPECTIVES: Final = ("perception", "modification", "transformation")
 
 # What a target is; decides which phrasings fit and which gates apply.
 TARGET_KINDS: Final = ("anatomy", "lesion")

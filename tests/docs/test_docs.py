@@ -30,7 +30,9 @@ from mie.errors import MieError
 from mie.images.windows import WINDOWS
 from mie.judges.clients import JUDGES
 from mie.judges.contracts import STATES
+from mie.perspectives import PERSPECTIVES, modification
 from mie.perspectives.modification.phrasings import PHRASINGS
+from mie.perspectives.perception import PerceptionConfig
 from mie.perspectives.transformation.targets import TARGETS
 from mie.scoring import metrics
 from mie.scoring.benchmarks import BENCHMARKS
@@ -192,7 +194,7 @@ def test_every_option_is_explained(verb: str) -> None:
 def test_every_key_is_explained() -> None:
     pages = (ROOT / "docs/reference/recipes.md", ROOT / "docs/reference/catalogue.md")
     explained = "".join(page.read_text(encoding="utf-8") for page in pages)
-    models: list[type[BaseModel]] = [config.RecipeConfig, config.PerceptionConfig, config.SplitConfig]
+    models: list[type[BaseModel]] = [config.RecipeConfig, PerceptionConfig, config.SplitConfig]
     models += [config.GateConfig, config.SourceConfig, catalog.Entry, catalog.TargetEntry, catalog.License]
     models += [catalog.Window, catalog.FolderLayout, catalog.PairedLayout, catalog.VolumeLayout]
     models += [catalog.DicomLayout, catalog.MedSegBenchLayout]
@@ -204,14 +206,14 @@ def test_every_key_is_explained() -> None:
 def test_every_key_and_bound_of_modification_is_explained() -> None:
     page = ROOT / "docs/explanation/modification.md"
     text = page.read_text(encoding="utf-8")
-    keys = {*config.ModificationConfig.model_fields, *config.LimitsConfig.model_fields} - {"kind"}
+    keys = {*modification.ModificationConfig.model_fields, *modification.LimitsConfig.model_fields} - {"kind"}
     assert [key for key in sorted(keys) if f"`{key}`" not in text] == []
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()]
     shown = {cells[0].strip("`"): cells[1] for cells in rows if len(cells) == 2}
-    for name, value in config.BoundsConfig().model_dump().items():
+    for name, value in modification.BoundsConfig().model_dump().items():
         said = f"{value[0]:g} to {value[1]:g}" if isinstance(value, tuple) else f"at most {value:g}"
         assert shown[name] == said
-    defaults = config.ModificationConfig(kind="modification")
+    defaults = modification.ModificationConfig(kind="modification")
     table = {cells[0].strip("`"): cells[1] for cells in rows if len(cells) == 3}
     for key in ("candidates", "per_case", "min_sensitivity"):
         assert table[key] == f"{getattr(defaults, key):g}"
@@ -222,8 +224,7 @@ def test_every_key_and_bound_of_modification_is_explained() -> None:
 
 def test_everything_to_train_and_its_keys_are_explained() -> None:
     pytest.importorskip("torch", reason="trainees need the extra models")
-    from mie.training.trainee import _OURS as TRAINEES
-    from mie.training.trainee import trainee_class
+    from mie.training.trainee import TRAINEES, trainee_class
 
     pages = "".join(
         (ROOT / "docs/how-to" / page).read_text(encoding="utf-8") for page in ("train.md", "flux-fill.md")
@@ -280,7 +281,8 @@ def test_every_column_and_every_gate_is_explained() -> None:
     columns = (ROOT / "docs/reference/datasets.md").read_text(encoding="utf-8")
     assert [name for name in SCHEMA.names if f"| `{name}` |" not in columns] == []
     gates = (ROOT / "docs/how-to/build.md").read_text(encoding="utf-8")
-    assert [name for name in GATES if f"| `{name}` |" not in gates] == []
+    own = [name for perspective in PERSPECTIVES.values() for name in perspective.card.gates]
+    assert [name for name in (*GATES, *own) if f"| `{name}` |" not in gates] == []
 
 
 @pytest.mark.parametrize("name", EDITORS)

@@ -204,7 +204,7 @@ def test_no_temporary_file_is_left(script, monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("spec", "word"),
     [
-        ("command:", "no command"),
+        ("command:", "the command is empty"),
         ("command:no-such-program-anywhere {input} {output}", "no such program"),
         ("command:cp {input} {outptu}", "did you mean {output}"),
         ("command:cp {input}", "has no {output}"),
@@ -240,7 +240,7 @@ def test_one_process_serves_all_and_restarts_after_trouble(lines, tmp_path):
     assert starts() == 1
     for number, (word, said) in enumerate(
         [
-            ("crash", "exit code 7; it said: segmentation fault, or so"),
+            ("crash", "exit code 7; its output: segmentation fault, or so"),
             ("nonsense", "not JSON"),
             ("other", "another request"),
         ],

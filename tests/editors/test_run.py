@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from mie.datasets.dataset import Dataset
-from mie.editors import Edited, EditError, Editor, Turn, drive
+from mie.editors import Edited, EditError, Editor, Turn, pipeline
 from mie.editors.baselines import Identity
-from mie.editors.drive import edit_seed
+from mie.editors.requests import edit_seed
 from mie.editors.run import run_editor
 from mie.editors.runs import Run
 from mie.errors import ConfigError, MieError
@@ -184,7 +184,7 @@ def test_a_failed_edit_is_recorded_and_tried_again_when_asked(dataset, tmp_path,
     }
     last = progress[-1]
     assert (last.done, last.total, last.failed) == (len(bad), len(bad), 1)
-    assert last.before == run.info["counts"]["edits"] - len(bad)
+    assert last.earlier == run.info["counts"]["edits"] - len(bad)
     lines = (folder / "edits.jsonl").read_text().splitlines()
     assert len(lines) == run.info["counts"]["edits"] + len(bad)
 
@@ -194,7 +194,7 @@ def test_reading_ahead_is_bounded(dataset, tmp_path, use, monkeypatch):
     from mie.editors import run as running
 
     made, finished, most = [], [], [0]
-    real = running.requests
+    real = running.sample_requests
 
     def counted(*args, **options):
         for request in real(*args, **options):
@@ -209,11 +209,11 @@ def test_reading_ahead_is_bounded(dataset, tmp_path, use, monkeypatch):
             finished.append(1)
             return Edited(image)
 
-    monkeypatch.setattr(running, "requests", counted)
+    monkeypatch.setattr(running, "sample_requests", counted)
     use(Slow)
     run_editor(dataset, "test", tmp_path / "run", attempts=10)
     assert len(made) > 300
-    assert most[0] <= 2 + 2 * drive._SAVERS + 1
+    assert most[0] <= 2 + 2 * pipeline._WRITERS + 1
 
 
 @pytest.mark.parametrize("at", ["write_output", "sync_folder", "append", "write_run_info"])
@@ -224,8 +224,8 @@ def test_stopped_at_any_step_it_goes_on(dataset, tmp_path, monkeypatch, recordin
     from mie.editors import run as running
 
     whole = run_editor(dataset, "test", tmp_path / "whole")
-    monkeypatch.setattr(drive, "_GROUP", 5)
-    owner = {"append": Journal, "write_run_info": running}.get(at, drive)
+    monkeypatch.setattr(pipeline, "_GROUP", 5)
+    owner = {"append": Journal, "write_run_info": running}.get(at, pipeline)
     calls = []
 
     def stop(*args, real=getattr(owner, at)):

@@ -11,10 +11,10 @@ from typing import Any
 import uvicorn
 from sqlalchemy import select
 
-from mie.review.accounts import invite
+from mie.review.auth import create_invite
 from mie.review.database import answers, users
-from mie.review.serve import create_app
-from mie.review.work import Desk
+from mie.review.server import create_app
+from mie.review.service import ReviewService
 
 QUIET = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"),
@@ -25,41 +25,41 @@ SHOWN = "document.querySelector('.work:not([hidden])')?.dataset.shown"
 
 
 class Served:
-    def __init__(self, desk: Desk, url: str) -> None:
-        self.desk, self.url = desk, url
+    def __init__(self, service: ReviewService, url: str) -> None:
+        self.service, self.url = service, url
 
     def link(self, name: str, role: str = "rater") -> str:
-        with self.desk.database.write() as connection:
-            return f"{self.url}/#join={invite(connection, name=name, role=role, days=1)[1]}"
+        with self.service.database.write() as connection:
+            return f"{self.url}/#join={create_invite(connection, name=name, role=role, days=1)[1]}"
 
     def answers(self, name: str | None = None) -> dict[int, dict[str, Any]]:
         """What stands in the database: item -> answer."""
         query = select(answers.c.item_id, answers.c.payload).join(users, users.c.id == answers.c.user_id)
         if name is not None:
             query = query.where(users.c.name == name)
-        with self.desk.database.read() as connection:
+        with self.service.database.read() as connection:
             return {
                 row.item_id: row.payload for row in connection.execute(query.order_by(answers.c.event_id))
             }
 
 
 @contextmanager
-def serving(desk: Desk) -> Iterator[Served]:
+def serving(service: ReviewService) -> Iterator[Served]:
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    app = create_app(desk, url=url)
+    app = create_app(service, url=url)
     server = uvicorn.Server(
         uvicorn.Config(app, log_level="warning", lifespan="off", timeout_graceful_shutdown=1)
     )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:
-        yield Served(desk, url)
+        yield Served(service, url)
     finally:
         server.should_exit = True
         thread.join()
         listener.close()
-        desk.database.close()
+        service.database.close()
 
 
 class Seat:

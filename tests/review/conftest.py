@@ -23,9 +23,10 @@ from fastapi.testclient import TestClient
 from mie.datasets.build import build
 from mie.datasets.recipe import parse_recipe
 from mie.editors.run import run_editor
-from mie.review.accounts import invite
-from mie.review.serve import create_app, open_desk
-from mie.review.work import Desk
+from mie.images.png import decode_png
+from mie.review.auth import create_invite
+from mie.review.server import create_app
+from mie.review.service import ReviewService, open_review
 from tests.conftest import folder_source, write_folder
 
 URL = "http://127.0.0.1:8000"
@@ -118,9 +119,9 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 class Person:
     """Somebody with a browser: a client that keeps its cookie and sends its CSRF token."""
 
-    def __init__(self, desk: Desk, app: Any, name: str, role: str = "rater") -> None:
-        with desk.database.write() as connection:
-            token = invite(connection, name=name, role=role, days=1)[1]
+    def __init__(self, service: ReviewService, app: Any, name: str, role: str = "rater") -> None:
+        with service.database.write() as connection:
+            token = create_invite(connection, name=name, role=role, days=1)[1]
         self.http = TestClient(app, base_url=URL, raise_server_exceptions=True)
         self.me = self.http.post("/api/join", json={"token": token}).json()
         self.http.headers["X-CSRF-Token"] = self.me["csrf"]
@@ -145,28 +146,38 @@ class Person:
         )
 
 
+def by_area(person: Person, item: dict[str, Any]) -> dict[str, str]:
+    """Name -> label of an item's three masks, told apart by their size."""
+    areas = {
+        proposal["label"]: int((decode_png(person.http.get(proposal["image"]).content) > 0).sum())
+        for proposal in item["proposals"]
+    }
+    ordered = sorted(areas, key=areas.__getitem__)
+    return dict(zip(("eroded", "source", "dilated"), ordered, strict=True))
+
+
 class Review:
     """An opened review and its application."""
 
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
-        self.app = create_app(desk, url=URL)
+    def __init__(self, service: ReviewService) -> None:
+        self.service = service
+        self.app = create_app(service, url=URL)
 
     def person(self, name: str, role: str = "rater") -> Person:
-        return Person(self.desk, self.app, name, role)
+        return Person(self.service, self.app, name, role)
 
 
 @pytest.fixture
 def review(material: Path, place: str) -> Iterator[Any]:
     """A function that opens a review: `review("inspect", raters=2)`."""
-    opened: list[Desk] = []
+    opened: list[ReviewService] = []
 
     def make(*kinds: str, runs: tuple[str, ...] = ("model-x", "model-y"), **settings: Any) -> Review:
         places = [material / "dataset", *(material / name for name in runs)]
-        desk = open_desk(places, kinds=kinds, db=place, **settings)
-        opened.append(desk)
-        return Review(desk)
+        service = open_review(places, kinds=kinds, db=place, **settings)
+        opened.append(service)
+        return Review(service)
 
     yield make
-    for desk in opened:
-        desk.database.close()
+    for service in opened:
+        service.database.close()

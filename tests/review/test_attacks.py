@@ -7,11 +7,10 @@ import zlib
 import pytest
 from fastapi.testclient import TestClient
 
-from mie.review.accounts import hashed, invite, local_invite
+from mie.review.api import CRITERIA
+from mie.review.auth import create_invite, create_local_invite, token_digest
 from mie.review.database import invites, sessions, users
-from mie.review.kinds import CRITERIA
-from mie.review.middleware import MAX_JSON, MAX_UPLOAD
-from mie.review.serve import STATIC, create_app
+from mie.review.server import MAX_JSON, MAX_UPLOAD, STATIC, create_app
 from tests.review.conftest import URL, Person
 
 
@@ -32,7 +31,7 @@ def code(answer):
 
 def test_without_a_session_or_with_a_forged_one_nothing_is_told(opened):
     with_cookie = opened.person("Ada").http.cookies["mie_session"]
-    forged = (None, "", "x", with_cookie[:-1], with_cookie.swapcase(), hashed(with_cookie), "a" * 4000)
+    forged = (None, "", "x", with_cookie[:-1], with_cookie.swapcase(), token_digest(with_cookie), "a" * 4000)
     for cookie in forged:
         stranger = TestClient(opened.app, base_url=URL)
         if cookie is not None:
@@ -50,21 +49,21 @@ def test_without_a_session_or_with_a_forged_one_nothing_is_told(opened):
 
 
 def test_the_cookie_is_strict_and_only_hashes_are_stored(opened):
-    with opened.desk.database.write() as connection:
-        token = invite(connection, name="Ada", role="rater", days=1)[1]
+    with opened.service.database.write() as connection:
+        token = create_invite(connection, name="Ada", role="rater", days=1)[1]
     client = TestClient(opened.app, base_url=URL)
     joined = client.post("/api/join", json={"token": token})
     cookie = joined.headers["set-cookie"]
     assert "HttpOnly" in cookie
     assert "SameSite=strict" in cookie
     assert "Secure" not in cookie  # http on this machine
-    with opened.desk.database.read() as connection:
+    with opened.service.database.read() as connection:
         stored = str(connection.execute(sessions.select()).all() + connection.execute(invites.select()).all())
     assert token not in stored
     assert client.cookies["mie_session"] not in stored
-    safe = create_app(opened.desk, url="https://review.example.org")
-    with opened.desk.database.write() as connection:
-        token = invite(connection, name="Ada", role="rater", days=1)[1]
+    safe = create_app(opened.service, url="https://review.example.org")
+    with opened.service.database.write() as connection:
+        token = create_invite(connection, name="Ada", role="rater", days=1)[1]
     client = TestClient(safe, base_url="https://review.example.org")
     joined = client.post("/api/join", json={"token": token})
     assert "Secure" in joined.headers["set-cookie"]
@@ -72,8 +71,8 @@ def test_the_cookie_is_strict_and_only_hashes_are_stored(opened):
 
 
 def test_a_link_works_once_and_not_after_its_time(opened):
-    with opened.desk.database.write() as connection:
-        tokens = [invite(connection, name=None, role="rater", days=d)[1] for d in (1, -1)]
+    with opened.service.database.write() as connection:
+        tokens = [create_invite(connection, name=None, role="rater", days=d)[1] for d in (1, -1)]
     client = TestClient(opened.app, base_url=URL)
     assert code(client.post("/api/join", json={"token": tokens[0]})) == (422, "name_needed")  # not spent yet
     assert client.post("/api/join", json={"token": tokens[0], "name": "Ada"}).status_code == 200
@@ -177,7 +176,7 @@ def test_paths_stay_inside(opened):
 def test_an_output_that_is_a_link_out_of_its_run_is_not_served(opened, material, tmp_path):
     ada = opened.person("Ada")
     (item,) = ada.take("rank")
-    run = opened.desk.material.runs["model-x"]
+    run = opened.service.material.runs["model-x"]
     path = run.output_path(item["sample_id"], 0)
     kept = path.read_bytes()
     try:
@@ -237,7 +236,7 @@ def test_names_with_and_without_the_usual_port(opened):
         ("https://Review.example.org/", "review.example.org", "https://review.example.org"),
         ("https://review.example.org:8443", "review.example.org:8443", "https://review.example.org:8443"),
     ):
-        client = TestClient(create_app(opened.desk, url=url), base_url=url)
+        client = TestClient(create_app(opened.service, url=url), base_url=url)
         sent = client.post("/api/login", json={}, headers={"Host": host, "Origin": origin})
         assert code(sent) == (422, "invalid")
         sent = client.post("/api/login", json={}, headers={"Host": host, "Origin": origin + ".evil.example"})
@@ -259,14 +258,14 @@ def test_every_response_carries_the_headers(opened):
 
 
 def test_passwords_and_the_limit_on_guesses(opened):
-    with opened.desk.database.write() as connection:
-        token = invite(connection, name="Ada", role="rater", days=1)[1]
+    with opened.service.database.write() as connection:
+        token = create_invite(connection, name="Ada", role="rater", days=1)[1]
     client = TestClient(opened.app, base_url=URL)
     short = client.post("/api/join", json={"token": token, "password": "short"})
     assert code(short) == (422, "invalid")
     assert "'short'" not in short.text  # what was sent does not come back
     assert client.post("/api/join", json={"token": token, "password": "correct horse"}).status_code == 200
-    with opened.desk.database.read() as connection:
+    with opened.service.database.read() as connection:
         stored = connection.execute(users.select()).one().password
     assert stored.startswith("$argon2id$")
     other = TestClient(opened.app, base_url=URL)
@@ -290,8 +289,8 @@ def test_a_password_is_set_once_and_never_taken_over(opened):
     other = TestClient(opened.app, base_url=URL)
     assert other.post("/api/login", json={"name": "Ada", "password": "another horse"}).status_code == 401
     assert other.post("/api/login", json={"name": "Ada", "password": "correct horse"}).status_code == 200
-    with opened.desk.database.write() as connection:
-        token = local_invite(connection)
+    with opened.service.database.write() as connection:
+        token = create_local_invite(connection)
     local = TestClient(opened.app, base_url=URL)
     me = local.post("/api/join", json={"token": token}).json()
     assert me["can"]["set_password"] is False  # the command lets this person in
@@ -300,7 +299,7 @@ def test_a_password_is_set_once_and_never_taken_over(opened):
 
 
 def test_the_last_admin_stays_and_a_closed_account_is_out(opened):
-    with opened.desk.database.write() as connection:
+    with opened.service.database.write() as connection:
         connection.execute(users.delete())
     root, ada = opened.person("Root", "admin"), opened.person("Ada")
     root.post(f"/users/{root.me['user']['id']}", 409, role="rater")
@@ -308,6 +307,6 @@ def test_the_last_admin_stays_and_a_closed_account_is_out(opened):
     root.post(f"/users/{ada.me['user']['id']}", active=False)
     assert code(ada.http.get("/api/me")) == (401, "login")
     with pytest.raises(KeyError):
-        Person(opened.desk, opened.app, "Ada")  # an old name does not bring it back
+        Person(opened.service, opened.app, "Ada")  # an old name does not bring it back
     entries = root.get("/audit")["entries"]
     assert [e["action"] for e in entries if e["who"] == "Root"] == ["change user", "join"]

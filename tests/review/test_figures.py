@@ -16,11 +16,12 @@ from mie.datasets.write import write_dataset
 from mie.editors.run import run_editor
 from mie.errors import MieError
 from mie.review import figures as agreement
+from mie.review.api import CRITERIA
 from mie.review.export import ratings_in, ratings_of
 from mie.review.figures import mean_ranks
-from mie.review.kinds import CRITERIA
-from mie.review.serve import create_app, open_desk
-from mie.scoring.statistics.bootstrap import wilson
+from mie.review.server import create_app
+from mie.review.service import open_review
+from mie.scoring.statistics.intervals import wilson
 from mie.scoring.statistics.people import read_ratings
 from tests.review.conftest import URL, Person, Review
 
@@ -32,12 +33,14 @@ def test_wilson_is_scipys(k, n):
 
 
 def test_live_figures(review):
-    desk = review("inspect", raters=2, stratify=("split",))
-    a, b, judge = desk.person("Ada"), desk.person("Bob"), desk.person("Cy", "adjudicator")
+    opened = review("inspect", raters=2, stratify=("split",))
+    a, b, judge = opened.person("Ada"), opened.person("Bob"), opened.person("Cy", "adjudicator")
     empty = judge.get("/tasks/inspect/figures")
     assert empty["accept_rate"] is None
     assert empty["seconds_left"] is None
     assert empty["answers_done"] == 0
+    assert empty["agreement"]["krippendorff_alpha"] is None
+    assert empty["agreement"]["reason"] == "no item has two answers yet"
     said = {a: ["accept", "accept", "reject", "flag"], b: ["accept", "reject", "reject"]}
     for person, words in said.items():
         for item, word in zip(person.take("inspect", len(words)), words, strict=True):
@@ -53,8 +56,10 @@ def test_live_figures(review):
     assert found["seconds_left"] == 4 * 41
     assert [(r["rater"], r["done"]) for r in found["raters"]] == [("R01", 4), ("R02", 3)]
     assert sum(s["items"] for s in found["strata"]) == 24
+    # Three items with two answers, one disagreement: 1 - (6 - 1) 1 / (3 * 3), by hand.
     assert found["agreement"]["n"] == 3
-    assert found["agreement"]["reason"] or found["agreement"]["krippendorff_alpha"] is not None
+    assert found["agreement"]["krippendorff_alpha"] == pytest.approx(4 / 9)
+    assert found["agreement"]["reason"] is None
     listed = judge.get("/tasks/inspect/consensus", only="all", limit=5)
     assert [entry["agree"] for entry in listed["items"]] == [True, False, True, None, None]
     assert (
@@ -116,8 +121,8 @@ def dialogues(material, tmp_path):
 
 
 def test_questions_on_several_turns(dialogues, place):
-    desk = open_desk([dialogues / "model-q"], kinds=["questions"], db=place)
-    opened = Review(desk)
+    service = open_review([dialogues / "model-q"], kinds=["questions"], db=place)
+    opened = Review(service)
     rater, admin = opened.person("Ada"), opened.person("Root", "admin")
     given = rater.take("questions", 10)
     assert len(given) == 2
@@ -142,25 +147,25 @@ def test_questions_on_several_turns(dialogues, place):
     line = json.loads(admin.http.get("/api/export/questions.jsonl").text)
     assert line["answer"]["answers"] == said
     assert line["runs"] == ["model-q"]
-    desk.database.close()
+    service.database.close()
 
 
 def test_a_second_link_lets_the_same_person_in_again(review):
-    desk = review("inspect")
-    first = desk.person("Ada")
-    again = Person(desk.desk, create_app(desk.desk, url=URL), "Ada")
+    opened = review("inspect")
+    first = opened.person("Ada")
+    again = Person(opened.service, create_app(opened.service, url=URL), "Ada")
     assert again.me["user"] == first.me["user"]
 
 
 def test_the_database_says_what_its_exports_say(review, place, tmp_path):
-    desk = review("inspect", "rank", raters=2)
+    opened = review("inspect", "rank", raters=2)
     for name in ("Ada", "Bob"):
-        person = desk.person(name)
+        person = opened.person(name)
         for item in person.take("rank", 3):
             person.answer(item, rankings={c: [["B"], ["A"]] for c in CRITERIA})
         for item, word in zip(person.take("inspect", 3), ("accept", "flag", "reject"), strict=True):
             person.answer(item, decision=word, reason="artefact", scores={"quality": 4})
-    admin = desk.person("Root", "admin")
+    admin = opened.person("Root", "admin")
     told = []
     for kind in ("inspect", "rank"):
         path = tmp_path / f"{kind}.csv"
@@ -181,8 +186,8 @@ def test_the_database_says_what_its_exports_say(review, place, tmp_path):
 
 
 def test_a_review_that_is_not_there_or_empty_says_so(review, place, tmp_path):
-    with pytest.raises(MieError, match="no review here"):
+    with pytest.raises(MieError, match="no review database here"):
         ratings_of(str(tmp_path / "absent.sqlite"))
     review("inspect")
-    with pytest.raises(MieError, match="nobody has said anything yet"):
+    with pytest.raises(MieError, match="has no answers yet"):
         ratings_of(place)

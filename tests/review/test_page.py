@@ -23,9 +23,9 @@ from mie.datasets.dataset import Dataset
 from mie.datasets.write import write_dataset
 from mie.editors.run import run_editor
 from mie.images.png import decode_png, encode_png
-from mie.review.accounts import invite
+from mie.review.auth import create_invite
 from mie.review.database import Database, answers, consensus, events, masks
-from mie.review.serve import open_desk
+from mie.review.service import open_review
 from tests.review.browser import QUIET, Seat, Served, serving
 from tests.review.test_server import running
 from tests.scoring.benchmarks.runs import modification, write_samples
@@ -64,8 +64,8 @@ def seats(browser: Any) -> Iterator[Any]:
 @pytest.fixture
 def served(material: Path, tmp_path: Path) -> Iterator[Served]:
     places = [material / "dataset", material / "model-x", material / "model-y", material / "model-z"]
-    desk = open_desk(places, kinds=["inspect", "mask", "rank"], db=str(tmp_path / "r.sqlite"), raters=2)
-    with serving(desk) as found:
+    service = open_review(places, kinds=["inspect", "mask", "rank"], db=str(tmp_path / "r.sqlite"), raters=2)
+    with serving(service) as found:
         yield found
 
 
@@ -105,11 +105,11 @@ def test_inspect_with_the_keyboard_alone(served, seats):
     seat.press("ArrowLeft", "ArrowLeft")
     page.wait_for_function(f"() => document.querySelector('.work').dataset.shown == {second}")
     seat.press("u")
-    page.get_by_text("Taken back").wait_for()
+    page.get_by_text("Undone").wait_for()
     seat.saved()
     assert {n: a["decision"] for n, a in served.answers().items()} == {first: "accept", third: "accept"}
     seat.press("?")
-    assert page.locator("dialog.keys").get_by_text("Flag: somebody else should look").is_visible()
+    assert page.locator("dialog.keys").get_by_text("Flag: ask for a second opinion").is_visible()
     seat.press("Escape")
 
 
@@ -240,7 +240,7 @@ def test_rank_with_the_mouse_alone(served, seats):
 
 def uploaded(served: Served, item: int) -> Any:
     """The repaired mask as the server keeps it, (H, W) uint8."""
-    with served.desk.database.read() as connection:
+    with served.service.database.read() as connection:
         sha256 = served.answers()[item]["mask"]
         png = connection.scalar(select(masks.c.png).where(masks.c.sha256 == sha256))
     return decode_png(png)
@@ -256,7 +256,15 @@ def test_choose_and_repair_a_mask(served, seats):
     page.get_by_label("None is right").click()
     page.get_by_role("button", name="Save").click()
     third = seat.shown(second)
-    page.get_by_role("radio", name="the data set").click()
+    before = next(
+        s.mask
+        for s in served.service.material.dataset.samples()
+        if s.id == json_of(page, served, third)["sample_id"]
+    )
+    (source,) = (
+        label for label, mask in proposed(page, served, third).items() if np.array_equal(mask, before)
+    )
+    page.get_by_role("radio", name=f"Mask {source}").click()
     page.get_by_role("button", name="Repair").click()
     page.wait_for_function("() => document.querySelector('[data-pane=repair]')")
     canvas = page.locator(".stage canvas")
@@ -289,10 +297,10 @@ def test_choose_and_repair_a_mask(served, seats):
     seat.shown(third)
     seat.saved()
     said = served.answers()
-    assert [said[n]["choice"] for n in (first, second, third)] == ["eroded", "none", "repaired"]
+    assert said[first]["choice"] == said[first]["labels"]["B"]  # the second one, under its own name
+    assert {"source", "eroded", "dilated"} == set(said[first]["labels"].values())
+    assert [said[n]["choice"] for n in (second, third)] == ["none", "repaired"]
     mask = uploaded(served, third)
-    source = page.request.get(served.url + json_of(page, served, third)["proposals"][0]["image"])
-    before = decode_png(source.body())
     assert mask.shape == before.shape == (height, width)
     yy, xx = np.mgrid[:height, :width] + 0.5
     line = (np.abs(yy - 118) < 3) & (xx > 10) & (xx < 100) & (np.abs(xx - 30) > 4.5)
@@ -316,36 +324,47 @@ def test_choose_and_repair_a_region_that_a_model_proposed(tmp_path, seats):
     text = "".join(json.dumps({"id": name, **line}) + "\n" for name in ("aa", "bb"))
     (folder / "proposals.jsonl").write_text(text)
     place = str(tmp_path / "r.sqlite")
-    with serving(open_desk([dataset.folder], kinds=["mask"], db=place, proposals=folder)) as served:
+    with serving(open_review([dataset.folder], kinds=["mask"], db=place, proposals=folder)) as served:
         seat = seats().join(served)
         page = seat.page
         page.goto(f"{served.url}/#/mask")
         first = seat.shown()
         captions = page.locator(".stage figcaption").all_inner_texts()
-        assert captions == ["1: proposed region 1", "2: proposed region 2"]
+        assert captions == ["Mask A", "Mask B"]
+        chosen = proposed(page, served, first)["B"]
         seat.press("2", "Enter")
-        page.get_by_text("Saved: proposed region 2").wait_for()
+        page.get_by_text("Saved: mask B").wait_for()
         second = seat.shown(first)
-        seat.press("1", "e")  # erase a part of the first
+        base = proposed(page, served, second)["A"]
+        rows, columns = np.nonzero(base)
+        x, y = columns.min() + 3, rows.min() + 3
+        seat.press("1", "e")  # erase a corner of the first
         page.wait_for_function("() => document.querySelector('[data-pane=repair]')")
         box = page.locator(".stage canvas").bounding_box()
         scale = min(box["width"] / 48, box["height"] / 40)
         middle = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-        page.mouse.move(middle[0] + (8 - 24) * scale, middle[1] + (8 - 20) * scale)
+        page.mouse.move(middle[0] + (x - 24) * scale, middle[1] + (y - 20) * scale)
         page.mouse.down()
-        page.mouse.move(middle[0] + (12 - 24) * scale, middle[1] + (12 - 20) * scale, steps=3)
+        page.mouse.move(middle[0] + (x + 4 - 24) * scale, middle[1] + (y + 4 - 20) * scale, steps=3)
         page.mouse.up()
         seat.press("Enter")
         page.get_by_role("heading", name="Nothing left for you here").wait_for()
         seat.saved()
-        assert served.answers()[first]["choice"] == "region-2"
+        (number,) = (n for n, mask in enumerate(masks_, start=1) if np.array_equal(mask, chosen))
+        assert served.answers()[first]["choice"] == f"region-{number}"
         mask = uploaded(served, second)
-        assert 0 < (mask > 0).sum() < (masks_[0] > 0).sum()
-        assert not (mask & ~masks_[0]).any()
+        assert 0 < (mask > 0).sum() < (base > 0).sum()
+        assert not (mask & ~base).any()
 
 
 def json_of(page: Any, served: Served, item: int) -> Any:
     return page.request.get(f"{served.url}/api/items/{item}").json()
+
+
+def proposed(page: Any, served: Served, item: int) -> dict[str, np.ndarray]:
+    """Label -> the mask that this person sees under it."""
+    found = json_of(page, served, item)["proposals"]
+    return {one["id"]: decode_png(page.request.get(served.url + one["image"]).body()) for one in found}
 
 
 @pytest.fixture
@@ -356,8 +375,10 @@ def dialogue(material: Path, tmp_path: Path) -> Iterator[Served]:
     about = {"name": "turns", "description": "", "recipe": {}, "deidentified": True}
     write_dataset(turns, tmp_path / "turns", licenses=dataset.info["licenses"], **about)
     run_editor(tmp_path / "turns", "identity", tmp_path / "model-q", workers=1)
-    desk = open_desk([tmp_path / "model-q"], kinds=["questions"], db=str(tmp_path / "q.sqlite"), raters=2)
-    with serving(desk) as found:
+    service = open_review(
+        [tmp_path / "model-q"], kinds=["questions"], db=str(tmp_path / "q.sqlite"), raters=2
+    )
+    with serving(service) as found:
         yield found
 
 
@@ -488,6 +509,70 @@ def test_no_answer_is_lost_when_the_server_dies(material, tmp_path, seats):
     seat.complaints.clear()
 
 
+def test_nothing_is_called_saved_before_the_server_has_it(served, seats):
+    seat = seats().join(served)
+    page = seat.page
+    page.goto(f"{served.url}/#/inspect")
+    first = seat.shown()
+    page.wait_for_function(FETCHED)
+    notice = page.locator("#notice")
+    seat.context.set_offline(True)
+    seat.press("f")
+    second = seat.shown(first)
+    notice.get_by_text("Not saved yet: flag").wait_for()
+    seat.press("a")
+    seat.shown(second)
+    notice.get_by_text("Not saved yet: accept").wait_for()
+    assert "Saved" not in page.locator("body").inner_text()
+    assert served.answers() == {}
+    seat.press("u")
+    notice.get_by_text("Not undone yet").wait_for()
+    seat.context.set_offline(False)
+    seat.saved()
+    notice.get_by_text("Undone. Answer it again.").wait_for()
+    assert {n: a["decision"] for n, a in served.answers().items()} == {first: "flag"}
+    seat.press("a")
+    notice.get_by_text("Saved: accept").wait_for()
+    seat.complaints.clear()  # the browser said that it was offline
+
+
+def test_sides_slice_and_scale_are_shown_where_they_are_known(served, seats):
+    known = {"left": "R", "right": "L", "mm_per_pixel": 0.5, "slice": "axial slice 43"}
+
+    def with_geometry(route: Any) -> None:
+        response = route.fetch()
+        body = response.json()
+        body["items"][0]["geometry"] = known  # 128 px wide: 64 mm
+        route.fulfill(response=response, json=body)
+
+    seat = seats().join(served)
+    page = seat.page
+    page.route("**/api/tasks/inspect/next", with_geometry, times=1)
+    page.goto(f"{served.url}/#/inspect")
+    first = seat.shown()
+    pane = page.locator("[data-pane=input]")
+    marks = [pane.locator(f".mark.{name}") for name in ("left", "right", "slice", "scale")]
+    assert [mark.inner_text() for mark in marks[:3]] == ["R", "L", "axial slice 43"]
+    canvas = pane.locator("canvas").bounding_box()
+    side = min(canvas["width"], canvas["height"])  # of the square image, in the middle of the canvas
+    middle = canvas["x"] + canvas["width"] / 2
+    boxes = [mark.bounding_box() for mark in marks]
+    assert boxes[0]["x"] == pytest.approx(middle - side / 2, abs=1)
+    assert boxes[1]["x"] + boxes[1]["width"] == pytest.approx(middle + side / 2, abs=1)
+    assert marks[3].inner_text() == "20 mm"
+    assert boxes[3]["width"] == pytest.approx(20 / 64 * side, abs=1)
+    page.mouse.move(middle, canvas["y"] + canvas["height"] / 2)
+    page.mouse.wheel(0, -600)
+    page.wait_for_function("() => document.querySelector('.readout').textContent.includes('×')")
+    zoom = float(page.locator(".readout").inner_text().split("×")[0])
+    page.wait_for_function("() => document.querySelector('.mark.scale').textContent !== '20 mm'")
+    shown = float(marks[3].inner_text().removesuffix(" mm"))
+    assert marks[3].bounding_box()["width"] == pytest.approx(shown / 64 * side * zoom, rel=0.05)
+    seat.press("a")
+    seat.shown(first)
+    assert page.locator(".mark").count() == 0  # a photograph of unknown size and side
+
+
 def test_an_ended_session_keeps_what_was_not_sent(served, seats):
     seat = seats().join(served)
     page = seat.page
@@ -577,7 +662,7 @@ def test_looking(served, seats):
     page.mouse.down()
     page.mouse.move(box["x"] + box["width"] - 200, box["y"] + 300, steps=3)
     page.mouse.up()
-    assert page.get_by_label("Place of the cut").input_value() != "50"
+    assert page.get_by_label("Position of the slider").input_value() != "50"
     page.evaluate("() => new Promise(requestAnimationFrame)")
     assert page.evaluate("() => document.querySelector('.stage canvas').toDataURL()") != before
     seat.press("v")
@@ -613,7 +698,7 @@ def test_an_adjudicator_settles_what_raters_differ_on(served, seats):
     page.get_by_role("link", name="Consensus").click()
     item = judge.shown()
     assert item == items[0]
-    text = page.locator(".said").inner_text()
+    text = page.locator(".answers").inner_text()
     assert "<img src=x onerror=alert(1)> left, not right" in text
     assert "reject · wrong region" in text
     assert "Ada" not in page.content()
@@ -625,10 +710,10 @@ def test_an_adjudicator_settles_what_raters_differ_on(served, seats):
     page.get_by_role("button", name="Accept").click()
     page.get_by_text("Settled by R03: accept").wait_for()
     page.get_by_role("button", name="Undo").click()
-    page.get_by_text("Taken back").wait_for()
+    page.get_by_text("Decision undone").wait_for()
     page.get_by_role("button", name="Adopt the answer of R01").click()
     judge.saved()
-    with served.desk.database.read() as connection:
+    with served.service.database.read() as connection:
         (row,) = connection.execute(consensus.select()).all()
     assert (row.item_id, row.payload["decision"]) == (item, "accept")
 
@@ -702,12 +787,12 @@ def check(page: Any, axe: Any, name: str) -> None:
 def test_log_out_and_come_back_by_password(served, seats):
     seat = seats()
     page = seat.page
-    with served.desk.database.write() as connection:
-        token = invite(connection, name=None, role="rater", days=1)[1]
+    with served.service.database.write() as connection:
+        token = create_invite(connection, name=None, role="rater", days=1)[1]
     page.goto(f"{served.url}/#join={token}")
     page.get_by_label("Name").fill("Dee")
     page.get_by_label("Password").fill("correct horse battery")
-    page.get_by_role("button", name="Begin").click()
+    page.get_by_role("button", name="Start").click()
     page.get_by_role("heading", name="Welcome, Dee").wait_for()
     assert token not in page.url
     page.get_by_role("button", name="Log out").click()
@@ -728,7 +813,7 @@ def test_an_invited_person_sets_a_password_and_comes_back(served, seats):
     page = seat.page
     page.get_by_label("Password (10 characters or more)").fill("too short")
     page.get_by_role("button", name="Set password").click()
-    page.get_by_role("heading", name="Come back without a link").wait_for()  # the browser refuses it
+    page.get_by_role("heading", name="Log in without a link").wait_for()  # the browser refuses it
     page.get_by_label("Password (10 characters or more)").fill("correct horse battery")
     page.keyboard.press("Enter")
     page.get_by_text("Your password is set").wait_for()
@@ -772,11 +857,12 @@ def test_fingers(served, seats):
     seat.saved()
     assert served.answers()[first]["decision"] == "accept"
     page.goto(f"{served.url}/#/mask")
-    page.locator("[data-pane=eroded]").wait_for()
+    page.locator("[data-pane=C]").wait_for()
     item = seat.shown()
-    page.locator("[data-pane=eroded] canvas").tap()
-    page.locator("[data-pane=eroded].chosen").wait_for()
+    page.locator("[data-pane=C] canvas").tap()
+    page.locator("[data-pane=C].chosen").wait_for()
     page.get_by_role("button", name="Save").tap()
     seat.shown(item)
     seat.saved()
-    assert served.answers()[item]["choice"] == "eroded"
+    said = served.answers()[item]
+    assert said["choice"] == said["labels"]["C"]

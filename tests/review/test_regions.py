@@ -17,8 +17,9 @@ from mie.errors import ConfigError, ImageError, MieError
 from mie.images.overlay import deblend, dice
 from mie.images.png import decode_png, encode_png
 from mie.review.apply import apply_reviews
-from mie.review.proposals import Regions
-from mie.review.serve import export_file, open_desk
+from mie.review.export import export_file
+from mie.review.masks import RegionProposals
+from mie.review.service import open_review
 from tests.review.conftest import Review
 from tests.scoring.benchmarks.medebench.tiny import tiny_models
 from tests.scoring.benchmarks.runs import holistic, modification, structure, write_samples
@@ -58,27 +59,37 @@ def by_id(items: list[dict]) -> dict[str, dict]:
 
 
 def test_the_chosen_region_becomes_the_mask(dataset, proposed, place, tmp_path):
-    desk = open_desk([dataset.folder], kinds=["mask"], db=place, proposals=proposed)
-    rater = Review(desk).person("Ada")
+    service = open_review([dataset.folder], kinds=["mask"], db=place, proposals=proposed)
+    rater = Review(service).person("Ada")
     items = by_id(rater.take("mask", 5))
-    shown = {name: [p["id"] for p in item["proposals"]] for name, item in items.items()}
-    assert shown["aa"] == ["source", "region-1", "region-2"]  # the double is left out
-    assert shown["bb"] == ["source", "eroded", "dilated"]  # a region has no classes
-    assert shown["cc"] == ["region-1", "region-2"]
-    picture = rater.http.get(items["cc"]["proposals"][1]["image"])
-    assert np.array_equal(decode_png(picture.content), square(20))
-    assert items["cc"]["images"]["mask"] is None
+    old = {s.id: s for s in dataset.samples()}
+    labels = {}
+    for name, item in items.items():
+        shown = {p["id"]: decode_png(rater.http.get(p["image"]).content) for p in item["proposals"]}
+        known = {"source": old[name].mask, "region-1": square(4), "region-2": square(20)}
+        labels[name] = {
+            true: label
+            for label, mask in shown.items()
+            for true, pixels in known.items()
+            if pixels is not None and np.array_equal(mask, pixels)
+        }
+        assert list(shown) == ["A", "B", "C"][: len(shown)]
+        assert len(shown) == (2 if name == "cc" else 3)
+    assert set(labels["aa"]) == {"source", "region-1", "region-2"}  # the double is left out
+    assert set(labels["bb"]) == {"source"}  # a region has no classes: shrunk and grown instead
+    assert set(labels["cc"]) == {"region-1", "region-2"}
     assert [c["value"] for c in items["cc"]["classes"]] == [255]
-    rater.answer(items["aa"], 422, choice="region-3")
-    rater.answer(items["aa"], choice="region-2")
-    rater.answer(items["bb"], choice="source")
+    rater.answer(items["aa"], 422, choice="D")
+    rater.answer(items["aa"], 422, choice="region-2")
+    rater.answer(items["aa"], choice=labels["aa"]["region-2"])
+    rater.answer(items["bb"], choice=labels["bb"]["source"])
     painted = np.roll(square(20), 3, axis=1)
     path, headers = f"/api/items/{items['cc']['id']}/mask", {"Content-Type": "image/png"}
     sent = rater.http.put(path, content=encode_png(painted), headers=headers)
     rater.answer(items["cc"], choice="repaired", mask=sent.json()["mask"])
 
     out = tmp_path / "masks"
-    assert export_file(desk, out) == 3
+    assert export_file(service, out) == 3
     lines = [json.loads(line) for line in (out / "masks.jsonl").read_text().splitlines()]
     said = {line["sample_id"]: line for line in lines}
     assert {name: line["choice"] for name, line in said.items()} == {
@@ -86,11 +97,10 @@ def test_the_chosen_region_becomes_the_mask(dataset, proposed, place, tmp_path):
     }  # fmt: skip
     assert np.array_equal(decode_png((out / "aa.png").read_bytes()), square(20))
     assert np.array_equal(decode_png((out / "cc.png").read_bytes()), painted)
-    old = {s.id: s for s in dataset.samples()}
     assert np.array_equal(decode_png((out / "bb.png").read_bytes()), old["bb"].mask)
-    with pytest.raises(MieError, match="not new"):
-        export_file(desk, out)
-    desk.database.close()
+    with pytest.raises(MieError, match="not empty"):
+        export_file(service, out)
+    service.database.close()
 
     applied = apply_reviews(place, dataset.folder, tmp_path / "new")
     assert applied.counts == {"rejected": 0, "repaired": 2, "divided": 0}
@@ -104,29 +114,29 @@ def test_the_chosen_region_becomes_the_mask(dataset, proposed, place, tmp_path):
 
 
 def test_the_folder_is_not_needed_again_and_not_exchanged(dataset, proposed, place):
-    desk = open_desk([dataset.folder], kinds=["mask"], db=place, proposals=proposed)
-    desk.database.close()
+    service = open_review([dataset.folder], kinds=["mask"], db=place, proposals=proposed)
+    service.database.close()
     for path in proposed.glob("*.png"):
         path.unlink()
-    desk = open_desk([dataset.folder], kinds=["mask"], db=place)
-    (item,) = (i for i in Review(desk).person("Ada").take("mask", 5) if i["sample_id"] == "cc")
+    service = open_review([dataset.folder], kinds=["mask"], db=place)
+    (item,) = (i for i in Review(service).person("Ada").take("mask", 5) if i["sample_id"] == "cc")
     assert len(item["proposals"]) == 2
-    desk.database.close()
+    service.database.close()
     (proposed / "proposals.jsonl").write_text("")
-    with pytest.raises(ConfigError, match="begun with other settings"):
-        open_desk([dataset.folder], kinds=["mask"], db=place, proposals=proposed)
+    with pytest.raises(ConfigError, match="started with other settings"):
+        open_review([dataset.folder], kinds=["mask"], db=place, proposals=proposed)
     with pytest.raises(ConfigError, match="for masks"):
-        open_desk([dataset.folder], kinds=["inspect"], db=place, proposals=proposed)
+        open_review([dataset.folder], kinds=["inspect"], db=place, proposals=proposed)
 
 
 def test_what_is_no_folder_of_regions_is_refused(proposed, tmp_path):
     with pytest.raises(MieError, match="mie propose"):
-        Regions(tmp_path)
-    with pytest.raises(ImageError, match="another size"):
-        Regions(proposed).of("aa", (40, 47))
+        RegionProposals(tmp_path)
+    with pytest.raises(ImageError, match="differ in size"):
+        RegionProposals(proposed).load("aa", (40, 47))
     (proposed / "proposals.jsonl").write_text('{"id": "aa"}\n')
-    with pytest.raises(MieError, match="not a line about regions"):
-        Regions(proposed)
+    with pytest.raises(MieError, match="not a line of region proposals"):
+        RegionProposals(proposed)
 
 
 def test_from_models_to_the_page(dataset, tmp_path):
@@ -140,14 +150,14 @@ def test_from_models_to_the_page(dataset, tmp_path):
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["samples"] == 3
     place = str(tmp_path / "r.sqlite")
-    desk = open_desk([dataset.folder], kinds=["mask"], db=place, proposals=folder)
-    rater = Review(desk).person("Ada")
+    service = open_review([dataset.folder], kinds=["mask"], db=place, proposals=folder)
+    rater = Review(service).person("Ada")
     for item in rater.take("mask", 5):
         files = [decode_png(p.read_bytes()) for p in sorted(folder.glob(f"{item['sample_id']}_?.png"))]
         fresh = [not any((f == g).all() for g in files[:n]) for n, f in enumerate(files)]
         kept = [f for f, is_fresh in zip(files, fresh, strict=True) if is_fresh and f.any()]
-        found = [one for one in item["proposals"] if one["id"].startswith("region-")]
-        assert len(found) == (0 if item["sample_id"] == "bb" else len(kept))
-        for one, mask in zip(found, kept, strict=False):
-            assert np.array_equal(decode_png(rater.http.get(one["image"]).content), mask)
-    desk.database.close()
+        shown = [decode_png(rater.http.get(one["image"]).content) for one in item["proposals"]]
+        found = [any(np.array_equal(one, mask) for one in shown) for mask in kept]
+        assert all(found) == (item["sample_id"] != "bb")
+        assert len(shown) == {"aa": len(kept) + 1, "bb": 3, "cc": len(kept)}[item["sample_id"]]
+    service.database.close()

@@ -21,9 +21,9 @@ from typer.testing import CliRunner
 import mie
 from mie.cli import app as cli
 from mie.errors import ConfigError
-from mie.review.accounts import invite
+from mie.review.auth import create_invite
 from mie.review.database import Database, answers, events
-from mie.review.serve import is_loopback
+from mie.review.server import is_loopback
 
 Confirmed: TypeAlias = list[tuple[str, int]]  # key and event
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(mie.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
@@ -101,7 +101,7 @@ def test_no_confirmed_answer_is_lost_when_the_server_is_killed(material: Path, p
         database = Database(place)
         with database.write() as connection:
             for name in ("Ada", "Bob"):
-                tokens.append(invite(connection, name=name, role="rater", days=1)[1])
+                tokens.append(create_invite(connection, name=name, role="rater", days=1)[1])
         people = [server.person(token) for token in tokens]
         cookies = [dict(client.cookies) for client in people]
         stop = threading.Event()
@@ -145,13 +145,32 @@ def test_invite_export_and_what_is_refused(material: Path, tmp_path: Path) -> No
     link = call("--invite", "Ada", "--role", "admin", "--url", "https://review.example.org")
     assert re.fullmatch(r"https://review\.example\.org/#join=[\w-]{43}\n", link.stdout)
     assert "--url" in refused("--host", "0.0.0.0")
-    assert "begun with other settings" in refused("--sample", 3)
+    assert "started with other settings" in refused("--sample", 3)
     assert "did you mean 'rank'" in refused("--kind", "rang")
     assert "did you mean 'modality'" in refused("--kind", "mask", "--stratify", "modalities")
     done = call("--export", tmp_path / "out.csv")
     assert done.exit_code == 0, done.output
     assert (tmp_path / "out.csv").read_text() == "sample_id,rater,run,criterion,score\n"
     assert (tmp_path / "r.sqlite").stat().st_mode & 0o077 == 0
+
+
+def test_an_invitation_names_the_address_of_the_server(material: Path, tmp_path: Path) -> None:
+    base = (material / "dataset", "--db", tmp_path / "r.sqlite", "--kind", "inspect")
+
+    def invite(*more: object) -> str:
+        done = CliRunner().invoke(cli, ["review", *map(str, base), "--invite", "Ada", *map(str, more)])
+        assert done.exit_code == 0, done.output
+        return done.stdout.split("/#join=")[0]
+
+    assert invite() == "http://127.0.0.1:8000"  # no server yet: the default port
+    assert invite("--port", 8123) == "http://127.0.0.1:8123"
+    with running(*base, "--port", 0) as server:
+        assert server.url != "http://127.0.0.1:8000"
+        assert invite() == server.url
+        assert invite("--port", 0) == server.url
+        token = CliRunner().invoke(cli, ["review", *map(str, base), "--invite", "Bob"]).stdout.strip()
+        assert server.person(token.split("#join=")[1]).get("/api/me").json()["user"]["name"] == "Bob"
+    assert invite("--url", "https://review.example.org/") == "https://review.example.org"
 
 
 def test_what_this_machine_is_called() -> None:

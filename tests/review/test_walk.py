@@ -33,13 +33,13 @@ def test_two_raters_walk_through_everything(tmp_path):
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(body))
     done = walk("-o", tmp_path / "out", "--recipe", tmp_path / "recipe.yaml", "--limit", 4)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "without a surprise" in done.stdout
-    assert re.search(r"1 of 4 reviewed samples are gone; \S+: 3 samples, all sound", done.stdout)
+    assert "every result is as expected" in done.stdout
+    assert re.search(r"1 of 4 reviewed samples were dropped; \S+: 3 samples, all sound", done.stdout)
     shots = {path.name for path in (tmp_path / "out/screens").iterdir()}
     assert shots == {f"{n}_{w}.png" for n in ("home", "inspect", "rank", "people") for w in (400, 1400)}
     again = walk("-o", tmp_path / "out", "--recipe", tmp_path / "recipe.yaml")
     assert again.returncode == 1
-    assert "surprise" in again.stderr
+    assert "unexpected" in again.stderr
 
 
 def test_without_a_browser_it_says_so(tmp_path):

@@ -1,6 +1,7 @@
 """The rater's work through HTTP, the same on both databases."""
 
 import io
+import json
 import uuid
 
 import cv2
@@ -12,14 +13,16 @@ from sqlalchemy.exc import DatabaseError
 
 from mie.datasets.dataset import Dataset
 from mie.images.png import decode_png, encode_png
+from mie.review.api import CRITERIA
 from mie.review.database import answers, assignments, audit, consensus, events, items
-from mie.review.events import rebuild
-from mie.review.kinds import CRITERIA
+from mie.review.events import Action, rebuild, record
+from mie.review.masks import majority
+from tests.review.conftest import by_area
 
 
 def test_a_rater_goes_through_all_items_once(review):
-    desk = review("inspect")
-    rater = desk.person("Ada")
+    opened = review("inspect")
+    rater = opened.person("Ada")
     n = rater.me["tasks"][0]["items"]
     seen = []
     while given := rater.take("inspect", count=3):
@@ -40,20 +43,20 @@ def test_what_was_taken_is_still_there_after_a_reload(review):
 
 
 def test_two_raters_share_the_items_without_meeting(review):
-    desk = review("inspect", raters=1)
-    a, b = desk.person("Ada"), desk.person("Bob")
+    opened = review("inspect", raters=1)
+    a, b = opened.person("Ada"), opened.person("Bob")
     ours = [{item["id"] for item in person.take("inspect", 10)} for person in (a, b)]
     assert len(ours[0]) == len(ours[1]) == 10
     assert not ours[0] & ours[1]
 
 
 def test_overlapping_items_are_seen_by_all(review):
-    desk = review("inspect", raters=2, overlap=0.5, seed=1)
-    with desk.desk.database.read() as connection:
+    opened = review("inspect", raters=2, overlap=0.5, seed=1)
+    with opened.service.database.read() as connection:
         wanted = dict(connection.execute(select(items.c.id, items.c.wanted)).all())
     both = {i for i, n in wanted.items() if n == 2}
     assert 4 <= len(both) <= 20
-    people = [desk.person("Ada"), desk.person("Bob")]
+    people = [opened.person("Ada"), opened.person("Bob")]
     seen = {0: set(), 1: set()}
     while True:
         left = False
@@ -69,23 +72,23 @@ def test_overlapping_items_are_seen_by_all(review):
 
 
 def test_a_lease_that_ran_out_goes_to_the_next_rater_and_the_late_answer_is_kept(review):
-    desk = review("inspect", sample=1)
-    late, quick = desk.person("Ada"), desk.person("Bob")
+    opened = review("inspect", sample=1)
+    late, quick = opened.person("Ada"), opened.person("Bob")
     (item,) = late.take("inspect")
     assert quick.take("inspect") == []
-    with desk.desk.database.write() as connection:
+    with opened.service.database.write() as connection:
         connection.execute(assignments.update().values(until=1.0))
     (same,) = quick.take("inspect")
     assert same["id"] == item["id"]
     late.answer(item, decision="flag")
     quick.answer(same, decision="accept")
-    with desk.desk.database.read() as connection:
+    with opened.service.database.read() as connection:
         assert connection.execute(select(items.c.open, items.c.answered)).one() == (-1, 2)
 
 
 def test_the_same_answer_sent_again_is_one_event(review):
-    desk = review("inspect")
-    rater = desk.person("Ada")
+    opened = review("inspect")
+    rater = opened.person("Ada")
     (item,) = rater.take("inspect")
     key = str(uuid.uuid4())
     first = rater.answer(item, key=key, decision="reject", reason="artefact")
@@ -93,13 +96,13 @@ def test_the_same_answer_sent_again_is_one_event(review):
     assert first["event"] == again["event"]
     other = rater.answer(item, 409, key=key, decision="accept")
     assert other["error"]["code"] == "conflict"
-    with desk.desk.database.read() as connection:
+    with opened.service.database.read() as connection:
         assert len(connection.execute(select(events)).all()) == 1
 
 
 def test_undo_is_an_event_and_brings_back_what_was(review):
-    desk = review("inspect")
-    rater = desk.person("Ada")
+    opened = review("inspect")
+    rater = opened.person("Ada")
     (item,) = rater.take("inspect")
     rater.answer(item, decision="accept", comment="fine")
     rater.answer(item, decision="reject", reason="wrong region")
@@ -111,15 +114,15 @@ def test_undo_is_an_event_and_brings_back_what_was(review):
     assert rater.post(f"/items/{item['id']}/undo", key=key)["answer"] is None  # sent again
     rater.post(f"/items/{item['id']}/undo", 409, key=uuid.uuid4().hex)
     assert rater.take("inspect")[0]["id"] == item["id"]
-    with desk.desk.database.read() as connection:
+    with opened.service.database.read() as connection:
         assert list(connection.scalars(select(events.c.action).order_by(events.c.id))) == [
             "answer", "answer", "undo", "undo",
         ]  # fmt: skip
 
 
 def test_what_stands_can_be_rebuilt_from_the_events(review):
-    desk = review("inspect", raters=2)
-    a, b, judge = desk.person("Ada"), desk.person("Bob"), desk.person("Cy", "adjudicator")
+    opened = review("inspect", raters=2)
+    a, b, judge = opened.person("Ada"), opened.person("Bob"), opened.person("Cy", "adjudicator")
     for person, words in ((a, ("accept", "reject", "flag")), (b, ("accept", "accept", "accept"))):
         for item, word in zip(person.take("inspect", 3), words, strict=True):
             person.answer(item, decision=word, reason="artefact")
@@ -136,18 +139,18 @@ def test_what_stands_can_be_rebuilt_from_the_events(review):
     tables = (answers, consensus, items)
 
     def everything():
-        with desk.desk.database.read() as connection:
+        with opened.service.database.read() as connection:
             return [sorted(map(str, connection.execute(select(table)))) for table in tables]
 
     before = everything()
-    with desk.desk.database.write() as connection:
+    with opened.service.database.write() as connection:
         rebuild(connection)
     assert everything() == before
 
 
 def test_history_is_ones_own_and_newest_first(review):
-    desk = review("inspect")
-    rater, other = desk.person("Ada"), desk.person("Bob")
+    opened = review("inspect")
+    rater, other = opened.person("Ada"), opened.person("Bob")
     given = rater.take("inspect", 4)
     for item in given:
         rater.answer(item, decision="accept")
@@ -175,12 +178,13 @@ def test_pictures_are_the_datasets_own_and_shrink_on_demand(review, material):
 
 
 def test_three_proposals_and_a_repaired_mask(review, material):
-    desk = review("mask")
-    rater = desk.person("Ada")
+    opened = review("mask")
+    rater = opened.person("Ada")
     (item,) = rater.take("mask")
     sample = next(s for s in Dataset(material / "dataset").samples() if s.id == item["sample_id"])
-    found = {p["id"]: decode_png(rater.http.get(p["image"]).content) for p in item["proposals"]}
-    assert list(found) == ["source", "eroded", "dilated"]
+    assert sorted(p["id"] for p in item["proposals"]) == ["A", "B", "C"]
+    shown = {p["id"]: decode_png(rater.http.get(p["image"]).content) for p in item["proposals"]}
+    found = {name: shown[label] for name, label in by_area(rater, item).items()}
     assert np.array_equal(found["source"], sample.mask)
     source = sample.mask > 0
     by = max(1, round(min(sample.mask.shape) / 100))
@@ -198,42 +202,119 @@ def test_three_proposals_and_a_repaired_mask(review, material):
     assert np.array_equal(decode_png(rater.http.get(sent.json()["image"]).content), repaired)
     rater.answer(item, choice="repaired", mask=sent.json()["mask"])
     rater.answer(item, 422, choice="repaired", mask="0" * 64)
-    rater.answer(item, 422, choice="thresholded")  # was not proposed
+    rater.answer(item, 422, choice="D")  # there are three
     wrong = encode_png(np.zeros((8, 8), np.uint8))
     for body in (wrong, b"GIF89a", encode_png(np.full_like(repaired, 7)), canvas.getvalue()[:-20]):
-        refused = rater.http.put(
+        rejected = rater.http.put(
             f"/api/items/{item['id']}/mask", content=body, headers={"Content-Type": "image/png"}
         )
-        assert refused.status_code == 422, refused.text
+        assert rejected.status_code == 422, rejected.text
+
+
+MASK_NAMES = ("source", "eroded", "dilated", "thresholded", "shrunk", "grown", "data set")
+
+
+def test_the_choice_of_a_mask_is_blind_and_stored_by_its_own_name(review):
+    opened = review("mask", raters=2)
+    people = [opened.person("Ada"), opened.person("Bob")]
+    orders = []
+    for person, name in zip(people, ("source", "dilated"), strict=True):
+        items_ = person.take("mask", 10)
+        by_item = [by_area(person, item) for item in items_]
+        orders.append([tuple(labels[n] for n in ("eroded", "source", "dilated")) for labels in by_item])
+        item, labels = items_[0], by_item[0]
+        text = json.dumps(item)
+        assert not [word for word in MASK_NAMES if word in text]
+        assert item["images"]["mask"] is None  # either would show which mask is the dataset's own
+        assert item["images"]["reference"] is None
+        for image in ("mask", "reference", *(f"proposal-{n}" for n in MASK_NAMES[:3])):
+            assert person.http.get(f"/api/items/{item['id']}/images/{image}").status_code == 404
+        person.answer(item, 422, choice=name)
+        person.answer(item, choice=labels[name])
+        again = person.get(f"/items/{item['id']}")
+        assert again["answer"]["choice"] == labels[name]
+        assert not [word for word in MASK_NAMES if word in json.dumps(again)]
+        history = person.get("/tasks/mask/history")
+        assert not [word for word in MASK_NAMES if word in json.dumps(history)]
+    assert len(set(orders[0])) > 1  # shuffled from item to item
+    assert any(a != b for a, b in zip(*orders, strict=True))  # and from rater to rater
+    with opened.service.database.read() as connection:
+        rows = connection.execute(select(answers).order_by(answers.c.user_id)).all()
+    assert [row.payload["choice"] for row in rows] == ["source", "dilated"]
+    chosen = [
+        row.payload["labels"][order[0][at]] for row, order, at in zip(rows, orders, (1, 2), strict=True)
+    ]
+    assert chosen == ["source", "dilated"]
+    judge = opened.person("Cy", "adjudicator")
+    seen = judge.get(f"/tasks/mask/consensus/{item['id']}")
+    theirs = by_area(judge, seen["item"])
+    assert [a["answer"]["choice"] for a in seen["answers"]] == [theirs["source"], theirs["dilated"]]
+    pictures = {p["label"]: p["image"] for p in seen["item"]["proposals"]}
+    assert [a["mask_image"] for a in seen["answers"]] == [pictures[theirs[n]] for n in ("source", "dilated")]
+    assert not [word for word in MASK_NAMES if word in json.dumps(seen)]
+    export = opened.person("Root", "admin").http.get("/api/export/mask.csv").text.splitlines()
+    assert [line.split(",")[-1] for line in export] == ["choice", "source", "dilated"]
+
+
+def test_a_mask_that_was_chosen_before_labels_were_blind_is_still_read(review):
+    opened = review("mask")
+    rater = opened.person("Ada")
+    (item,) = rater.take("mask")
+    old = {"kind": "mask", "choice": "dilated", "mask": None, "comment": ""}  # without "labels"
+    action = Action(rater.me["user"]["id"], item["id"], "answer", uuid.uuid4().hex, old, 4.0)
+    with opened.service.database.write() as connection:
+        record(connection, action, item["version"], 1.0)
+    assert rater.get(f"/items/{item['id']}")["answer"]["choice"] == by_area(rater, item)["dilated"]
+    export = opened.person("Root", "admin").http.get("/api/export/mask.csv").text
+    assert export.splitlines()[1].endswith(",mask,dilated")
+
+
+@pytest.mark.parametrize(
+    ("votes", "winner"),
+    [
+        (["source"], "source"),
+        (["source", "dilated"], None),  # exactly half
+        (["dilated", "source", "dilated", "eroded"], None),  # exactly half of four
+        (["dilated", "source", "dilated"], "dilated"),
+        (["source", "dilated", "eroded"], None),
+    ],
+)
+def test_a_mask_needs_more_than_half_of_the_votes(votes, winner):
+    vote = majority([{"kind": "mask", "choice": name, "mask": None} for name in votes])
+    assert (vote and vote.choice) == winner
+    assert vote is None or vote.votes == votes.count(winner)
 
 
 def test_ranking_is_blind_shuffled_and_kept_by_run(review, material):
-    desk = review("rank", runs=("model-x", "model-y", "model-z"), raters=2)
-    a, b = desk.person("Ada"), desk.person("Bob")
+    opened = review("rank", runs=("model-x", "model-y", "model-z"), raters=2)
+    a, b = opened.person("Ada"), opened.person("Bob")
+
+    def labels_by_run(person, item):
+        """Told apart by their pixels: identity is the input itself, the oracle the reference."""
+        image = lambda url: decode_png(person.http.get(url).content)
+        pixels = {o["label"]: image(o["image"]) for o in item["outputs"]}
+        source, reference = (image(item["images"][name]) for name in ("input", "reference"))
+        labels = {
+            "x": next(k for k, p in pixels.items() if np.array_equal(p, source)),
+            "y": next(k for k, p in pixels.items() if np.array_equal(p, reference)),
+        }
+        (labels["z"],) = set(pixels) - set(labels.values())
+        return labels
+
     orders = []
     for person in (a, b):
         shown = person.take("rank", 10)
         assert "model-" not in str(shown)
         assert "identity" not in str(shown)
-        orders.append([[o["image"] for o in item["outputs"]] for item in shown])
-        item = shown[0]
-        # Told apart by their pixels: identity is the input itself, the oracle the reference.
-        pixels = {o["label"]: decode_png(person.http.get(o["image"]).content) for o in item["outputs"]}
-        source, reference = (
-            decode_png(person.http.get(item["images"][n]).content) for n in ("input", "reference")
-        )
-        label = {
-            "x": next(k for k, p in pixels.items() if np.array_equal(p, source)),
-            "y": next(k for k, p in pixels.items() if np.array_equal(p, reference)),
-        }
-        (label["z"],) = set(pixels) - set(label.values())
+        labels = [labels_by_run(person, item) for item in shown]
+        orders.append([tuple(each[run] for run in "xyz") for each in labels])
+        item, label = shown[0], labels[0]
         ranking = [[label["y"]], sorted([label["x"], label["z"]])]
         person.answer(item, rankings=dict.fromkeys(CRITERIA, ranking))
         assert person.get(f"/items/{item['id']}")["answer"]["rankings"]["quality"] == ranking
-    assert orders[0] != orders[1]  # shuffled per rater
-    assert [sorted(o) for o in orders[0]] == [sorted(o) for o in orders[1]]
-    assert len({tuple(sorted(range(3), key=o.__getitem__)) for o in orders[0]}) > 1  # and per sample
-    chief = desk.person("Cy", "admin")
+    assert all(len(set(order)) > 1 for order in orders)  # shuffled from item to item
+    assert any(mine != theirs for mine, theirs in zip(*orders, strict=True))  # and from rater to rater
+    chief = opened.person("Cy", "admin")
     lines = chief.http.get("/api/export/rank.csv").text.splitlines()
     assert lines[0] == "sample_id,rater,run,criterion,rank"
     body = [line.split(",") for line in lines[1:]]
@@ -244,8 +325,8 @@ def test_ranking_is_blind_shuffled_and_kept_by_run(review, material):
 
 
 def test_an_adjudicator_sees_rankings_in_their_own_labels(review):
-    desk = review("rank", runs=("model-x", "model-y", "model-z"), sample=4, raters=2)
-    a, judge = desk.person("Ada"), desk.person("Cy", "adjudicator")
+    opened = review("rank", runs=("model-x", "model-y", "model-z"), sample=4, raters=2)
+    a, judge = opened.person("Ada"), opened.person("Cy", "adjudicator")
     for item in a.take("rank", 4):
         pictures = {o["label"]: o["image"] for o in item["outputs"]}
         a.answer(item, rankings={c: [["C"], ["A", "B"]] for c in CRITERIA})
@@ -267,12 +348,12 @@ def test_an_adjudicator_sees_rankings_in_their_own_labels(review):
 
 
 def test_the_database_refuses_to_change_an_event(review):
-    desk = review("inspect")
-    rater = desk.person("Ada")
+    opened = review("inspect")
+    rater = opened.person("Ada")
     (item,) = rater.take("inspect")
     rater.answer(item, decision="accept")
     for change in (events.update().values(seconds=1.0), events.delete(), audit.delete()):
-        with pytest.raises(DatabaseError, match="append-only"), desk.desk.database.write() as connection:
+        with pytest.raises(DatabaseError, match="append-only"), opened.service.database.write() as connection:
             connection.execute(change)
 
 
@@ -312,7 +393,7 @@ def test_a_new_run_asks_only_for_its_own_comparisons(review):
     assert set.union(*later.values()) == {"model-x", "model-y", "model-z"}  # not always the same one
     assert len({tuple(row[:4]) for row in rows}) == len(rows)  # no rater says a thing twice
     third = review("rank", runs=("model-x", "model-y", "model-z"))
-    assert third.desk.tasks["rank"].items == 12  # nothing new: nothing added
+    assert third.service.tasks["rank"].items == 12  # nothing new: nothing added
 
 
 def test_an_answer_to_another_version_or_kind_is_refused(review):

@@ -111,7 +111,7 @@ def _register() -> None:
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name)
         else:
-            app.command(name)(command)
+            app.command(name, cls=getattr(command, "cls", None))(command)
 
 
 _register()

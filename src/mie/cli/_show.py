@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from typer.core import TyperCommand
+
 from mie.core.install import install_hint
 from mie.errors import ConfigError
 
@@ -92,6 +94,17 @@ def table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -
     console = Console(width=width, markup=False, highlight=False)
     console.print(title, style="bold")
     console.print(shown)
+
+
+class EditorHelp(TyperCommand):
+    """A command whose help ends with every editor, those of installed packages too."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        from mie.editors import editor_summaries  # imports every editor: only where help is asked for
+
+        with formatter.section("Editors"):
+            formatter.write_dl(sorted(editor_summaries().items()))
+        super().format_epilog(ctx, formatter)
 
 
 def plural(count: int, noun: str) -> str:

@@ -19,7 +19,9 @@ def agree(
         show_default=False,
     ),
     criterion: str | None = typer.Option(None, help="Which question, where the file answers several."),
-    protocol: str | None = typer.Option(None, "--protocol", help="Whose scores, where there are several."),
+    benchmark: str | None = typer.Option(
+        None, "--benchmark", "--protocol", help="Whose scores, where there are several."
+    ),
     variant: str = typer.Option("paper", help="Which scores: paper or as_released."),
     metric: list[str] = typer.Option([], "--metric", help="Only this metric, e.g. dice@1; repeatable."),
     same_scale: list[str] = typer.Option(
@@ -42,7 +44,7 @@ def agree(
         human,
         ratings=ratings,
         criterion=criterion,
-        protocol=protocol,
+        benchmark=benchmark,
         variant=variant,
         metrics=metric,
         same_scale=same_scale,

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
+
+from mie.vocabulary import SPLITS
+
+if TYPE_CHECKING:
+    from mie.review.apply import Change
 
 
 def build(
@@ -56,10 +62,10 @@ def build(
             raise ConfigError("a reviewed dataset is not rephrased", fix="leave --rephrase out")
         from mie.review.apply import apply_reviews as apply
 
-        info = apply(apply_reviews, recipe, output).info
+        applied = apply(apply_reviews, recipe, output)
         if stats:
             _draw(output)
-        _tell(info, output, "is ready", json=json)
+        _tell(applied.info, output, "is ready", json=json, changes=applied.changes)
         return
     config = read_recipe(recipe)
     wording = None
@@ -141,17 +147,28 @@ def _draw(output: Path) -> None:
         write_plots(dataset_stats(Dataset(output), bar), output / "stats")
 
 
-def _tell(info: Mapping[str, Any], output: Path, done: str, *, json: bool) -> None:
+def _tell(
+    info: Mapping[str, Any],
+    output: Path,
+    done: str,
+    *,
+    json: bool,
+    changes: Mapping[str, Change] | None = None,
+) -> None:
     from mie.cli._show import print_json, table
 
     if json:
         keys = ("name", "digest", "counts", "rejected")
         reviews = {k: info["recipe"]["reviews"] for k in ("reviews",) if "reviews" in info["recipe"]}
+        if changes is not None:
+            reviews["changes"] = {name: asdict(change) for name, change in changes.items()}
         reworded = {key: info[key] for key in ("rephrased",) if key in info}
         print_json({"folder": str(output), **{key: info[key] for key in keys}, **reviews, **reworded})
         return
     typer.echo(f"{output} {done}: {info['counts']['samples']} samples, digest {info['digest'][:16]}")
     table("samples", ("split", "n"), list(info["counts"]["by_split"].items()))
+    if changes is not None:
+        _tell_changes(changes)
     if "rephrased" in info:
         words = info["rephrased"]
         typer.echo(
@@ -161,3 +178,27 @@ def _tell(info: Mapping[str, Any], output: Path, done: str, *, json: bool) -> No
             table("instructions in the template's words", ("reason", "n"), list(words["kept"].items()))
     if info["rejected"]:
         table("refused (see rejected.parquet)", ("gate", "n"), list(info["rejected"].items()))
+
+
+def _tell_changes(changes: Mapping[str, Change]) -> None:
+    """What the review changed: outcome, samples by split, and some of their ids."""
+    from mie.cli._show import table
+
+    words = {
+        "kept": "kept as they were",
+        "rejected": "dropped, rejected by reviewers",
+        "repainted": "repainted with another mask",
+        "failed": "dropped, repainted region not recoverable",
+    }
+    splits = [s for s in SPLITS if any(s in change.by_split for change in changes.values())]
+    rows = [
+        (
+            words[name],
+            change.n,
+            *(change.by_split.get(s, 0) for s in splits),
+            ", ".join(change.examples) or "–",
+        )
+        for name, change in changes.items()
+        if change.n or name != "failed"
+    ]
+    table("changes by the review", ("outcome", "n", *splits, "for example"), rows)

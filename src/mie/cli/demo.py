@@ -96,17 +96,17 @@ def _make_dataset(name: str, folder: Path, workers: int | None) -> None:
 
 def _with_an_inpainter(config: RecipeConfig) -> RecipeConfig:
     """The recipe; where its inpainter cannot be opened here, with one that needs no network."""
-    from mie.datasets.recipe import ModificationConfig
     from mie.errors import ConfigError
     from mie.images.families import family_of
-    from mie.perspectives.modification.experts import expert, inpainter_specs
+    from mie.perspectives.modification import ModificationConfig
+    from mie.perspectives.modification.experts import expert
 
     recipe = config.recipe
     if not isinstance(recipe, ModificationConfig):
         return config
     try:
         for source in config.sources:
-            for spec in inpainter_specs(recipe.inpainter):
+            for spec in recipe.inpainters:
                 expert(spec, family_of(source.entry.modality) or "")
     except ConfigError as error:
         typer.echo(f"  without   {spec}: {error.what}; exemplar instead", err=True)

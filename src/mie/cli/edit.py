@@ -8,16 +8,22 @@ from typing import Any
 
 import typer
 
+from mie.cli._show import EditorHelp
+
 
 def edit(
     image: Path = typer.Argument(..., help="A picture or DICOM file.", show_default=False),
     instruction: str = typer.Argument(..., help="What to change.", show_default=False),
     editor: str = typer.Option(
-        ..., "-e", "--editor", help="An editor, as for `mie run`.", show_default=False
+        ...,
+        "-e",
+        "--editor",
+        help="An editor of the list below: NAME, NAME:ARGUMENT or NAME:ARGUMENT,KEY=VALUE.",
+        show_default=False,
     ),
     output: Path = typer.Option(..., "-o", "--output", help="The PNG file to write.", show_default=False),
     seed: int = typer.Option(0, min=0, max=2**31 - 1, help="The editor's seed."),
-    overwrite: bool = typer.Option(False, help="Replace the output if it is there."),
+    overwrite: bool = typer.Option(False, help="Replace the output if it exists."),
     json: bool = typer.Option(False, "--json", help="Print the result as one JSON document."),
 ) -> None:
     """Edit one image.
@@ -26,32 +32,25 @@ def edit(
     """
     import time
 
+    from mie.api import edit as edit_image
+    from mie.api import read_image
     from mie.cli._show import print_json
-    from mie.core.files import atomic_write
-    from mie.editors import EditError, Request, open_editor, parse_spec
-    from mie.editors.drive import edit_all
-    from mie.editors.outputs import checked
+    from mie.core.files import atomic_write, make_folder
+    from mie.core.spec import parse_spec
     from mie.editors.runs import plain
     from mie.errors import ConfigError
     from mie.images.png import encode_png
-    from mie.images.read import read_picture
 
     if output.suffix.lower() != ".png":
         raise ConfigError("the output is written as PNG", expected="a name that ends in .png", found=output)
     if output.exists() and not overwrite:
-        raise ConfigError("the output is there already", where=output, fix="give --overwrite to replace it")
-    if not output.parent.is_dir():
-        raise ConfigError("no such folder", where=output.parent)
+        raise ConfigError("the output exists already", where=output, fix="give --overwrite to replace it")
     spec = parse_spec(editor)
-    with open_editor(spec) as opened:
-        picture = read_picture(image)
-        height, width = picture.pixels.shape[:2]
-        started = time.perf_counter()
-        (outcome,) = edit_all(opened, [Request(picture.pixels, instruction, seed)])
-        seconds = round(time.perf_counter() - started, 4)
-    if isinstance(outcome, EditError):
-        raise outcome
-    edited = checked(outcome, (height, width))
+    picture = read_image(image)
+    make_folder(output.parent)
+    started = time.perf_counter()
+    edited = edit_image(picture.pixels, instruction, editor, seed=seed)
+    seconds = round(time.perf_counter() - started, 4)
     atomic_write(output, encode_png(edited.image))
     size = list(edited.image.shape[:2])
     if json:
@@ -66,13 +65,16 @@ def edit(
         }
         print_json(plain(document))
     else:
-        typer.echo(f"{output}: {size[1]}x{size[0]}, {seconds:.2f} s{_said(edited.meta)}")
+        typer.echo(f"{output}: {size[1]}x{size[0]}, {seconds:.2f} s{_remarks(edited.meta)}")
 
 
-def _said(meta: Mapping[str, Any]) -> str:
-    """What people should know of an edit before they use it, where its editor says it."""
-    sure, taken, note = (meta.get(key) for key in ("confidence", "taken_for", "note"))
-    lines = f", confidence {sure:.2f}" if isinstance(sure, int | float) else ""
-    lines += f"\n  taken for: {taken}" if isinstance(taken, str) else ""
-    lines += f"\n  note: {note}" if isinstance(note, str) else ""
-    return "".join(c if c.isprintable() or c == "\n" else "?" for c in lines)
+edit.cls = EditorHelp  # type: ignore[attr-defined]
+
+
+def _remarks(meta: Mapping[str, Any]) -> str:
+    """What the editor says that people should know before they use the edit."""
+    confidence, taken_for, note = (meta.get(key) for key in ("confidence", "taken_for", "note"))
+    text = f", confidence {confidence:.2f}" if isinstance(confidence, int | float) else ""
+    text += f"\n  taken for: {taken_for}" if isinstance(taken_for, str) else ""
+    text += f"\n  note: {note}" if isinstance(note, str) else ""
+    return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import typer
 
+from mie.cli._show import EditorHelp
+
 _SHOWN = 5
 
 
@@ -17,27 +19,29 @@ def run(
         ...,
         "-e",
         "--editor",
-        help="identity, oracle, otsu, folder:DIR, command:CMD or http:URL; options: name:argument,key=value.",
+        help="An editor of the list below: NAME, NAME:ARGUMENT or NAME:ARGUMENT,KEY=VALUE.",
         show_default=False,
     ),
     output: Path = typer.Option(..., "-o", "--output", help="The run's folder.", show_default=False),
     attempts: int = typer.Option(1, min=1, help="Edits per sample, each with its own seed."),
-    split: str | None = typer.Option(None, help="train, val or test; all of them by default."),
+    split: str | None = typer.Option(None, help="train, val or test; all by default."),
     limit: int | None = typer.Option(None, min=1, help="At most this many samples."),
     turns: str = typer.Option(
-        "free", help="Conversations: free (from the model's own last output) or forced (from the reference)."
+        "free", help="Conversations: free (from the editor's own last output) or forced (from the reference)."
     ),
     retry_failed: bool = typer.Option(False, "--retry-failed", help="Try the edits that failed again."),
     workers: int | None = typer.Option(
-        None, min=1, help="Edits at the same time; the editor's own by default."
+        None, min=1, help="Edits at the same time; by default what the editor declares."
     ),
-    batch: int | None = typer.Option(None, min=1, help="Edits in one batch; the editor's own by default."),
+    batch: int | None = typer.Option(
+        None, min=1, help="Edits per batch; by default what the editor declares."
+    ),
     json: bool = typer.Option(False, "--json", help="Print run.json as one JSON document."),
 ) -> None:
     """Run an editor over a dataset.
 
-    Interrupted at any point, even by kill -9, the same command goes on where it stopped. An edit that fails
-    is recorded with its reason and the run goes on; the exit code is then 3, and --retry-failed tries those
+    Interrupted at any point, even by kill -9, the same command resumes the run. An edit that fails is
+    recorded with its reason and the run continues; the exit code is then 3, and --retry-failed tries those
     edits again.
 
     Example: mie run out/quickstart --editor identity -o out/identity
@@ -49,13 +53,13 @@ def run(
     from mie.cli._show import print_json, progress_bar, table
     from mie.editors.run import Progress, run_editor
 
-    # A scheduler's polite stop ends like Ctrl-C: finished edits are written down, children are ended.
+    # SIGTERM, as a scheduler sends it, ends like Ctrl-C: finished edits are recorded, children are ended.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with progress_bar("editing") as bar:
 
         def show(at: Progress) -> None:
             parts = [f"{at.rate:.1f} edits/s", f"{at.failed} failed" if at.failed else ""]
-            parts.append(f"{at.before} were there" if at.before else "")
+            parts.append(f"{at.earlier} were done before" if at.earlier else "")
             bar(at.done, at.total, ", ".join(part for part in parts if part))
 
         result = run_editor(
@@ -93,3 +97,6 @@ def run(
             err=True,
         )
         raise typer.Exit(3)
+
+
+run.cls = EditorHelp  # type: ignore[attr-defined]

@@ -16,9 +16,9 @@ from mie.datasets.engine import run_tasks
 from mie.datasets.finish import finish
 from mie.datasets.part import PartResult, PartTask, make_part, part_path
 from mie.datasets.plan import Plan, make_plan
-from mie.datasets.recipe import RecipeConfig
+from mie.datasets.recipe import RecipeConfig, source_facts
 from mie.errors import MieError
-from mie.perspectives.modification.experts import check_judge, learnt_weights
+from mie.perspectives import BuildFacts
 
 if TYPE_CHECKING:
     from mie.datasets.rephrase import Rephrase, Wordings
@@ -83,8 +83,7 @@ def build(
                 found=f"{len(plan.refusals)} files that match none",
                 fix="`mie sources check NAME ROOT` shows what matches and what does not",
             )
-        check_judge(config, plan.listed())
-        plan = plan.with_weights(learnt_weights(config, [entry for entry, _ in plan.sources]))
+        plan = plan.with_weights(config.perspective.prepare(config.recipe, _facts(plan)))
         parts = _claim(plan, folder)
         _make_parts(plan, parts, engine, workers, progress)
         wordings: Wordings | None = None
@@ -100,6 +99,11 @@ def build(
         info = finish(plan, folder, wordings)
     progress(Progress("done", plan.units, plan.units, info["counts"]["samples"]))
     return BuildResult(folder, info)
+
+
+def _facts(plan: Plan) -> BuildFacts:
+    config = plan.config
+    return BuildFacts(config.name, config.bins, tuple(source_facts(*item) for item in plan.listed()))
 
 
 def _make_parts(

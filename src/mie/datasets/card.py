@@ -6,15 +6,15 @@ Everything comes from `dataset.json`; equal datasets give equal cards (no date, 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import yaml
 
+from mie.core.documents import DatasetInfo, facts_of
+from mie.core.markdown import cell, table
 from mie.datasets.schema import FEATURES, SCHEMA
-from mie.perspectives.modification.card import cell as _cell
-from mie.perspectives.modification.card import counterfactual_pairs
-from mie.perspectives.modification.card import table as _table
+from mie.perspectives import PERSPECTIVES, Card
 from mie.vocabulary import LICENSE_USES, MODALITIES, SPLITS
 
 # Identifiers that the Hub knows; `license: other` needs a `license_name` beside it.
@@ -64,19 +64,7 @@ GATES: Final[dict[str, str]] = {
     "image": "the file could not be turned into pixels that can be trusted",
     "blank": "the image shows a single colour, or nothing",
     "empty": "no target is marked in the image, or no target of the recipe fits it",
-    "units": "the target needs Hounsfield units, and the image has none",
-    "identical": "input and target image are the same to the eye",
-    "misaligned": "the two images of a pair do not lie on each other",
     "area": "the region is empty, too small or nearly the whole image",
-    "expert": "there is no inpainting expert for the modality",
-    "border": "the lesion touches the edge of the image",
-    "outside": "the lesion does not lie inside the body",
-    "texture": "the fill does not look like its surroundings: brightness, variance, gradients or spectrum",
-    "seam": "the outline of the filled area shows",
-    "detector": "a lesion detector misses the lesion before, or finds it after; or none can be trusted",
-    "judge": "a language model saw the lesion, or the fill",
-    "background": "something outside the filled area changed, or nothing inside it",
-    "proof": "reading the painted region back from the target image does not give the mask",
     "duplicate": "the same image and region is already there",
     "leak": "the patient, or a nearly equal image, is also in a better guarded split",
     "review": "rejected by the people who reviewed the dataset",
@@ -87,7 +75,6 @@ PLOTS: Final[dict[str, str]] = {
     "modality": "Samples by modality and split",
     "targets": "The most frequent targets",
     "area": "Region area by modality",
-    "words": "Words of the instructions",
     "sizes": "Image sizes",
 }
 
@@ -119,7 +106,7 @@ SELECT modality, target, count(*) FROM 'NAME/data/*.parquet' GROUP BY ALL ORDER 
 ```"""
 
 
-def data_card(info: Mapping[str, Any]) -> str:
+def data_card(info: DatasetInfo) -> str:
     """README.md of the dataset that `info` (the content of `dataset.json`) describes."""
     head = yaml.safe_dump(_front_matter(info), sort_keys=False, allow_unicode=True, width=10_000)
     sections = (
@@ -128,21 +115,24 @@ def data_card(info: Mapping[str, Any]) -> str:
         "## Open it\n\n" + _opening(info),
         "## What is in it\n\n" + _counts(info),
         "## How the samples were made\n\n" + _making(info),
-        *(
-            ["## Counterfactual pairs\n\n" + counterfactual_pairs(info["modification"])]
-            if info.get("modification")
-            else []
-        ),
+        *_own_sections(info),
         "## What was refused\n\n" + _refused(info),
         "## Columns\n\n" + _columns(),
-        "## Plots\n\n" + "\n\n".join(f"![{title}](stats/{name}.png)" for name, title in PLOTS.items()),
+        "## Plots\n\n" + "\n\n".join(f"![{title}](stats/{name}.png)" for name, title in _plots(info)),
         "## Terms of use\n\n" + _terms(info),
         "## Digest and versions\n\n" + _provenance(info),
     )
     return f"---\n{head}---\n\n" + "\n\n".join(sections) + "\n"
 
 
-def _front_matter(info: Mapping[str, Any]) -> dict[str, Any]:
+def _plots(info: DatasetInfo) -> list[tuple[str, str]]:
+    """Return name and title of each plot; edits of whole images alone have no region to measure."""
+    names = info["counts"]["by_perspective"]
+    regions = any(name not in PERSPECTIVES or PERSPECTIVES[name].needs_mask for name in names)
+    return [(name, title) for name, title in PLOTS.items() if regions or name != "area"]
+
+
+def _front_matter(info: DatasetInfo) -> dict[str, Any]:
     counts = info["counts"]
     tags = ["medical", "image-editing", *counts["by_perspective"], *counts["by_modality"]]
     matter: dict[str, Any] = {
@@ -181,7 +171,7 @@ def _slug(name: str) -> str:
     return {"cc0": "cc0-1.0"}.get(slug, slug) or "unnamed"
 
 
-def _summary(info: Mapping[str, Any]) -> str:
+def _summary(info: DatasetInfo) -> str:
     counts = info["counts"]
     modalities, sources = len(counts["by_modality"]), len(counts["by_source"])
     text = (
@@ -189,21 +179,21 @@ def _summary(info: Mapping[str, Any]) -> str:
         "instruction in words, and the image that the instruction asks for. "
         f"They cover {_n(modalities, 'modality')} and come from {_n(sources, 'data set')}"
     )
-    if set(counts["by_perspective"]) == {"perception"}:
-        text += "; the annotated region is painted on the input, so the right answer is known to the pixel"
+    if len(counts["by_perspective"]) == 1:
+        text += _card(next(iter(counts["by_perspective"]))).summary
     return "\n\n".join([text + ".", *([info["description"].strip()] if info.get("description") else [])])
 
 
-def _opening(info: Mapping[str, Any]) -> str:
+def _opening(info: DatasetInfo) -> str:
     split = next(iter(_splits(info)), "train")
     return _SNIPPETS.replace("NAME", info["name"]).replace("SPLIT", split)
 
 
-def _counts(info: Mapping[str, Any]) -> str:
+def _counts(info: DatasetInfo) -> str:
     counts = info["counts"]
     by_split = {split: counts["by_split"][split] for split in _splits(info)}
     tables = [
-        _table((title, "samples"), [(name, f"{n:,}") for name, n in numbers.items()])
+        table((title, "samples"), [(name, f"{n:,}") for name, n in numbers.items()])
         for title, numbers in (
             ("split", by_split),
             ("task", counts["by_task"]),
@@ -214,24 +204,25 @@ def _counts(info: Mapping[str, Any]) -> str:
     rows = []
     for name, terms in _licenses(info).items():
         entry = entries.get(name, {})
-        title, home = _cell(entry.get("title") or name), entry.get("home")
+        title, home = cell(entry.get("title") or name), entry.get("home")
         checked = "" if terms["basis"] == "stated" else " (not verified)"
         linked = f"[{title}]({home})" if home else title
-        licence = _cell(terms["name"]) + checked
-        rows.append((f"`{_cell(name)}`", linked, f"{counts['by_source'][name]:,}", licence, terms["use"]))
-    tables.append(_table(("source", "data set", "samples", "licence", "use"), rows))
+        licence = cell(terms["name"]) + checked
+        rows.append((f"`{cell(name)}`", linked, f"{counts['by_source'][name]:,}", licence, terms["use"]))
+    tables.append(table(("source", "data set", "samples", "licence", "use"), rows))
     tables.append(f"Patients told apart by their data sets: {counts['patients_known']:,}.")
     return "\n\n".join(tables)
 
 
-def _making(info: Mapping[str, Any]) -> str:
+def _making(info: DatasetInfo) -> str:
     config = _recipe(info)
     recipe, split, gates = (config.get(key) or {} for key in ("recipe", "split", "gates"))
+    card = _card(recipe.get("kind"))
     rows = [
         ("recipe", recipe.get("kind")),
         ("tasks", ", ".join(recipe.get("tasks") or recipe.get("kinds") or ())),
         ("seed", config.get("seed")),
-        ("overlay opacity", recipe.get("opacity")),
+        *_settings(card.settings, recipe),
         ("longer side of train and val images", ", ".join(f"{b} px" for b in config.get("bins", ()))),
         *((f"share of {name} where a data set has no split", share) for name, share in split.items()),
         *((f"gate `{name}`", limit) for name, limit in gates.items()),
@@ -244,25 +235,37 @@ def _making(info: Mapping[str, Any]) -> str:
         "hash. Test images keep their original size; the others are scaled so that the longer side is the "
         "nearest of the lengths below."
     )
-    if recipe.get("kind") == "modification":
-        text += (
-            " A lesion and a margin around it are filled by an inpainting expert that cannot see what was "
-            "there, several times; the fill that is nearest to its surroundings is kept. Outside the mask "
-            "input and target image are equal to the pixel."
-        )
-        several = recipe.get("inpainter")
-        rows += [("`inpainter`", ", ".join(several) if isinstance(several, list) else several)]
-        rows += [(f"`{name}`", recipe.get(name)) for name in ("candidates", "detector", "judge")]
+    rows += _settings(card.details, recipe)
     known = [(name, str(value)) for name, value in rows if value not in (None, "")]
-    if recipe.get("kind") == "perception":
-        text += (
-            " The region is painted after scaling, so that the blend is exact: inside it, output = "
-            "(1 - opacity) × input + opacity × colour; outside it, output = input."
-        )
-    return text + "\n\n" + _table(("setting", "value"), known)
+    return text + card.making + "\n\n" + table(("setting", "value"), known)
 
 
-def _rephrasing(info: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _settings(pairs: Iterable[tuple[str, str]], recipe: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    values = ((label, recipe.get(key)) for label, key in pairs)
+    return [(label, ", ".join(map(str, v)) if isinstance(v, list | tuple) else v) for label, v in values]
+
+
+def _own_sections(info: DatasetInfo) -> Iterator[str]:
+    """What each perspective says about its facts."""
+    for name in _perspectives(info):
+        card, facts = _card(name), facts_of(info, name)
+        if facts and card.section is not None:
+            yield f"## {card.title}\n\n" + card.section(facts)
+
+
+def _perspectives(info: DatasetInfo) -> list[str]:
+    kind = (_recipe(info).get("recipe") or {}).get("kind")
+    return sorted({*info["counts"]["by_perspective"], *([] if kind is None else [kind])})
+
+
+def _card(perspective: str | None) -> Card:
+    """Nothing for a dataset that was imported, or of a perspective that is not installed here."""
+    if perspective is None or perspective not in PERSPECTIVES:
+        return Card()
+    return PERSPECTIVES[perspective].card
+
+
+def _rephrasing(info: DatasetInfo) -> list[tuple[str, str]]:
     done = info.get("rephrased")
     if not done:
         return []
@@ -270,32 +273,34 @@ def _rephrasing(info: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [("instructions in other words than the template's", shown)]
 
 
-def _refused(info: Mapping[str, Any]) -> str:
+def _refused(info: DatasetInfo) -> str:
     if not info["rejected"]:
         return "Nothing."
+    own = [_card(name).gates for name in _perspectives(info)]
+    meanings = {**GATES, **{gate: why for gates in own for gate, why in gates.items()}}
     rows = [
-        (f"`{gate}`", f"{n:,}", GATES.get(gate, "see the column `reason`"))
+        (f"`{gate}`", f"{n:,}", meanings.get(gate, "see the column `reason`"))
         for gate, n in info["rejected"].items()
     ]
     text = "Every refusal, with its reason and the numbers behind it, is in `rejected.parquet`."
-    return text + "\n\n" + _table(("gate", "refused", "why"), rows)
+    return text + "\n\n" + table(("gate", "refused", "why"), rows)
 
 
 def _columns() -> str:
     rows = [(f"`{name}`", _kind(FEATURES[name]), MEANINGS[name]) for name in SCHEMA.names]
-    return _table(("column", "type", "meaning"), rows) + (
+    return table(("column", "type", "meaning"), rows) + (
         "\n\n`mask`: 0 is background; class *k* of *n* has the value round(255 *k* / *n*), so a single class "
         "is 255, two are 128 and 255, three are 85, 170 and 255. Classes stand in the order of `colour`."
     )
 
 
-def _terms(info: Mapping[str, Any]) -> str:
+def _terms(info: DatasetInfo) -> str:
     lines = ["**Not for clinical use**: not for diagnosis, treatment or triage."]
     bound = [(name, terms) for name, terms in _licenses(info).items() if terms["use"] != "open"]
     if bound:
         lines.append("These sources restrict what may be done with the dataset, or do not say:")
         lines.append(
-            "\n".join(f"- `{name}`: {terms['use']} ({_cell(terms['name'])})" for name, terms in bound)
+            "\n".join(f"- `{name}`: {terms['use']} ({cell(terms['name'])})" for name, terms in bound)
         )
     else:
         lines.append("Every source allows open use; give the credit that each licence asks for.")
@@ -309,20 +314,20 @@ def _terms(info: Mapping[str, Any]) -> str:
     return "\n\n".join(lines)
 
 
-def _provenance(info: Mapping[str, Any]) -> str:
+def _provenance(info: DatasetInfo) -> str:
     rows = [(name, str(version)) for name, version in info["versions"].items()]
-    return f"Content digest (SHA-256): `{info['digest']}`\n\n" + _table(("software", "version"), rows)
+    return f"Content digest (SHA-256): `{info['digest']}`\n\n" + table(("software", "version"), rows)
 
 
-def _licenses(info: Mapping[str, Any]) -> dict[str, Mapping[str, str]]:
+def _licenses(info: DatasetInfo) -> dict[str, Mapping[str, str]]:
     return {name: {**_NO_LICENSE, **info["licenses"].get(name, {})} for name in info["counts"]["by_source"]}
 
 
-def _recipe(info: Mapping[str, Any]) -> Mapping[str, Any]:
+def _recipe(info: DatasetInfo) -> Mapping[str, Any]:
     return info.get("recipe") or {}  # imported datasets have none
 
 
-def _splits(info: Mapping[str, Any]) -> list[str]:
+def _splits(info: DatasetInfo) -> list[str]:
     return [split for split in SPLITS if info["counts"]["by_split"].get(split)]
 
 

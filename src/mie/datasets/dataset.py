@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, cast
 
 from mie.core.documents import DatasetInfo, read_document, write_document
 from mie.core.files import refuse_foreign
+from mie.datasets.browse import RowIndex, Samples, Where
 from mie.datasets.schema import SCHEMA_VERSION, read_table, sample_from_row
 from mie.datasets.shards import read_rows
 from mie.errors import MieError
@@ -20,10 +23,10 @@ from mie.vocabulary import SPLITS
 _SHARD = re.compile(r"(train|val|test)-(\d{5})-of-(\d{5})\.parquet")
 
 
-class Dataset:
-    """A finished dataset folder."""
+class Dataset(Samples):
+    """A finished dataset folder: `len(ds)`, `ds[0].input`, `ds.filter(modality="CT")`, `for sample in ds`."""
 
-    def __init__(self, folder: Path | str) -> None:
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
         path = self.folder / "dataset.json"
         if not path.is_file():
@@ -49,6 +52,26 @@ class Dataset:
 
     def __len__(self) -> int:
         return int(self.info["counts"]["samples"])
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {len(self):,} samples in {self.folder}"
+
+    @cached_property
+    def row_index(self) -> RowIndex:
+        """Rows by their position in dataset order."""
+        return RowIndex(self.shards())
+
+    def _whole(self) -> Dataset:
+        return self
+
+    def _positions(self) -> Sequence[int]:
+        return range(self.row_index.rows)
+
+    def _where(self) -> Where:
+        return {}
 
     def shards(self, split: str | None = None) -> list[Path]:
         """The shard files in dataset order: train, val, test, then by number."""

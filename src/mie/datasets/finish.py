@@ -20,10 +20,9 @@ from mie.datasets.dataset import shard_name, write_info
 from mie.datasets.leaks import Traces, duplicates, image_leaks, patient_leaks
 from mie.datasets.part import part_path
 from mie.datasets.plan import Plan
-from mie.datasets.schema import IMAGE_COLUMNS, read_table, reworded_row
+from mie.datasets.schema import IMAGE_COLUMNS, TEXT_COLUMNS, read_table, reworded_row
 from mie.datasets.shards import ShardWriter, read_rejected, read_rows, write_rejected
 from mie.datasets.stats import Tally
-from mie.perspectives.modification.card import modification_facts
 from mie.records import Refusal
 from mie.sources.catalog import deidentification
 from mie.vocabulary import SPLITS
@@ -62,10 +61,12 @@ def finish(plan: Plan, folder: Path, wordings: Wordings | None = None) -> Datase
     if wordings is not None:
         info["recipe"]["rephrase"] = wordings.by
         info["rephrased"] = wordings.counts()
-    if plan.config.recipe.kind == "modification":
+    perspective = plan.config.perspective
+    if perspective.facts is not None:
         modalities = {entry.name: entry.modality for entry, _ in plan.sources}
-        shards = sorted((folder / "data").iterdir())
-        add_facts(info, "modification", modification_facts(shards, refusals, modalities))
+        rows = (row for path in sorted((folder / "data").iterdir()) for row in read_rows(path, TEXT_COLUMNS))
+        add_facts(info, perspective.name, perspective.facts(rows, refusals, modalities))
+    if plan.weights is not None:
         info["weights"] = {family: dict(used) for family, used in plan.weights.items()}
     atomic_write(folder / "README.md", data_card(info))
     write_info(folder, info)

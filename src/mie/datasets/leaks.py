@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mie.images.hashes import near_pairs
+from mie.perspectives.perspective import EditKind
 
 # A sample that leaks is taken from the side where it costs least: training first, test never.
 _RANK = {"train": 0, "val": 1, "test": 2}
@@ -40,14 +41,14 @@ class Offence:
     reason: str
 
 
-def content_key(digests: Mapping[str, bytes | None], perspective: str) -> bytes:
+def content_key(digests: Mapping[str, bytes | None], edit: EditKind) -> bytes:
     """What makes two samples the same: the input's pixels and the region, in whatever colour.
 
-    Without a region the target image decides: one CT slice may be asked for in five windows. A modification
-    has both: one white hole may be filled with healthy tissue or with a lesion.
+    Without a region the target image decides: one CT slice may be asked for in five windows. An edit of an
+    area has both: one white hole may be filled with healthy tissue or with a lesion.
     """
     goal = digests["mask"] or digests["target_image"] or b""
-    if perspective == "modification":
+    if edit == "area":
         goal += digests["target_image"] or b""
     return hashlib.sha256((digests["input"] or b"") + b"|" + goal).digest()
 

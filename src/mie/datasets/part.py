@@ -17,17 +17,14 @@ import pyarrow.parquet as pq
 from mie.core.files import atomic_path
 from mie.datasets.leaks import content_key
 from mie.datasets.plan import Part
-from mie.datasets.recipe import RecipeConfig, split_of
+from mie.datasets.recipe import RecipeConfig, source_facts, split_of
 from mie.datasets.schema import IMAGE_COLUMNS, RowEncoder, table
 from mie.datasets.shards import ShardWriter, write_rejected
 from mie.errors import MieError
 from mie.images.hashes import perceptual
-from mie.perspectives import Recipe, VolumeRecipe, make_recipe
-from mie.perspectives.gates import TrivialGate
-from mie.perspectives.modification.experts import part_judge
-from mie.perspectives.modification.samples import background_gate, volume_of
-from mie.perspectives.perception.samples import proof_gate, visible_gate
-from mie.perspectives.transformation.samples import PairGate
+from mie.perspectives import BuildFacts, Recipe, VolumeRecipe
+from mie.perspectives.perspective import EditKind
+from mie.perspectives.volumes import volume_of
 from mie.records import Case, Pixels, Refusal, Sample, Unit
 from mie.sources.catalog import Entry
 from mie.sources.source import open_source
@@ -85,7 +82,7 @@ def judge_folder(folder: Path, number: int) -> Path:
 def make_part(task: PartTask) -> PartResult:
     """Write the part's shards, its refusals and, last, its index: the index says that the part is whole."""
     encoder = RowEncoder()
-    traces = _Traces()
+    traces = _Traces(task.config.perspective.edit)
     refusals: list[Refusal] = []
     number = task.part.number
     with ExitStack() as stack:
@@ -108,19 +105,13 @@ def make_part(task: PartTask) -> PartResult:
 
 
 def _outcomes(task: PartTask) -> Iterator[Sample | Refusal]:
-    config = task.config
-    region_limits = config.gates.model_dump(exclude={"max_shift"})
-    gates = (
-        TrivialGate(**region_limits),
-        visible_gate,
-        proof_gate,
-        PairGate(config.gates.max_shift),
-        background_gate,
-    )
-    listed = [(*task.sources[at], _units(task, at)) for at in task.sources]
-    with part_judge(config, listed, judge_folder(task.folder, task.part.number)) as judge:
-        options = {**config.recipe.options(), **({} if judge is None else {"judge": judge})}
-        recipe = make_recipe(**options, bins=config.bins)
+    config, perspective = task.config, task.config.perspective
+    gates = perspective.gates(config.recipe, config.gates)
+    sources = [source_facts(*task.sources[at], _units(task, at)) for at in task.sources]
+    folder = judge_folder(task.folder, task.part.number)
+    with ExitStack() as resources:
+        build = BuildFacts(config.name, config.bins, tuple(sources), folder, resources)
+        recipe = perspective.samples(config.recipe, build)
         for sample in _samples(recipe, _cases(task), config):
             if isinstance(sample, Refusal):
                 yield sample
@@ -180,8 +171,9 @@ def _where(key: str, error: MieError, root: Path) -> str:
 class _Traces:
     """What the finish needs to compare samples across parts without opening images again."""
 
-    def __init__(self) -> None:
+    def __init__(self, edit: EditKind) -> None:
         self.rows: list[dict[str, Any]] = []
+        self._edit = edit
         self._last: tuple[Pixels, int, bytes] | None = None
 
     def add(self, sample: Sample, sha256: str, digests: Mapping[str, bytes | None]) -> None:
@@ -189,7 +181,7 @@ class _Traces:
             self._last = (sample.input, *perceptual(sample.input))
         _, hash_, thumb = self._last
         row = {name: getattr(sample, name) for name in INDEX_SCHEMA.names[:9]}
-        content = content_key(digests, sample.perspective)
+        content = content_key(digests, self._edit)
         pixels = [digests[name] for name in IMAGE_COLUMNS]
         found = {"sha256": sha256, "content": content, "hash": hash_, "thumb": thumb, "pixels": pixels}
         self.rows.append({**row, **found})

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mie.core.hashing import canonical
 from mie.datasets.recipe import RecipeConfig
+from mie.perspectives.perspective import Weights
 from mie.records import Refusal, Unit
 from mie.sources.catalog import DicomLayout, Entry, VolumeLayout
 from mie.sources.source import open_source
@@ -38,16 +39,16 @@ class Plan:
     parts: tuple[Part, ...]
     refusals: tuple[Refusal, ...]  # files that fit no pattern
     fingerprint: str  # recipe, units, the size and age of their files, and weights
-    weights: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by family
+    weights: Weights | None = None  # by family; None where no network makes samples
 
     @property
     def units(self) -> int:
         return sum(len(part.units) for part in self.parts)
 
-    def with_weights(self, weights: Mapping[str, Mapping[str, str]]) -> Plan:
-        """The plan of a build that uses these weights (`learnt_weights`), where it uses any."""
+    def with_weights(self, weights: Weights | None) -> Plan:
+        """The plan of a build that uses these weights (`Perspective.prepare`), where it uses any."""
         if not weights:
-            return self
+            return replace(self, weights=weights)
         known = hashlib.sha256((self.fingerprint + canonical(weights)).encode())
         return replace(self, weights=weights, fingerprint=known.hexdigest())
 

@@ -3,144 +3,45 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Union
 
-import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    Field,
+    GetJsonSchemaHandler,
+    SerializeAsAny,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import CoreSchema
 
 from mie.core.hashing import stable_hash
-from mie.core.registry import nearest_name, suggestion, unknown_name
-from mie.core.spec import parse_spec
+from mie.core.registry import nearest_name, suggestion
 from mie.core.yaml_files import expanded, read_mapping
 from mie.errors import ConfigError
-from mie.images.windows import find_ct_window
-from mie.perspectives.modification.detectors import DETECTORS
-from mie.perspectives.modification.inpainters import INPAINTERS
-from mie.perspectives.transformation.targets import TARGETS, check_pairing, find_target
-from mie.records import Case
+from mie.perspectives import (
+    PERSPECTIVES,
+    GateConfig,
+    Perspective,
+    PerspectiveConfig,
+    SourceFacts,
+    StrictModel,
+)
+from mie.records import Case, Unit
 from mie.sources import catalog
 from mie.sources.catalog import Entry
-from mie.vocabulary import BINS, OPACITY, TASKS
+from mie.vocabulary import BINS
+
+_DEFAULT: Final = "perception"  # the perspective of a recipe that names none
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class _Recipe(_Strict):
-    def options(self) -> dict[str, Any]:
-        """What `make_recipe` wants."""
-        return self.model_dump()
-
-
-class PerceptionConfig(_Recipe):
-    """Paint the ground-truth region: structures, lesions, and all classes together."""
-
-    kind: Literal["perception"] = "perception"
-    tasks: tuple[Literal["structure", "lesion", "holistic"], ...] = TASKS["perception"]  # type: ignore[assignment]
-    opacity: float = Field(OPACITY, gt=0.5, le=1)
-
-
-class TransformationConfig(_Recipe):
-    """Image to image: denoising, artifact removal, modality transfer, contrast and resolution."""
-
-    kind: Literal["transformation"]
-    targets: tuple[str, ...] = Field(tuple(TARGETS), min_length=1)
-    per_case: int | None = Field(2, ge=1, description="at most this many simulated samples of one image")
-    windows: tuple[str, ...] = Field((), description="CT windows; none: those that suit the anatomy")
-    severity: dict[str, dict[str, Any]] = Field({}, description="by target: what is not to be drawn")
-    # Not named `register`: that is a method of every pydantic model.
-    registering: bool = Field(False, alias="register", description="bring pairs onto each other first")
-
-    @model_validator(mode="after")
-    def _known(self) -> TransformationConfig:
-        for name in self.windows:
-            find_ct_window(name)
-        for key in (*self.targets, *self.severity):
-            find_target(key)
-        for key, fixed in self.severity.items():
-            target = TARGETS[key]
-            if target.effect is None:
-                raise ConfigError(f"{key} has no severity", expected="a simulated target")
-            # Drawn once, so that a severity out of range stops the build before it begins.
-            target.simulator().draw(np.random.default_rng(0), **{**target.fixed, **fixed})
-        return self
-
-
-class LimitsConfig(_Strict):
-    """Lesions that cannot be removed believably."""
-
-    min_pixels: int = Field(24, ge=1, description="of the lesion, at the stored size")
-    max_fraction: float | None = Field(None, gt=0, lt=1, description="of the body in the picture, filled")
-    inside: float = Field(0.5, ge=0, le=1, description="share of the lesion that lies inside the body")
-
-
-class BoundsConfig(_Strict):
-    """How far a fill may be from its surroundings."""
-
-    mean_shift: float = Field(45.0, gt=0, description="grey levels")
-    variance_ratio: tuple[float, float] = Field((0.05, 4.0), description="lowest and highest")
-    gradient_distance: float = Field(0.4, gt=0, le=1)
-    spectrum_distance: float = Field(3.0, gt=0)
-    seam: float = Field(0.5, gt=0)
-
-    @field_validator("variance_ratio")
-    @classmethod
-    def _around_one(cls, value: tuple[float, float]) -> tuple[float, float]:
-        if not 0 < value[0] < 1 < value[1]:
-            raise ValueError("the lowest ratio lies between 0 and 1, the highest above 1")
-        return value
-
-
-class ModificationConfig(_Recipe):
-    """Lesions taken out of images by an inpainting expert, checked, as four kinds of triplets."""
-
-    kind: Literal["modification"]
-    kinds: tuple[Literal["removal", "addition", "inpainting", "simulation"], ...] = Field(
-        TASKS["modification"],  # type: ignore[arg-type]
-        min_length=1,
-    )
-    inpainter: str | Annotated[tuple[str, ...], Field(min_length=1)] = ("compact", "exemplar")
-    candidates: int = Field(4, ge=1, le=64)
-    blend: Literal["none", "feather", "poisson", "laplacian"] | None = None
-    margin: float | None = Field(None, ge=0, le=1, description="share of a lesion's diameter")
-    per_case: int | None = Field(1, ge=1, description="at most this many pairs of one image")
-    allow_nearest: bool = False
-    detector: str | None = "compact"
-    detector_required: bool = False
-    min_sensitivity: float = Field(0.5, ge=0, le=1, description="below it a detector is not trusted")
-    judge: str | None = None
-    limits: LimitsConfig = LimitsConfig()
-    bounds: BoundsConfig = BoundsConfig()
-
-    @model_validator(mode="after")
-    def _known(self) -> ModificationConfig:
-        inpainters = (self.inpainter,) if isinstance(self.inpainter, str) else self.inpainter
-        for noun, spec, known in (
-            *(("inpainter", spec, INPAINTERS.names()) for spec in inpainters),
-            ("detector", self.detector, DETECTORS.names()),
-        ):
-            name = None if spec is None else parse_spec(spec, noun=noun).name
-            if name is not None and name not in known:
-                raise unknown_name(noun, name, known)
-        if self.judge is not None:
-            parse_spec(self.judge, noun="judge")
-        return self
-
-    def options(self) -> dict[str, Any]:
-        from mie.perspectives.modification.counterfactual import Bounds  # needs what perception does without
-        from mie.perspectives.modification.lesions import LesionLimits
-
-        return {
-            **self.model_dump(exclude={"judge"}),
-            "limits": LesionLimits(**self.limits.model_dump()),
-            "bounds": Bounds(**self.bounds.model_dump()),
-        }
-
-
-class SplitConfig(_Strict):
+class SplitConfig(StrictModel):
     """Shares for data sets without a split of their own; patients, not images, are drawn."""
 
     val: float = Field(0.0, ge=0, lt=1)
@@ -153,14 +54,7 @@ class SplitConfig(_Strict):
         return self
 
 
-class GateConfig(_Strict):
-    min_pixels: int = Field(24, ge=1)
-    min_fraction: float = Field(0.0002, ge=0, lt=1)
-    max_fraction: float = Field(0.9, gt=0, le=1)
-    max_shift: float = Field(3.0, gt=0, description="pixels between the two images of a pair")
-
-
-class SourceConfig(_Strict):
+class SourceConfig(StrictModel):
     """A data set: a catalogue entry (with changes, if any) or a whole entry, and where it lies."""
 
     entry: Entry
@@ -168,15 +62,43 @@ class SourceConfig(_Strict):
     limit: int | None = Field(None, ge=1, description="at most this many images or volumes")
 
 
-class RecipeConfig(_Strict):
+def _perspective_config(value: Any) -> Any:
+    """The config of the perspective that `kind` names; a recipe may give the name alone."""
+    if isinstance(value, str):
+        value = {"kind": value}
+    if not isinstance(value, dict):
+        return value
+    value = {"kind": _DEFAULT, **value}
+    if not isinstance(value["kind"], str):
+        raise ConfigError("a perspective is a name", expected=", ".join(PERSPECTIVES), found=value["kind"])
+    return PERSPECTIVES[value["kind"]].config.model_validate(value)
+
+
+def _perspective_configs() -> list[type[PerspectiveConfig]]:
+    configs = []
+    for name in PERSPECTIVES:
+        with suppress(ConfigError):  # a plug-in that cannot be imported
+            configs.append(PERSPECTIVES[name].config)
+    return configs
+
+
+class _AnyPerspective:
+    """The JSON schema of `recipe:`: one alternative for each perspective that is installed."""
+
+    def __get_pydantic_json_schema__(self, _: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        union: Any = Annotated[Union[tuple(_perspective_configs())], Field(discriminator="kind")]  # noqa: UP007
+        return handler(TypeAdapter(union).core_schema)
+
+
+class RecipeConfig(StrictModel):
     """A whole recipe file."""
 
     name: str = Field(min_length=1, max_length=96)
     description: str = ""
     seed: int = Field(0, ge=0, lt=2**31)
-    recipe: Annotated[
-        PerceptionConfig | TransformationConfig | ModificationConfig, Field(discriminator="kind")
-    ] = PerceptionConfig()
+    recipe: Annotated[SerializeAsAny[PerspectiveConfig], _AnyPerspective()] = Field(
+        default_factory=lambda: _perspective_config(_DEFAULT)
+    )
     split: SplitConfig = SplitConfig()
     bins: tuple[int, ...] = BINS
     gates: GateConfig = GateConfig()
@@ -191,10 +113,8 @@ class RecipeConfig(_Strict):
 
     @field_validator("recipe", mode="before")
     @classmethod
-    def _short_form(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            return {"kind": value}
-        return {"kind": "perception", **value} if isinstance(value, dict) else value
+    def _of_its_perspective(cls, value: Any) -> Any:
+        return _perspective_config(value)
 
     @field_validator("sources", mode="after")
     @classmethod
@@ -206,11 +126,14 @@ class RecipeConfig(_Strict):
         return value
 
     @model_validator(mode="after")
-    def _pairs_lead_somewhere(self) -> RecipeConfig:
-        for source in self.sources:
-            if source.entry.pairing is not None:
-                check_pairing(source.entry.pairing.pairing, source.entry.name)
+    def _suits_the_sources(self) -> RecipeConfig:
+        self.perspective.check(self.recipe, [source_facts(source.entry) for source in self.sources])
         return self
+
+    @property
+    def perspective(self) -> Perspective:
+        """What makes the samples."""
+        return PERSPECTIVES[self.recipe.kind]
 
     def limited(self, limit: int) -> RecipeConfig:
         """The same recipe over at most `limit` images or volumes of each data set."""
@@ -223,6 +146,16 @@ class RecipeConfig(_Strict):
         for source in body["sources"]:
             del source["root"]
         return body
+
+
+def source_facts(entry: Entry, root: Path | None = None, units: Iterable[Unit] = ()) -> SourceFacts:
+    """What a perspective may know about a data set."""
+    pairing = None if entry.pairing is None else entry.pairing.pairing
+    if root is None:
+        return SourceFacts(entry.name, entry.modality, pairing)
+    return SourceFacts(
+        entry.name, entry.modality, pairing, partial(catalog.deidentification, entry, root, units)
+    )
 
 
 def read_recipe(path: Path) -> RecipeConfig:
@@ -249,6 +182,10 @@ def parse_recipe(body: Mapping[str, Any], *, where: str, base: Path) -> RecipeCo
         return RecipeConfig(**{**body, "sources": configs})
     except ValidationError as error:
         raise _explained(error, where) from None
+    except ConfigError as error:  # a name that no registry knows
+        if error.where is None:
+            error.where = where
+        raise
 
 
 def _source(item: Any, where: str, base: Path) -> SourceConfig:
@@ -271,12 +208,15 @@ def _source(item: Any, where: str, base: Path) -> SourceConfig:
 
 
 def _known_keys() -> Iterator[str]:
+    perspectives = _perspective_configs()
     models: list[type[BaseModel]] = [
-        PerceptionConfig,
-        TransformationConfig,
-        ModificationConfig,
-        LimitsConfig,
-        BoundsConfig,
+        *perspectives,
+        *(
+            field.annotation
+            for config in perspectives
+            for field in config.model_fields.values()
+            if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+        ),
         SplitConfig,
         GateConfig,
         SourceConfig,
@@ -297,9 +237,7 @@ def _known_keys() -> Iterator[str]:
 
 def _explained(error: ValidationError, where: str) -> ConfigError:
     first = error.errors()[0]
-    # pydantic puts the kind between a recipe and its keys; the file has no such level.
-    path = [p for at, p in enumerate(first["loc"]) if (at, first["loc"][0]) != (1, "recipe")]
-    place = ".".join(map(str, path))
+    place = ".".join(map(str, first["loc"]))
     if first["type"] == "extra_forbidden":
         key = str(first["loc"][-1])
         return ConfigError(
@@ -308,18 +246,19 @@ def _explained(error: ValidationError, where: str) -> ConfigError:
             fix=suggestion(key, set(_known_keys()) - {key}) or "see docs/reference/recipes.md for the keys",
         )
     found = first.get("input")
+    plain = isinstance(found, str | int | float | None)
     return ConfigError(
-        first["msg"],
+        first["msg"].removeprefix("Value error, "),
         where=f"{where}: {place}",
-        found=None if isinstance(found, dict | BaseModel) else repr(found)[:120],
+        found=repr(found)[:120] if plain else None,
     )
 
 
-# Who is in which split: the data set's own word first, else a seeded hash of the patient.
-
-
 def split_of(case: Case, shares: SplitConfig, seed: int) -> str:
-    """The same patient always falls on the same side; an image without a known patient stands for itself."""
+    """The data set's own split, else one drawn by a seeded hash of the patient.
+
+    The same patient always falls on the same side; an image without a known patient stands for itself.
+    """
     if case.split is not None:
         return case.split
     subject = case.patient_id if case.patient_id is not None else f"{case.source}//{case.case_id}"

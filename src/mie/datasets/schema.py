@@ -121,6 +121,7 @@ def _feature(kind: str) -> dict[str, Any]:
     return {"dtype": kind, "_type": "Value"}
 
 
+TEXT_COLUMNS: Final = tuple(name for name in _COLUMNS if name not in IMAGE_COLUMNS)
 FEATURES: Final = {name: _feature(kind) for name, (_, kind) in _COLUMNS.items()}
 SCHEMA: Final = pa.schema(
     [(name, kind) for name, (kind, _) in _COLUMNS.items()],

@@ -1,4 +1,4 @@
-"""Anything that edits an image: sanity baselines, a folder of outputs, a command, a server.
+"""What edits an image: baselines, the compact editor, a folder of outputs, a command, a server, a function.
 
 A new editor is one class that inherits `Editor`, named in the entry-point group `mie.editors`.
 """
@@ -14,6 +14,7 @@ from mie.editors.base import (
     Request,
     SampleRef,
     Turn,
+    editor_summaries,
     open_editor,
 )
 
@@ -26,6 +27,7 @@ __all__ = [
     "SampleRef",
     "Spec",
     "Turn",
+    "editor_summaries",
     "mask_secrets",
     "open_editor",
     "parse_spec",

@@ -1,30 +1,35 @@
 """What an editor is: an image and an instruction go in, an edited image comes out.
 
-An editor is one class that inherits `Editor` and writes `edit`. Its constructor takes the argument and the
-options of the spec string (`registry.py`) and stays cheap: weights are loaded at the first edit.
+An editor is one class that inherits `Editor` and implements `edit`. Its constructor takes the argument and
+the options of the spec string (`mie.core.spec`) and stays cheap: weights are loaded at the first edit. The
+first line of its docstring is what `mie run --help` shows.
 """
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
 from mie.core.registry import Registry
 from mie.core.spec import Spec, construct, parse_spec
-from mie.errors import MieError
+from mie.errors import ConfigError, MieError
 from mie.records import Pixels
 
 
 class EditError(MieError):
-    """One edit failed. It is recorded with its reason, and the run goes on."""
+    """One edit failed. The run records the reason and continues."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """An earlier turn of the same conversation: what was asked, and the image that came of it."""
+    """An earlier turn of the same conversation: its instruction and the image that the editor returned."""
 
     instruction: str
     image: Pixels
@@ -32,18 +37,18 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class SampleRef:
-    """Which sample of a dataset is being edited. A model has no business here; `folder` and `oracle` do."""
+    """Which sample of a dataset is being edited. Only `folder` and `oracle` look at it; a model must not."""
 
     id: str
     stem: str  # the id as a file name: `outputs/<stem>_<attempt>.png`
     params: Mapping[str, Any] = field(default_factory=dict)
     colour: str | None = None
-    target_image: Pixels | None = None  # only for editors that say `needs_target`
+    target_image: Pixels | None = None  # only for editors with `needs_target`
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One edit to make. `image` is `(H, W, 3) uint8` RGB and belongs to the editor."""
+    """One edit to make. `image` is `(H, W, 3) uint8` RGB; the editor may change it in place."""
 
     image: Pixels
     instruction: str
@@ -51,15 +56,26 @@ class Request:
     attempt: int = 0
     history: Sequence[Turn] = ()
     sample: SampleRef | None = None
-    origin: str | None = None  # SHA-256 of the output of an earlier turn that `image` is
+    origin: str | None = None  # where `image` is the output of an earlier turn: that file's SHA-256
 
 
 @dataclass(frozen=True, slots=True)
 class Edited:
-    """What came out: `(H, W, 3) uint8` RGB, and what the editor wants remembered (JSON-able)."""
+    """An edited image, `(H, W, 3) uint8` RGB, and what the editor says about it (JSON values).
+
+    NumPy and Matplotlib take it as an array; a notebook shows the image.
+    """
 
     image: Pixels
     meta: Mapping[str, Any] = field(default_factory=dict)
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.array(self.image, dtype, copy=copy)
+
+    def _repr_png_(self) -> bytes:
+        from mie.images.png import encode_png
+
+        return encode_png(self.image)
 
 
 class Editor(ABC):
@@ -68,36 +84,36 @@ class Editor(ABC):
     batch_size: int = 1
     deterministic: bool = False  # the same image, instruction and seed give the same pixels
     native_sizes: tuple[tuple[int, int], ...] = ()  # (height, width) it was made for; empty: any
-    thread_safe: bool = False  # several threads may call it at once
-    workers: int | None = 1  # how many do, unless the user says; None: one per core
-    needs_target: ClassVar[bool] = False  # hand it the sample's target image
-    # Options that change how long an edit may take, never what comes out: a run goes on with other values.
+    thread_safe: bool = False  # several threads may call it at the same time
+    workers: int | None = 1  # the default number of threads that do; None: one per core
+    needs_target: ClassVar[bool] = False  # pass it the sample's target image
+    # Options that change how long an edit may take but never its result: a run may be resumed with others.
     tuning: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod
     def edit(self, image: Pixels, instruction: str, *, seed: int, history: Sequence[Turn]) -> Edited:
-        """The edited image. Whatever it raises is recorded as the reason why this edit failed."""
+        """Return the edited image. Any exception is recorded as the reason why this edit failed."""
 
     def edit_batch(self, requests: Sequence[Request]) -> Sequence[Edited | EditError]:
-        """One outcome per request, in order; a request that fails has an error in its place."""
+        """Return one outcome per request, in order; a request that fails has an error in its place."""
         return [self._outcome(request) for request in requests]
 
     def edit_request(self, request: Request) -> Edited:
-        """One request, for editors that look at the sample or the attempt."""
+        """Make one edit. Override this instead of `edit` to see the sample or the attempt."""
         return self.edit(request.image, request.instruction, seed=request.seed, history=request.history)
 
     def _outcome(self, request: Request) -> Edited | EditError:
         try:
             return self.edit_request(request)
-        except Exception as error:  # an editor is anybody's code
+        except Exception as error:  # editors are third-party code
             return as_edit_error(error)
 
     def about(self) -> dict[str, Any]:
-        """What a run should remember of this editor besides its spec: model versions, resolved paths."""
+        """What `run.json` should record besides the spec: model versions, resolved paths."""
         return {}
 
     def close(self) -> None:  # noqa: B027 (most editors hold nothing)
-        """Give back processes and connections, also those that another thread is waiting for."""
+        """Release processes and connections, including those that another thread is waiting for."""
 
     def __enter__(self) -> Self:
         return self
@@ -110,6 +126,11 @@ class Editor(ABC):
     ) -> None:
         self.close()
 
+    @classmethod
+    def summary(cls) -> str:
+        """The first line of the class's docstring, "" without one."""
+        return (inspect.cleandoc(cls.__doc__ or "").splitlines() or [""])[0]
+
 
 def as_edit_error(error: Exception) -> EditError:
     """Any exception as the reason of a failed edit."""
@@ -118,6 +139,21 @@ def as_edit_error(error: Exception) -> EditError:
     if isinstance(error, MieError):
         return EditError(error.what, where=error.where, expected=error.expected, found=error.found)
     return EditError(f"{type(error).__name__}: {error}")
+
+
+def edit_all(editor: Editor, batch: Sequence[Request]) -> list[Edited | EditError]:
+    """Return one outcome per request. A batch that fails as a whole is tried again one by one."""
+    try:
+        outcomes = list(editor.edit_batch(batch))
+        if len(outcomes) != len(batch) or not all(isinstance(o, Edited | EditError) for o in outcomes):
+            raise EditError(
+                "the editor did not return one outcome per request", expected=len(batch), found=len(outcomes)
+            )
+    except Exception as error:  # editors are third-party code
+        if len(batch) == 1:
+            return [as_edit_error(error)]
+        return [outcome for request in batch for outcome in edit_all(editor, [request])]
+    return outcomes
 
 
 def _wrong_editor(thing: object) -> str | None:
@@ -146,6 +182,27 @@ EDITORS: Final[Registry[type[Editor]]] = Registry(
 
 
 def open_editor(spec: str | Spec) -> Editor:
-    """The editor of a spec string such as `folder:outputs/model-a`; see `spec.py` for the grammar."""
+    """Open the editor of a spec string such as `folder:outputs/model-a` (see `mie.core.spec`)."""
     spec = parse_spec(spec) if isinstance(spec, str) else spec
     return construct(EDITORS[spec.name], spec)
+
+
+def editor_summaries() -> dict[str, str]:
+    """How to name each editor (`folder:FOLDER`) and one line about it, those of installed packages too."""
+    lines = {}
+    for name in EDITORS.names():
+        try:
+            kind = EDITORS[name]
+        except ConfigError as error:  # an extra that is not installed, or somebody else's mistake
+            lines[name] = f"not available here: {error.what}"
+        else:
+            lines[f"{name}{_argument(kind)}"] = kind.summary()
+    return lines
+
+
+def _argument(kind: type[Editor]) -> str:
+    for parameter in inspect.signature(kind).parameters.values():
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            word = f":{parameter.name.upper()}"
+            return word if parameter.default is parameter.empty else f"[{word}]"
+    return ""

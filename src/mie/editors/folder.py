@@ -1,6 +1,6 @@
-"""Outputs that were made elsewhere: a folder of pictures, found by their names.
+"""Outputs that another program made: a folder of pictures, found by their names.
 
-Accepted for attempt k of a sample, first match wins:
+Names for attempt k of a sample; the first match wins:
 
     <sample id>_<k>                                the naming of our own runs
     <stem of output_image>_<k>                     a dataset imported from MieDB
@@ -9,9 +9,9 @@ Accepted for attempt k of a sample, first match wins:
     <dataset>/<sample_id>_<level> (k = 0), ..._<k> ... from Omni IIE
     <sample id>_<colour>_<k>                       a dataset of ours that was exported as MieDB
 
-What a benchmark called a sample is what its import keeps in `params["miedb"]` (`output_image`),
-`params["medebench"]` (`id`), `params["imgedit"]` (`key`) and `params["omni-iie"]` (`dataset`, `sample_id`,
-`level`). Any picture suffix will do; of several with one stem the order of `SUFFIXES` decides.
+An import keeps a benchmark's own names in `params["miedb"]` (`output_image`), `params["medebench"]` (`id`),
+`params["imgedit"]` (`key`) and `params["omni-iie"]` (`dataset`, `sample_id`, `level`). Any picture suffix is
+accepted; of several files with one stem the first suffix in `SUFFIXES` wins.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ SUFFIXES: Final = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp", ".
 
 
 class Folder(Editor):
-    """Looks the output up. The folder is listed once; names from a dataset never become paths."""
+    """Takes outputs that another program wrote to a folder, by their file names.
+
+    The folder is listed once; names from a dataset never become paths.
+    """
 
     deterministic = True
     thread_safe = True
@@ -43,7 +46,9 @@ class Folder(Editor):
         self._real_root = os.path.realpath(self._root)
         self._files = _listed(self._root)
         if not self._files:
-            raise ConfigError("no picture in this folder", where=folder, expected=", ".join(SUFFIXES))
+            raise ConfigError(
+                "there is no picture in this folder", where=folder, expected=", ".join(SUFFIXES)
+            )
 
     def about(self) -> dict[str, Any]:
         return {"folder": self._real_root, "files": len(self._files)}
@@ -73,23 +78,24 @@ def output_names(sample: SampleRef, attempt: int) -> Iterator[str]:
     if sample.stem != sample.id:
         yield f"{sample.stem}_{attempt}"
     again = f"_{attempt}" if attempt else ""
-    if (kept := _strings(sample, "miedb", "output_image")) is not None:
-        yield f"{PurePosixPath(kept[0]).stem}_{attempt}"
-    elif (kept := _strings(sample, "medebench", "id")) is not None:
-        yield f"{kept[0]}_{attempt}"
-    elif (kept := _strings(sample, "imgedit", "key")) is not None:
-        yield f"{kept[0]}{again}"
-    elif (kept := _strings(sample, "omni-iie", "dataset", "sample_id", "level")) is not None:
-        yield f"{kept[0]}/{kept[1]}_{kept[2]}{again}"
+    if (names := _strings(sample, "miedb", "output_image")) is not None:
+        yield f"{PurePosixPath(names[0]).stem}_{attempt}"
+    elif (names := _strings(sample, "medebench", "id")) is not None:
+        yield f"{names[0]}_{attempt}"
+    elif (names := _strings(sample, "imgedit", "key")) is not None:
+        yield f"{names[0]}{again}"
+    elif (names := _strings(sample, "omni-iie", "dataset", "sample_id", "level")) is not None:
+        yield f"{names[0]}/{names[1]}_{names[2]}{again}"
     elif sample.colour:
         yield f"{sample.stem}_{'multi' if ',' in sample.colour else sample.colour}_{attempt}"
 
 
 def _strings(sample: SampleRef, benchmark: str, *keys: str) -> list[str] | None:
-    kept = sample.params.get(benchmark)
-    if not isinstance(kept, Mapping) or not all(isinstance(kept.get(key), str | int) for key in keys):
+    """What the import of a benchmark keeps of a sample, where it keeps it all."""
+    original = sample.params.get(benchmark)
+    if not isinstance(original, Mapping) or not all(isinstance(original.get(key), str | int) for key in keys):
         return None
-    return [str(kept[key]) for key in keys]
+    return [str(original[key]) for key in keys]
 
 
 def _listed(root: Path) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Image files that an editor wrote or sent: decoded with care, and what had to be done noted."""
+"""An editor's output before it counts: decoded within limits, checked, and written as PNG."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from mie.records import Pixels
 
 # An output may be this many times as high and as wide as the input, or as small.
 MAX_SCALE: Final = 8
+MIN_SIDE: Final = 8  # pixels, unless the input is smaller itself
 MAX_BYTES: Final = 256 * 2**20
 
 
 def read_output(path: Path, *, like: tuple[int, ...]) -> Edited:
-    """The picture file at `path`, an edit of an image of shape `like`."""
+    """Read the picture file at `path`, an edit of an image of shape `like`."""
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
@@ -39,10 +40,10 @@ def read_output(path: Path, *, like: tuple[int, ...]) -> Edited:
 
 
 def decode_output(data: bytes, *, like: tuple[int, ...], where: object) -> Edited:
-    """A picture file's bytes as RGB. `meta` says what it was if it was no 8-bit RGB PNG.
+    """Decode a picture file's bytes to RGB. `meta` records its format unless it was an 8-bit RGB PNG.
 
-    16-bit PNG is scaled from its full range, never stretched to its own minimum and maximum: that would
-    change the brightness that is being measured. Transparent pixels are laid on black.
+    A 16-bit PNG is scaled from its full range, never stretched to its own minimum and maximum: that would
+    change the brightness that is being measured. Transparent pixels are blended with black.
     """
     kind = raster_format(data)
     deep = kind == "PNG" and data[24:25] == b"\x10"
@@ -57,7 +58,7 @@ def decode_output(data: bytes, *, like: tuple[int, ...], where: object) -> Edite
     steps = [dict(step) for step in picture.steps]
     if not deep and any(step["step"] == "window" for step in steps):
         raise EditError(
-            "the output has more than 8 bits a channel", expected="8 bits, or a 16-bit PNG", found=kind
+            "the output has more than 8 bits per channel", expected="8 bits, or a 16-bit PNG", found=kind
         )
     mode = _mode(data)
     meta = {
@@ -68,24 +69,12 @@ def decode_output(data: bytes, *, like: tuple[int, ...], where: object) -> Edite
     return Edited(picture.pixels, meta)
 
 
-def _mode(data: bytes) -> str:
-    try:
-        with Image.open(io.BytesIO(data)) as image:  # reads the header alone
-            return image.mode
-    except Image.DecompressionBombError:  # Pillow's own limit, lower than the one the picture has passed
-        return "unknown"
+def check_output(edited: Edited, size: tuple[int, int]) -> Edited:
+    """Return the output as `(H, W, 3) uint8`; `EditError` unless it can be an edit of an image of `size`.
 
-
-# An editor's output, before it counts: pixels of a kind and size that make sense, then a PNG on disk.
-
-MIN_SIDE: Final = 8  # pixels, unless the input is smaller itself
-
-
-def checked(edited: Edited, size: tuple[int, int]) -> Edited:
-    """The output as `(H, W, 3) uint8`, an edit of an image of `size` = (height, width).
-
-    Grey becomes RGB, alpha is laid on black; `meta["mode"]` then says what it was. Sizes may differ from the
-    input's by a factor of `MAX_SCALE` either way: protocols scale outputs back, and say that they did.
+    Grey becomes RGB and alpha is blended with black; `meta["mode"]` then records the original mode. Each side
+    may differ from the input's (height, width) by a factor of `MAX_SCALE`: benchmarks scale outputs back,
+    and record that they did.
     """
     image: Any = edited.image
     if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim not in (2, 3):
@@ -106,23 +95,8 @@ def checked(edited: Edited, size: tuple[int, int]) -> Edited:
     return Edited(image, meta)
 
 
-def _check_size(found: tuple[int, ...], wanted: tuple[int, int]) -> None:
-    for side, asked in zip(found, wanted, strict=True):
-        least = min(asked, max(MIN_SIDE, -(-asked // MAX_SCALE)))
-        if not least <= side <= MAX_SCALE * asked:
-            raise EditError(
-                "the output has no sane size",
-                expected=f"1/{MAX_SCALE} to {MAX_SCALE} times {_shown(wanted)}, at least {MIN_SIDE} px",
-                found=_shown(found),
-            )
-
-
-def _shown(size: tuple[int, ...]) -> str:
-    return f"{size[1]}x{size[0]}"
-
-
 def write_output(path: Path, data: bytes) -> None:
-    """The file, whole and synced. Its name is durable once `sync_folder` was called, for many at once."""
+    """Write the whole file and sync it. Sync the folder afterwards, once for many files."""
     temporary = path.with_name(f".{path.name}.tmp")
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     try:
@@ -135,14 +109,29 @@ def write_output(path: Path, data: bytes) -> None:
     os.replace(temporary, path)
 
 
-def sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def as_pixels(image: Pixels) -> Pixels:
-    """`(H, W, 3)`, for a dataset whose stored image is grey."""
+def as_rgb(image: Pixels) -> Pixels:
+    """Return `(H, W, 3)` pixels of a grey or RGB image."""
     return image if image.ndim == 3 else np.asarray(cv2.cvtColor(image, cv2.COLOR_GRAY2RGB), np.uint8)
+
+
+def _mode(data: bytes) -> str:
+    try:
+        with Image.open(io.BytesIO(data)) as image:  # reads only the header
+            return image.mode
+    except Image.DecompressionBombError:  # Pillow's own limit, lower than the one the picture has passed
+        return "unknown"
+
+
+def _check_size(found: tuple[int, ...], wanted: tuple[int, int]) -> None:
+    for side, expected in zip(found, wanted, strict=True):
+        least = min(expected, max(MIN_SIDE, -(-expected // MAX_SCALE)))
+        if not least <= side <= MAX_SCALE * expected:
+            raise EditError(
+                "the output has an implausible size",
+                expected=f"1/{MAX_SCALE} to {MAX_SCALE} times {_size(wanted)}, at least {MIN_SIDE} px",
+                found=_size(found),
+            )
+
+
+def _size(size: tuple[int, ...]) -> str:
+    return f"{size[1]}x{size[0]}"

@@ -1,4 +1,9 @@
-"""What a run is: the same plan, and nothing else, may go on in the same folder."""
+"""`mie run`: make every edit of a dataset, or resume a run that was interrupted.
+
+`edits.jsonl` decides what is done. An edit with a line there is not made again, unless its output is gone, or
+it failed and `retry_failed` is set. An output without a line is made again and replaced: after any number of
+kills the outputs are those of an uninterrupted run, as far as the editor is deterministic.
+"""
 
 from __future__ import annotations
 
@@ -7,30 +12,54 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
 from mie.core.environment import environment, versions
-from mie.core.files import folder_lock
+from mie.core.files import folder_lock, make_folder
 from mie.core.journal import Journal
 from mie.core.registry import unknown_name
+from mie.core.spec import Spec, parse_spec
+from mie.datasets.browse import Subset, Where
 from mie.datasets.dataset import Dataset
-from mie.editors import Editor, Spec, open_editor, parse_spec
-from mie.editors.drive import FREE, TURNS, Conversations, Drive, going_on, reading, requests
+from mie.editors.base import Editor
+from mie.editors.functions import EditFunction, Origin, opened
+from mie.editors.pipeline import Pipeline
+from mie.editors.requests import FREE, TURNS, Conversations, Key, dataset_errors, sample_requests
 from mie.editors.runs import Run, chosen_ids, read_edits, refuse_other_files, write_run_info
 from mie.errors import ConfigError, MieError
 from mie.records import Edit
 from mie.vocabulary import SPLITS
 
+_CHECKPOINT: Final = 10.0  # seconds between two updates of `run.json`
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """`done` of `total` edits of this session, `failed` of them without an output, in `seconds`."""
+
+    done: int
+    total: int
+    failed: int
+    earlier: int  # edits of earlier sessions
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Edits per second."""
+        return self.done / self.seconds if self.seconds else 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class RunConfig:
-    """Which samples, and how often."""
+    """Which samples, and how many attempts each."""
 
     attempts: int = 1
     split: str | None = None
     limit: int | None = None
     turns: str = FREE
+    where: Where | None = None  # the filters of a subset
 
     def __post_init__(self) -> None:
         if self.split is not None and self.split not in SPLITS:
@@ -39,23 +68,93 @@ class RunConfig:
             raise unknown_name("way to run turns", self.turns, TURNS)
         for name, value in (("attempts", self.attempts), ("limit", self.limit)):
             if value is not None and value < 1:
-                raise ConfigError(f"{name} does not make sense", expected="1 or more", found=value)
+                raise ConfigError(f"{name} must be at least 1", found=value)
+
+    def document(self) -> dict[str, Any]:
+        """What `run.json` keeps under `config`."""
+        body = asdict(self)
+        if self.where is None:
+            del body["where"]
+        else:
+            body["where"] = {name: list(values) for name, values in self.where.items()}
+        return body
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+def run_editor(
+    dataset: Dataset | Subset | Path | str,
+    editor: str | Editor | EditFunction,
+    folder: Path | str,
+    *,
+    attempts: int = 1,
+    split: str | None = None,
+    limit: int | None = None,
+    turns: str = FREE,
+    retry_failed: bool = False,
+    workers: int | None = None,
+    batch_size: int | None = None,
+    progress: Callable[[Progress], None] = lambda _: None,
+) -> Run:
+    """Run an editor over a dataset. An interrupted run resumes; a finished one is returned as it is.
+
+    Args:
+        dataset: A dataset, its folder, or a part of one (`ds.filter(modality="CT")`).
+        editor: A spec such as `"otsu"` or `"http:http://127.0.0.1:8000/edit"`; an `Editor` object; or a
+            function `(image, instruction) -> image` with `(H, W, 3) uint8` arrays. A function that has
+            parameters named `seed` or `history` is given them. A run by a function or an object resumes
+            only if its source text is unchanged.
+        folder: The run's folder: new, or one with this very run.
+        attempts: Edits per sample, each with its own seed.
+        split: "train", "val" or "test"; all of them by default.
+        limit: At most this many samples.
+        turns: For conversations: "free" passes the editor its own output of the turn before, "forced" the
+            sample's input.
+        retry_failed: Make the edits that failed again.
+        workers: Threads that call the editor; by default what it declares.
+        batch_size: Requests per call; by default what the editor declares.
+        progress: Called after every edit.
+
+    """
+    part = dataset if isinstance(dataset, Subset) else Dataset(dataset).filter()
+    config = RunConfig(attempts, split, limit, turns, part.where or None)
+    folder = Path(folder)
+    with opened(editor) as (editing, origin):
+        workers = _workers(editing, origin.name, workers)
+        plan = _Plan(part.dataset, editing, origin, config, folder)
+        plan.refuse_other()  # before the lock, which would leave its file in a folder that is not ours
+        plan.refuse_empty()
+        with folder_lock(folder):
+            plan.refuse_other()
+            return _run(plan, workers, batch_size or editing.batch_size, retry_failed, progress)
+
+
+def _workers(editor: Editor, name: str, asked: int | None) -> int:
+    if asked is not None and asked > 1 and not editor.thread_safe:
+        raise ConfigError(f"editor {name!r} makes one edit at a time", expected="workers 1", found=asked)
+    return asked or editor.workers or len(os.sched_getaffinity(0))
+
+
+@dataclass(frozen=True)
+class _Plan:
     """A dataset, an editor, a choice of samples, and the folder for the result."""
 
     dataset: Dataset
     editor: Editor
-    spec: Spec
+    origin: Spec | Origin
     config: RunConfig
     folder: Path
+
+    @cached_property
+    def ids(self) -> list[str]:
+        """The samples to edit, in dataset order."""
+        config = self.config
+        with dataset_errors(self.dataset):
+            return chosen_ids(self.dataset, split=config.split, limit=config.limit, where=config.where)
 
     def document(self) -> dict[str, Any]:
         """The part of `run.json` that is known before the first edit."""
         path = self.dataset.folder.resolve()
-        editor = self.editor
+        editor, origin = self.editor, self.origin
+        source = {"source_sha256": origin.sha256} if isinstance(origin, Origin) else {}
         return {
             "dataset": {
                 "path": str(path),
@@ -65,17 +164,36 @@ class Plan:
                 "samples": len(self.dataset),
             },
             "editor": {
-                "spec": str(self.spec.masked()),
-                "name": self.spec.name,
+                "spec": origin.label if isinstance(origin, Origin) else str(origin.masked()),
+                "name": origin.name,
                 "meta": {
                     "batch_size": editor.batch_size,
                     "deterministic": editor.deterministic,
                     "native_sizes": editor.native_sizes,
                     **editor.about(),
+                    **source,
                 },
             },
-            "config": asdict(self.config),
+            "config": self.config.document(),
         }
+
+    def refuse_empty(self) -> None:
+        """Raise when there is nothing to edit, and say why."""
+        if self.ids:
+            return
+        chosen: dict[str, tuple[Any, ...]] = dict(self.config.where or {})
+        if self.config.split is not None:
+            chosen["split"] = (self.config.split,)
+        present = self.dataset.table(list(chosen)) if chosen else {}
+        raise ConfigError(
+            "there is nothing to edit",
+            where=self.dataset.folder,
+            expected="; ".join(f"{name}: {' or '.join(map(str, v))}" for name, v in chosen.items())
+            or "a dataset with samples",
+            found="; ".join(f"{name}: {_counted(values)}" for name, values in present.items())
+            or "no samples at all",
+            fix="choose other samples" if chosen else "`mie build` says why samples were rejected",
+        )
 
     def refuse_other(self) -> None:
         """Raise when the folder holds anything but this very run."""
@@ -92,128 +210,84 @@ class Plan:
                 found=", ".join(f"{key} {found.get(key)}" for key in other),
                 fix="choose another folder",
             )
+        if isinstance(self.origin, Origin) and self.origin.sha256 is None:
+            raise MieError(
+                "this run cannot be resumed",
+                where=self.folder,
+                expected="a function whose source text Python can find",
+                found=f"{self.origin.label}, which may have changed since",
+                fix="choose another folder, or define the function in a file or a notebook cell",
+            )
 
     def _identity(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        spec = parse_spec(document["editor"]["spec"]).without(self.editor.tuning)
+        editor = document["editor"]
+        if editor["spec"].startswith("<"):
+            name = f"{editor['spec']} with source {str(editor['meta'].get('source_sha256'))[:12]}"
+        else:
+            name = str(parse_spec(editor["spec"]).without(self.editor.tuning))
         return {
             "dataset": document["dataset"]["digest"],
-            "editor": str(spec),
+            "editor": name,
             "turns": FREE,
+            "where": None,
             **document["config"],
         }
 
 
-# `mie run`: make every edit of a dataset, or go on with a run that was interrupted.
-#
-# `edits.jsonl` is the truth. An edit with a line is never made again, unless its output has vanished, or it
-# failed and `retry_failed` is said. An output without a line is made again and replaced: after any number
-# of
-# kills the outputs are those of a run that nobody interrupted, as far as the editor is deterministic.
-
-_CHECKPOINT: Final = 10.0  # seconds between two updates of `run.json`
+def _counted(values: list[Any]) -> str:
+    common = Counter(str(value) for value in values).most_common(8)
+    return ", ".join(f"{name} ({count:,})" for name, count in common) or "nothing"
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """`done` of `total` edits that were left to do, `failed` of them in vain, in `seconds`."""
-
-    done: int
-    total: int
-    failed: int
-    before: int  # edits that were there already
-    seconds: float
-
-    @property
-    def rate(self) -> float:
-        """Edits per second."""
-        return self.done / self.seconds if self.seconds else 0.0
-
-
-def run_editor(
-    dataset_folder: Path | str,
-    editor: str,
-    run_folder: Path | str,
-    *,
-    attempts: int = 1,
-    split: str | None = None,
-    limit: int | None = None,
-    turns: str = FREE,
-    retry_failed: bool = False,
-    workers: int | None = None,
-    batch_size: int | None = None,
-    progress: Callable[[Progress], None] = lambda _: None,
+def _run(
+    plan: _Plan, workers: int, batch_size: int, retry_failed: bool, progress: Callable[[Progress], None]
 ) -> Run:
-    """Run the editor of a spec string over a dataset, `attempts` times per sample.
-
-    `split` and `limit` choose samples: all of them by default. `workers` threads call the editor at once,
-    with `batch_size` requests each; both default to what the editor declares. `turns` is for samples of a
-    conversation: "free" gives the editor its own output of the turn before, "forced" the sample's input.
-    """
-    config = RunConfig(attempts, split, limit, turns)
-    spec = parse_spec(editor)
-    folder = Path(run_folder)
-    with open_editor(spec) as opened:
-        workers = _workers(opened, spec, workers)
-        batch_size = batch_size or opened.batch_size
-        plan = Plan(Dataset(dataset_folder), opened, spec, config, folder)
-        plan.refuse_other()  # before the lock, which would leave its file in a folder that is not ours
-        with folder_lock(folder):
-            plan.refuse_other()
-            return _sitting(plan, workers, batch_size, retry_failed, progress)
-
-
-def _workers(editor: Editor, spec: Spec, asked: int | None) -> int:
-    if asked is not None and asked > 1 and not editor.thread_safe:
-        raise ConfigError(f"editor {spec.name!r} makes one edit at a time", expected="workers 1", found=asked)
-    return asked or editor.workers or len(os.sched_getaffinity(0))
-
-
-def _sitting(
-    plan: Plan, workers: int, batch_size: int, retry_failed: bool, progress: Callable[[Progress], None]
-) -> Run:
-    """Everything that is left to do, in the folder that we hold."""
-    with reading(plan.dataset):
-        ids = chosen_ids(plan.dataset, split=plan.config.split, limit=plan.config.limit)
+    """Make the edits that are missing. The folder is locked."""
     edits = read_edits(plan.folder / "edits.jsonl")
-    wanted = [(sample_id, k) for sample_id in ids for k in range(plan.config.attempts)]
-    left = [key for key in wanted if _is_left(edits.get(key), plan.folder, retry_failed)]
-    talks = Conversations({}, {})
-    if plan.config.turns == FREE:
-        with reading(plan.dataset):
-            talks = Conversations.of(plan.dataset, plan.config.split, ids)
-        again = talks.left(wanted, edits, set(left))
-        again |= set(left)
-        left = [key for key in wanted if key in again]
+    todo, conversations = _todo(plan, edits, retry_failed)
     past = Run.open(plan.folder).info if (plan.folder / "run.json").exists() else None
-    if not left and past is not None and past["status"] == "complete":
+    if not todo and past is not None and past["status"] == "complete":
         return Run(plan.folder, past)
-    for key in left:
+    for key in todo:
         edits.pop(key, None)
-    log = _Log(
-        plan, len(ids), edits.values(), len(left), progress, past["timings"]["seconds"] if past else 0.0
-    )
+    log = _Log(plan, edits.values(), len(todo), progress, past["timings"]["seconds"] if past else 0.0)
     log.write("running")
-    outputs = plan.folder / "outputs"
-    outputs.mkdir(exist_ok=True)
+    outputs = make_folder(plan.folder / "outputs")
     for leftover in outputs.glob(".*.tmp"):
         leftover.unlink()
     journal = Journal(plan.folder / "edits.jsonl")
     try:
-        drive = Drive(plan.editor, plan.folder, journal, log.edit, workers=workers, batch_size=batch_size)
-        for wave in talks.waves(left):
-            todo: dict[str, list[int]] = {}
+        pipeline = Pipeline(
+            plan.editor, plan.folder, journal, log.edit, workers=workers, batch_size=batch_size
+        )
+        for wave in conversations.waves(todo):
+            attempts: dict[str, list[int]] = {}
             for sample_id, k in wave:
-                todo.setdefault(sample_id, []).append(k)
-            made = read_edits(plan.folder / "edits.jsonl") if talks.before else {}
-            found = requests(plan.dataset, plan.config.split, todo, needs_target=plan.editor.needs_target)
-            drive.run(going_on(found, talks, plan.folder, made))
+                attempts.setdefault(sample_id, []).append(k)
+            requests = sample_requests(
+                plan.dataset, plan.config.split, attempts, needs_target=plan.editor.needs_target
+            )
+            made = read_edits(plan.folder / "edits.jsonl") if conversations.before else {}
+            pipeline.run(conversations.continued(requests, plan.folder, made))
     finally:
         journal.close()
     log.write("complete")
     return Run.open(plan.folder)
 
 
-def _is_left(edit: Edit | None, folder: Path, retry_failed: bool) -> bool:
+def _todo(plan: _Plan, edits: Mapping[Key, Edit], retry_failed: bool) -> tuple[list[Key], Conversations]:
+    """The edits to make, and the conversations that they belong to."""
+    wanted = [(sample_id, k) for sample_id in plan.ids for k in range(plan.config.attempts)]
+    missing = {key for key in wanted if _is_missing(edits.get(key), plan.folder, retry_failed)}
+    conversations = Conversations({}, {})
+    if plan.config.turns == FREE:
+        with dataset_errors(plan.dataset):
+            conversations = Conversations.of(plan.dataset, plan.config.split, plan.ids)
+        missing |= conversations.outdated(wanted, edits, missing)
+    return [key for key in wanted if key in missing], conversations
+
+
+def _is_missing(edit: Edit | None, folder: Path, retry_failed: bool) -> bool:
     if edit is None:
         return True
     if edit.state == "failed":
@@ -222,21 +296,19 @@ def _is_left(edit: Edit | None, folder: Path, retry_failed: bool) -> bool:
 
 
 class _Log:
-    """Counts edits as they are written down; tells the user, and now and then `run.json`."""
+    """Counts edits as they are recorded; reports progress, and updates `run.json` now and then."""
 
     def __init__(
         self,
-        plan: Plan,
-        samples: int,
+        plan: _Plan,
         earlier: Iterable[Edit],
         total: int,
         progress: Callable[[Progress], None],
         past_seconds: float,
     ) -> None:
         self._plan = plan
-        self._samples = samples
         self._counts = Counter(edit.state for edit in earlier)
-        self._before = self._counts.copy()
+        self._earlier = self._counts.copy()
         self._total = total
         self._progress = progress
         self._past_seconds = past_seconds
@@ -244,9 +316,9 @@ class _Log:
 
     def edit(self, edit: Edit) -> None:
         self._counts[edit.state] += 1
-        now = self._counts - self._before
+        now = self._counts - self._earlier
         seconds = time.monotonic() - self._started
-        self._progress(Progress(now.total(), self._total, now["failed"], self._before.total(), seconds))
+        self._progress(Progress(now.total(), self._total, now["failed"], self._earlier.total(), seconds))
         if time.monotonic() - self._written >= _CHECKPOINT:
             self.write("running")
 
@@ -259,7 +331,7 @@ class _Log:
                 "status": status,
                 **self._plan.document(),
                 "counts": {
-                    "samples": self._samples,
+                    "samples": len(self._plan.ids),
                     "edits": edits,
                     **{state: self._counts[state] for state in ("done", "failed")},
                 },

@@ -1,56 +1,50 @@
-"""A run on disk: what `run.json` says, the lines of `edits.jsonl`, and where each output lies."""
+"""A run on disk: `run.json`, the lines of `edits.jsonl`, and the files in `outputs/`."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-import re
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from mie.core.files import atomic_write, refuse_foreign
+from mie.core.documents import read_document, write_document
+from mie.core.files import refuse_foreign
 from mie.core.hashing import file_stem
+from mie.datasets.browse import Where
 from mie.datasets.dataset import Dataset
 from mie.errors import MieError
 from mie.records import Edit
 
 SCHEMA_VERSION: Final = 1
 STATES: Final = ("done", "failed")
-_LEFT: Final = re.compile(r"\.lock|\..*\.tmp")  # of a run that was killed before it had begun
 
 
 class Run:
-    """A run folder: finished, or as far as it has come."""
+    """The folder of a run, finished or not."""
 
     def __init__(self, folder: Path, info: dict[str, Any]) -> None:
         self.folder = folder
         self.info = info
 
+    def __fspath__(self) -> str:
+        return str(self.folder)
+
+    def __repr__(self) -> str:
+        counts = self.info["counts"]
+        failed = f", {counts['failed']:,} failed" if counts["failed"] else ""
+        return (
+            f"{self.info['editor']['spec']} on {self.info['dataset']['name']}: {counts['done']:,} edits of "
+            f"{counts['samples']:,} samples{failed}, {self.info['status']}, in {self.folder}"
+        )
+
     @classmethod
     def open(cls, folder: Path | str) -> Run:
+        """Open the run in `folder`."""
         folder = Path(folder)
-        path = folder / "run.json"
-        if not path.is_file():
-            raise MieError(
-                "no run here", where=folder, expected="a folder with run.json", fix="check the path"
-            )
-        try:
-            info = json.loads(path.read_text(encoding="utf-8"))
-            version = info.get("schema_version")
-        except (ValueError, AttributeError) as error:
-            raise MieError("run.json is not a JSON object", where=path, found=error) from None
-        if version != SCHEMA_VERSION:
-            raise MieError(
-                "run of another schema version",
-                where=path,
-                expected=SCHEMA_VERSION,
-                found=version,
-                fix="read it with the version of mie that wrote it",
-            )
-        return cls(folder, info)
+        return cls(folder, read_document(folder / "run.json", "run", version=SCHEMA_VERSION))
 
     @property
     def attempts(self) -> int:
@@ -61,53 +55,69 @@ class Run:
         return bool(self.info["status"] == "complete")
 
     def dataset(self, folder: Path | str | None = None) -> Dataset:
-        """The dataset that was edited: at `folder`, where it was, or where it lies from here.
+        """The dataset that was edited: in `folder`, at its recorded path, or at its path relative to the run.
 
-        Refused when it is not the very same dataset.
+        `MieError` where it is gone, or has changed since.
         """
-        known = self.info["dataset"]
-        beside = Path(os.path.normpath(self.folder.absolute() / known["relative_path"]))
-        places = [Path(folder)] if folder is not None else [Path(known["path"]), beside]
+        recorded = self.info["dataset"]
+        beside = Path(os.path.normpath(self.folder.absolute() / recorded["relative_path"]))
+        places = [Path(folder)] if folder is not None else [Path(recorded["path"]), beside]
         place = next((p for p in places if (p / "dataset.json").is_file()), None)
         if place is None:
             raise MieError(
-                "the run's dataset is not there",
+                "the dataset of this run is not there",
                 where=self.folder,
-                expected=f"{known['name']}, digest {known['digest'][:16]}",
-                found=f"nothing at {places[0]}",
-                fix="put it back, or say where it is now",
+                expected=f"{recorded['name']}, digest {recorded['digest'][:16]}",
+                found=f"no dataset at {places[0]}",
+                fix=f"move it back, or put a link to it at {places[0]}",
             )
         dataset = Dataset(place)
-        if dataset.digest != known["digest"]:
+        if dataset.digest != recorded["digest"]:
             raise MieError(
                 "the dataset has changed since the run",
                 where=place,
-                expected=f"digest {known['digest'][:16]}",
+                expected=f"digest {recorded['digest'][:16]}",
                 found=f"digest {dataset.digest[:16]}",
                 fix="run the editor again into a new folder",
             )
         return dataset
 
     def sample_ids(self, dataset: Dataset | None = None) -> list[str]:
-        """The samples that the run is about, in dataset order."""
+        """The samples that the run edits, in dataset order."""
         config = self.info["config"]
-        return chosen_ids(dataset or self.dataset(), split=config["split"], limit=config["limit"])
+        return chosen_ids(
+            self.dataset() if dataset is None else dataset,
+            split=config["split"],
+            limit=config["limit"],
+            where=config.get("where"),
+        )
 
     def output_path(self, sample_id: str, attempt: int) -> Path:
+        """Where an attempt's output is, if it has one."""
         return self.folder / output_name(sample_id, attempt)
 
     def edits(self) -> dict[tuple[str, int], Edit]:
-        """The last word on each (sample id, attempt). A line that is being written is not yet there."""
+        """The latest edit for each (sample id, attempt). A line that is still being written is left out."""
         return read_edits(self.folder / "edits.jsonl")
 
 
-def chosen_ids(dataset: Dataset, *, split: str | None, limit: int | None) -> list[str]:
-    """The ids of a split (None: all) in dataset order, at most `limit` of them."""
-    return list(islice(dict.fromkeys(dataset.table(["id"], split)["id"]), limit))
+def chosen_ids(
+    dataset: Dataset, *, split: str | None, limit: int | None, where: Where | None = None
+) -> list[str]:
+    """The ids of a split (None: all) that pass the filters, in dataset order, at most `limit` of them."""
+    filters = {name: set(values) for name, values in (where or {}).items()}
+    columns = dataset.table(["id", *(name for name in filters if name != "id")], split)
+    rows = zip(*(columns[name] for name in filters), strict=True) if filters else [()] * len(columns["id"])
+    ids = (
+        sample_id
+        for sample_id, row in zip(columns["id"], rows, strict=True)
+        if all(value in allowed for value, allowed in zip(row, filters.values(), strict=True))
+    )
+    return list(islice(dict.fromkeys(ids), limit))
 
 
 def output_name(sample_id: str, attempt: int) -> str:
-    """Relative to the run's folder. The id itself, or a digest of it where it is no safe file name."""
+    """An output's path in the run's folder: the id, or a digest of it where it is no safe file name."""
     return f"outputs/{file_stem(sample_id)}_{attempt}.png"
 
 
@@ -118,17 +128,17 @@ def edit_line(edit: Edit) -> bytes:
 
 
 def read_edits(path: Path) -> dict[tuple[str, int], Edit]:
-    """Every edit of an `edits.jsonl`, the later of two lines for the same attempt. No file: no edits."""
-    found: dict[tuple[str, int], Edit] = {}
+    """Every edit of an `edits.jsonl`, the later of two lines for the same attempt; none without the file."""
+    edits: dict[tuple[str, int], Edit] = {}
     if not path.exists():
-        return found
+        return edits
     with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.endswith(b"\n"):
                 break  # torn by a kill, or being written right now
             edit = _edit(line, where=f"{path}:{number}")
-            found[edit.sample_id, edit.attempt] = edit
-    return found
+            edits[edit.sample_id, edit.attempt] = edit
+    return edits
 
 
 def _edit(line: bytes, *, where: str) -> Edit:
@@ -136,37 +146,34 @@ def _edit(line: bytes, *, where: str) -> Edit:
         body = json.loads(line)
         size = body.pop("size", None)
         edit = Edit(**body, size=None if size is None else (int(size[0]), int(size[1])))
-        sound = (
+        valid = (
             isinstance(edit.sample_id, str)
             and isinstance(edit.attempt, int)
             and edit.state in STATES
             and (edit.state == "failed" or edit.path == output_name(edit.sample_id, edit.attempt))
         )
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError):
-        sound = False
-    if not sound:
-        raise MieError(
-            "not a line of a run", where=where, expected="the fields of an edit", found=repr(line[:200])
-        )
+        valid = False
+    if not valid:
+        raise MieError("not an edit", where=where, expected="the fields of an edit", found=repr(line[:200]))
     return edit
 
 
 def refuse_other_files(folder: Path) -> None:
-    """Raise unless `folder` is absent, empty, or a run's."""
-    known = (folder / "run.json").is_file()
-    refuse_foreign(folder, "a run", lambda path: known or _LEFT.fullmatch(path.name) is not None)
+    """Raise unless `folder` is absent, empty, or holds a run."""
+    is_run = (folder / "run.json").is_file()
+    refuse_foreign(folder, "a run", lambda _: is_run)
 
 
 def write_run_info(folder: Path, info: Mapping[str, Any]) -> None:
-    body = {"schema_version": SCHEMA_VERSION, **info}
-    atomic_write(folder / "run.json", json.dumps(plain(body), indent=2, ensure_ascii=False) + "\n")
+    """Write `run.json`."""
+    write_document(folder / "run.json", plain({"schema_version": SCHEMA_VERSION, **info}))
 
 
 def plain(value: Any) -> Any:
     """The value in JSON's own types; numbers that are not finite become "inf", "-inf" and "nan".
 
-    What an editor wants remembered may hold NumPy numbers, paths, anything: what JSON has no word for
-    becomes text.
+    An editor's `meta` may hold NumPy numbers, paths, anything: what JSON cannot express becomes text.
     """
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
@@ -178,10 +185,10 @@ def plain(value: Any) -> Any:
         return str(value)
     if value is None or isinstance(value, bool | int | float):
         return value
-    # Half of a surrogate pair (a file name in another encoding) has no place in UTF-8.
+    # Half of a surrogate pair (a file name in another encoding) cannot be written in UTF-8.
     return str(value).encode(errors="replace").decode()
 
 
 def read_run(folder: Path | str) -> Run:
-    """The run in `folder`."""
+    """Open the run in `folder`."""
     return Run.open(folder)

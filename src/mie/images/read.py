@@ -20,7 +20,7 @@ _BARE_DICOM: Final = (b"\x02\x00", b"\x08\x00", b"\x00\x02", b"\x00\x08")
 
 
 def read_picture(
-    path: Path,
+    path: Path | str,
     *,
     limits: Limits = DEFAULT_LIMITS,
     frame: int = 0,
@@ -32,6 +32,7 @@ def read_picture(
 
     `low` and `high`, or `percentiles`, choose the intensity range; see `to_8bit`.
     """
+    path = Path(path)
     with _opening(path):
         data = _raster_bytes(path, limits)
         if data is None:

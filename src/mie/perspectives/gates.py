@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mie.perspectives.perspective import GateConfig
 from mie.records import Refusal, Sample
 
 
@@ -16,6 +17,10 @@ class TrivialGate:
     min_pixels: int = 24
     min_fraction: float = 0.0002
     max_fraction: float = 0.9
+
+    @classmethod
+    def of(cls, limits: GateConfig) -> TrivialGate:
+        return cls(limits.min_pixels, limits.min_fraction, limits.max_fraction)
 
     def __call__(self, sample: Sample) -> Refusal | None:
         if _one_colour(sample.input):

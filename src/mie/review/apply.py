@@ -1,8 +1,7 @@
-"""What people decided, applied: a new version of the dataset without what they rejected, repainted where they
-chose another mask.
+"""Reviewed datasets: a new version without rejected samples, repainted where people chose another mask.
 
-A consensus decides. Without one it takes more rejections than acceptances to lose a sample, and more than
-half of the raters to change a mask; where they are divided, the sample stays as it is and is counted.
+A consensus decides. Without one, a sample is dropped if more people rejected than accepted it, and gets
+another mask if more than half of its raters chose the same. Otherwise it stays as it is, and is counted.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 from sqlalchemy import Connection, select
@@ -29,63 +28,84 @@ from mie.images.png import decode_png
 from mie.perspectives.perception.samples import proof_gate
 from mie.records import Pixels, Refusal, Sample
 from mie.review.database import Database, events, meta
-from mie.review.masks import kept_png, majority, said
-from mie.review.proposals import proposals
+from mie.review.events import final_answers
+from mie.review.masks import majority, propose_masks, stored_mask
 from mie.vocabulary import OPACITY
 
-Payloads: TypeAlias = Sequence[Mapping[str, Any]]  # answers to one item
+MAX_EXAMPLES: Final = 3
 
 
 @dataclass(slots=True)
 class Decisions:
-    """By sample id: why it goes, or the mask that it gets: its name, and its PNG if it is stored."""
+    """By sample id: the reason for dropping it, or its new mask as (name, PNG if it is stored)."""
 
     rejected: dict[str, str] = field(default_factory=dict)
     repaired: dict[str, tuple[str, bytes | None]] = field(default_factory=dict)
     divided: set[str] = field(default_factory=set)
 
 
+@dataclass(slots=True)
+class Change:
+    """The samples that one outcome applies to."""
+
+    n: int = 0
+    by_split: dict[str, int] = field(default_factory=dict)
+    examples: list[str] = field(default_factory=list)  # ids in the dataset that was reviewed
+
+    def add(self, sample: Sample) -> None:
+        self.n += 1
+        self.by_split[sample.split] = self.by_split.get(sample.split, 0) + 1
+        if len(self.examples) < MAX_EXAMPLES:
+            self.examples.append(sample.id)
+
+
 @dataclass(frozen=True, slots=True)
 class Applied:
+    """A reviewed dataset, its `dataset.json`, and what became of the samples.
+
+    `changes` has the outcomes "kept" (unchanged), "rejected", "repainted" and "failed" (repainted, but the
+    region could not be recovered from the image).
+    """
+
     folder: Path
     info: DatasetInfo
+    changes: dict[str, Change]
 
     @property
     def counts(self) -> dict[str, int]:
-        """rejected, repaired, divided."""
+        """The decisions: rejected, repaired, divided."""
         return dict(self.info["recipe"]["reviews"]["counts"])
 
 
 def apply_reviews(place: str, dataset_folder: Path, output: Path) -> Applied:
-    """Write the reviewed version of a dataset to a new folder; the old one stays as it is."""
+    """Write the reviewed version of a dataset to a new folder; the old dataset is not changed."""
     dataset = Dataset(dataset_folder)
-    if "://" not in place and not Path(place).is_file():
-        raise MieError("no review here", where=place, expected="the file that `mie review` keeps")
-    database = Database(place)
+    database = Database.open_existing(place)
     try:
         with database.read() as connection:
             _check_owner(connection, dataset)
             found = decisions(connection)
-            past = _provenance(connection, dataset, found)
+            provenance = _provenance(connection, dataset, found)
     finally:
         database.close()
+    changes = {name: Change() for name in ("kept", "rejected", "repainted", "failed")}
     info = write_dataset(
-        _samples(dataset, found),
+        _samples(dataset, found, changes),
         output,
         name=dataset.name,
         description=str(dataset.info["description"]),
-        recipe={**(dataset.info.get("recipe") or {}), "reviews": past},
+        recipe={**(dataset.info.get("recipe") or {}), "reviews": provenance},
         licenses=dataset.info["licenses"],
         deidentified=bool(dataset.info["deidentified"]),
     )
-    return Applied(output, info)
+    return Applied(output, info, changes)
 
 
 def _check_owner(connection: Connection, dataset: Dataset) -> None:
     digest = connection.scalar(select(meta.c.value).where(meta.c.key == "dataset"))
     if digest != dataset.digest:
         raise MieError(
-            "the review is of another dataset",
+            "the review belongs to another dataset",
             where=dataset.folder,
             expected=f"digest {str(digest)[:16]}",
             found=f"digest {dataset.digest[:16]}",
@@ -93,67 +113,66 @@ def _check_owner(connection: Connection, dataset: Dataset) -> None:
 
 
 def decisions(connection: Connection) -> Decisions:
-    """What inspections and masks come to."""
+    """Return what the inspections and mask choices decide."""
     found = Decisions()
-    for kind, decide in (("inspect", _inspected), ("mask", _masked)):
-        for (item_id, sample_id), payloads in said(connection, kind).items():
-            decide(connection, found, item_id, sample_id, payloads)
+    for (_, sample_id), payloads in final_answers(connection, "inspect").items():
+        _decide_inspection(found, sample_id, payloads)
+    for (item_id, sample_id), payloads in final_answers(connection, "mask").items():
+        _decide_mask(connection, found, item_id, sample_id, payloads)
     return found
 
 
-def _inspected(
-    _connection: Connection,
-    found: Decisions,
-    _item: int,
-    sample_id: str,
-    payloads: Sequence[Mapping[str, Any]],
-) -> None:
+def _decide_inspection(found: Decisions, sample_id: str, payloads: Sequence[Mapping[str, Any]]) -> None:
     counts = Counter(p["decision"] for p in payloads)
     if counts["reject"] > counts["accept"]:
         reasons = sorted({str(p["reason"]) for p in payloads if p["decision"] == "reject"})
         found.rejected[sample_id] = f"rejected by {counts['reject']} of {len(payloads)}: {'; '.join(reasons)}"
-    elif counts["reject"] == counts["accept"]:  # also when all that was said is a flag
+    elif counts["reject"] == counts["accept"]:  # also if there are only flags
         found.divided.add(sample_id)
 
 
-def _masked(
+def _decide_mask(
     connection: Connection,
     found: Decisions,
     item_id: int,
     sample_id: str,
     payloads: Sequence[Mapping[str, Any]],
 ) -> None:
-    chosen = majority(payloads)
-    if chosen is None:
+    vote = majority(payloads)
+    if vote is None:
         found.divided.add(sample_id)
-    elif chosen.choice == "none":
-        found.rejected.setdefault(sample_id, f"no mask is right, say {chosen.votes} of {len(payloads)}")
-    elif chosen.choice != "source":
-        found.repaired[sample_id] = chosen.choice, kept_png(connection, item_id, chosen)
+    elif vote.choice == "none":
+        reason = f"{vote.votes} of {len(payloads)} found no mask right"
+        found.rejected.setdefault(sample_id, reason)
+    elif vote.choice != "source":
+        found.repaired[sample_id] = vote.choice, stored_mask(connection, item_id, vote)
 
 
-def _samples(dataset: Dataset, found: Decisions) -> Iterator[Sample | Refusal]:
+def _samples(dataset: Dataset, found: Decisions, changes: Mapping[str, Change]) -> Iterator[Sample | Refusal]:
     yield from read_rejected(dataset.folder / "rejected.parquet")
     for sample in dataset.samples():
         if sample.id in found.rejected:
-            reason = found.rejected[sample.id]
-            numbers = {"id": sample.id}
+            changes["rejected"].add(sample)
+            reason, numbers = found.rejected[sample.id], {"id": sample.id}
             yield Refusal(sample.source, sample.case_id, "review", reason, sample.target, numbers)
         elif sample.id in found.repaired:
-            repaired = repaint(sample, *found.repaired[sample.id])
-            yield proof_gate(repaired) or repaired
+            repainted = repaint(sample, *found.repaired[sample.id])
+            failure = proof_gate(repainted)
+            changes["failed" if failure else "repainted"].add(sample)
+            yield failure or repainted
         else:
+            changes["kept"].add(sample)
             yield sample
 
 
 def repaint(sample: Sample, name: str, png: bytes | None) -> Sample:
-    """The sample with another mask, painted anew where it is a perception sample. It is a new sample."""
+    """Return the sample with another mask and a new id, painted again if its region is coloured."""
     if png is not None:
         mask = decode_png(png)
     elif sample.mask is not None:
-        mask = proposals(sample.mask, sample.input)[name]
+        mask = propose_masks(sample.mask, sample.input)[name]
     else:
-        raise MieError("a sample without a region has no derived mask", found=sample.id)
+        raise MieError("no mask can be derived for a sample without one", found=sample.id)
     target: Pixels = sample.input if sample.colour else sample.target_image
     colours = sample.colour.split(",") if sample.colour else []
     opacity = float(sample.params.get("opacity", OPACITY))

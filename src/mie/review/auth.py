@@ -1,95 +1,320 @@
-"""Who is at the door: the session of a request, its CSRF token and its role."""
+"""Accounts and access: people, one-time links, passwords, sessions, roles, and the audit log.
+
+Tokens have 256 random bits and only their SHA-256 is stored, so a copy of the database does not give access.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import hmac
+import secrets
+import threading
+import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, Final
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
+from argon2 import PasswordHasher
+from argon2.exceptions import InvalidHashError, VerificationError
 from fastapi import Depends, Header, Request, Response, Security
 from fastapi.security import APIKeyCookie
-from pydantic import Field
-from sqlalchemy import Connection
+from sqlalchemy import Connection, func, insert, select, update
+from starlette.concurrency import run_in_threadpool
 
-from mie.review.accounts import SESSION_SECONDS, Role, Session, begin_session, session_of
-from mie.review.errors import ErrorBody, Refused
-from mie.review.work import Desk
+from mie.review.api import ApiError
+from mie.review.database import Database, audit, invites, sessions, users
 
-COOKIE: Final = "mie_session"
-_cookie = APIKeyCookie(name=COOKIE, auto_error=False, description="set by joining or logging in")
-_MEANINGS: Final = {
-    400: "not JSON",
-    401: "not logged in",
-    403: "CSRF token, Origin, Host or role is wrong",
-    404: "not there, or not yours",
-    409: "conflict with what is there",
-    410: "the link was used or has expired",
-    413: "too large",
-    415: "not the media type that is expected",
-    422: "does not make sense",
-    429: "too many attempts",
-}
+Role: TypeAlias = Literal["rater", "adjudicator", "admin"]
+ROLES: Final = ("rater", "adjudicator", "admin")  # each role includes the ones before it
+LOCAL_USER: Final = "local"  # the person at the machine that the server runs on
+SESSION_COOKIE: Final = "mie_session"
+SESSION_SECONDS: Final = 14 * 86400.0
 
-ItemId = Annotated[int, Field(ge=1, le=2**31 - 1)]
+_HASHER: Final = PasswordHasher()
+# Verified when the name is unknown, so that the response time does not reveal it.
+_DUMMY_HASH: Final = (
+    "$argon2id$v=19$m=65536,t=3,p=4$hOrgmm3fOAQsu0HFHqCmLg$NkEulQfYkG1XmvJZ991Q4dleZs2587ne64hcXbvUY5c"
+)
+_CACHE_SECONDS: Final = 10.0  # until the closing of an account by another process takes effect
+_CACHE_SIZE: Final = 10_000
+
+# Fewer for a name than for an address: behind a proxy everybody has the same address.
+MAX_FAILURES: Final = {"name": 10, "address": 50}
+FAILURE_WINDOW: Final = 300.0  # seconds
+_FAILURE_KEYS: Final = 10_000  # names and addresses; a flood of new ones evicts the oldest
 
 
-def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The refusals of a route, for its description."""
-    common = (400, 401, 403, 413, 422)
-    return {
-        status: {"model": ErrorBody, "description": _MEANINGS[status]}
-        for status in sorted({*common, *statuses})
+# ---- People, links, passwords ----
+
+
+def add_user(connection: Connection, name: str, role: str, password: str | None = None) -> int:
+    """Add a person and return their id."""
+    if connection.scalar(select(users.c.id).where(users.c.name == name)) is not None:
+        raise ApiError(422, "invalid", "this name is taken; choose another")
+    count = int(connection.scalar(select(func.coalesce(func.max(users.c.id), 0))) or 0)
+    row = {
+        "name": name,
+        "pseudonym": f"R{count + 1:02d}",
+        "role": role,
+        "password": None if password is None else hash_password(password),
+        "active": True,
+        "created": time.time(),
     }
+    return int(connection.execute(insert(users), row).inserted_primary_key[0])  # type: ignore[index]
 
 
-# What does not wait is `async`: every other function costs a change of thread.
-async def get_desk(request: Request) -> Desk:
-    desk: Desk = request.app.state.desk
-    return desk
+def create_invite(
+    connection: Connection, *, name: str | None, role: str, days: float
+) -> tuple[int, str, float]:
+    """Return (id, token, expiry) of a link that works once. A known name logs the same person in again."""
+    user_id = None
+    if name is not None:
+        known = connection.execute(select(users.c.id, users.c.role).where(users.c.name == name)).one_or_none()
+        if known is not None:
+            user_id, role = known.id, known.role
+    token, expires = secrets.token_urlsafe(32), time.time() + days * 86400
+    row = {"token": token_digest(token), "user_id": user_id, "name": name, "role": role, "expires": expires}
+    result = connection.execute(insert(invites), row)
+    return int(result.inserted_primary_key[0]), token, expires  # type: ignore[index]
 
 
-def address(request: Request) -> str:
+def redeem_invite(connection: Connection, token: str, name: str | None, password: str | None) -> int:
+    """Use up a link and return the id of the person who opened it."""
+    now, digest = time.time(), token_digest(token)
+    row = connection.execute(select(invites).where(invites.c.token == digest).with_for_update()).one_or_none()
+    if row is None or not hmac.compare_digest(row.token, digest) or row.used or row.expires < now:
+        raise ApiError(410, "used", "this link has been used or has expired; ask for a new one")
+    user_id = row.user_id
+    if user_id is None:
+        name = row.name or (name or "").strip() or None
+        if name is None:
+            raise ApiError(422, "name_needed", "enter your name")
+        user_id = add_user(connection, name, row.role, password)
+    elif password is not None:
+        hashed = hash_password(password)
+        connection.execute(update(users).where(users.c.id == user_id).values(password=hashed))
+    if not connection.scalar(select(users.c.active).where(users.c.id == user_id)):
+        raise ApiError(410, "used", "this account is closed")
+    connection.execute(update(invites).where(invites.c.id == row.id).values(used=now, user_id=user_id))
+    return int(user_id)
+
+
+def create_local_invite(connection: Connection) -> str:
+    """Return the token of a link for the person at this machine, who owns the database anyway."""
+    if connection.scalar(select(users.c.id).where(users.c.name == LOCAL_USER)) is None:
+        add_user(connection, LOCAL_USER, "admin")
+    return create_invite(connection, name=LOCAL_USER, role="admin", days=1)[1]
+
+
+def has_accounts(connection: Connection) -> bool:
+    """Return whether anybody but the local person can log in or has an open invitation."""
+    people = select(users.c.id).where(users.c.name != LOCAL_USER, users.c.active)
+    links = select(invites.c.id).where(
+        invites.c.used.is_(None), invites.c.expires > time.time(), invites.c.name.is_distinct_from(LOCAL_USER)
+    )
+    return connection.scalar(people.limit(1)) is not None or connection.scalar(links.limit(1)) is not None
+
+
+def may_set_password(connection: Connection, user_id: int) -> bool:
+    """Return whether this person has no password yet. The local person needs none."""
+    row = connection.execute(select(users.c.name, users.c.password).where(users.c.id == user_id)).one()
+    return row.name != LOCAL_USER and row.password is None
+
+
+def set_first_password(connection: Connection, user_id: int, hashed: str) -> None:
+    """Store a first password. Changing it takes a new link, so an unattended page cannot take an account."""
+    if not may_set_password(connection, user_id):
+        raise ApiError(409, "conflict", "a password is already set")
+    connection.execute(update(users).where(users.c.id == user_id).values(password=hashed))
+
+
+def hash_password(password: str) -> str:
+    """Slow by design: avoid calling it inside a write transaction."""
+    return _HASHER.hash(password)
+
+
+def check_password(connection: Connection, name: str, password: str) -> int | None:
+    """Return the person's id if the password is right. An unknown name takes as long as a known one."""
+    row = connection.execute(select(users).where(users.c.name == name)).one_or_none()
+    stored = row.password if row is not None and row.password and row.active else None
+    try:
+        _HASHER.verify(stored or _DUMMY_HASH, password)
+    except (VerificationError, InvalidHashError):
+        return None
+    return int(row.id) if row is not None and stored else None
+
+
+def write_audit(
+    connection: Connection, user_id: int | None, action: str, address: str, **detail: Any
+) -> None:
+    """Append one line to the audit log."""
+    row = {"at": time.time(), "user_id": user_id, "action": action, "detail": detail, "address": address}
+    connection.execute(insert(audit), row)
+
+
+def token_digest(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+class LoginLimiter:
+    """Counts failed logins by "name Ada" and "address 10.0.0.7", in memory: a restart clears them."""
+
+    def __init__(self) -> None:
+        self._failures: OrderedDict[str, list[float]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def check(self, *keys: str) -> None:
+        now = time.monotonic()
+        with self._lock:
+            for key in keys:
+                recent = [at for at in self._failures.get(key, ()) if now - at < FAILURE_WINDOW]
+                limit = MAX_FAILURES[key.split()[0]]
+                if len(recent) >= limit:
+                    wait = str(int(FAILURE_WINDOW - (now - recent[-limit])) + 1)
+                    message = f"too many attempts; wait {wait} s"
+                    raise ApiError(429, "slow_down", message, {"Retry-After": wait})
+
+    def record_failure(self, *keys: str) -> None:
+        now = time.monotonic()
+        with self._lock:
+            for key in keys:
+                recent = [at for at in self._failures.pop(key, ()) if now - at < FAILURE_WINDOW]
+                self._failures[key] = [*recent, now][-max(MAX_FAILURES.values()) :]
+            while len(self._failures) > _FAILURE_KEYS:
+                self._failures.popitem(last=False)
+
+
+# ---- Sessions ----
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A person who is logged in."""
+
+    user_id: int
+    name: str
+    role: Role
+    pseudonym: str
+    csrf: str
+
+    def has_role(self, role: Role) -> bool:
+        return ROLES.index(self.role) >= ROLES.index(role)
+
+
+def create_session(connection: Connection, user_id: int) -> str:
+    """Store a new session and return the value of its cookie."""
+    token = secrets.token_urlsafe(32)
+    row = {
+        "token": token_digest(token),
+        "user_id": user_id,
+        "csrf": secrets.token_urlsafe(24),
+        "expires": time.time() + SESSION_SECONDS,
+    }
+    connection.execute(insert(sessions), row)
+    return token
+
+
+def find_session(connection: Connection, cookie: str) -> Session | None:
+    digest = token_digest(cookie)
+    row = connection.execute(
+        select(sessions.c.token, sessions.c.csrf, users)
+        .join(users, users.c.id == sessions.c.user_id)
+        .where(sessions.c.token == digest, sessions.c.expires > time.time(), users.c.active)
+    ).one_or_none()
+    if row is None or not hmac.compare_digest(row.token, digest):
+        return None
+    return Session(row.id, row.name, row.role, row.pseudonym, row.csrf)
+
+
+def end_session(connection: Connection, cookie: str) -> None:
+    connection.execute(sessions.delete().where(sessions.c.token == token_digest(cookie)))
+
+
+class SessionCache:
+    """Recently used sessions, so that most requests need no database query to identify their sender.
+
+    Used on the event loop alone, except for `clear`, which replaces everything at once.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._sessions: dict[str, tuple[float, Session]] = {}
+
+    async def get(self, cookie: str) -> Session | None:
+        digest, cached, now = token_digest(cookie), self._sessions, time.monotonic()
+        if digest in cached and cached[digest][0] > now:
+            return cached[digest][1]
+        session = await run_in_threadpool(self._find, cookie)
+        if session is not None:
+            if len(cached) >= _CACHE_SIZE:
+                cached.clear()
+            # Into the dictionary from before the query: what `clear` dropped meanwhile stays dropped.
+            cached[digest] = now + _CACHE_SECONDS, session
+        return session
+
+    def _find(self, cookie: str) -> Session | None:
+        with self._database.read() as connection:
+            return find_session(connection, cookie)
+
+    def clear(self) -> None:
+        """Call after a session ended or somebody's role changed."""
+        self._sessions = {}
+
+
+# ---- What routes depend on ----
+
+_cookie = APIKeyCookie(name=SESSION_COOKIE, auto_error=False, description="set by joining or logging in")
+
+
+def client_address(request: Request) -> str:
     return request.client.host if request.client else ""
 
 
-async def signed_in(
-    request: Request,
-    desk: Annotated[Desk, Depends(get_desk)],
-    cookie: Annotated[str | None, Security(_cookie)],
-    x_csrf_token: Annotated[str | None, Header(description="needed to write")] = None,
-) -> Session:
-    """The session of the cookie. Writing also takes the session's CSRF token."""
-    session = await desk.sessions.of(cookie) if cookie else None
-    if session is None:
-        raise Refused(401, "login", "log in first")
-    if request.method not in ("GET", "HEAD") and not hmac.compare_digest(
-        (x_csrf_token or "").encode(), session.csrf.encode()
-    ):
-        raise Refused(403, "csrf", "the page is out of date; load it again")
+def log_in(connection: Connection, user_id: int, response: Response, *, secure: bool) -> Session:
+    """Start a session and set its cookie."""
+    token = create_session(connection, user_id)
+    response.set_cookie(
+        SESSION_COOKIE,
+        token,
+        max_age=int(SESSION_SECONDS),
+        path="/",
+        httponly=True,
+        samesite="strict",
+        secure=secure,
+    )
+    session = find_session(connection, token)
+    assert session is not None  # noqa: S101
     return session
 
 
-def at_least(role: Role) -> Callable[[Session], Awaitable[Session]]:
-    async def check(session: Annotated[Session, Depends(signed_in)]) -> Session:
-        if not session.may(role):
-            raise Refused(403, "role", f"this is for the {role}")
+# `async`, because it rarely waits: other functions are run in a thread, which costs time.
+async def current_session(
+    request: Request,
+    cookie: Annotated[str | None, Security(_cookie)],
+    x_csrf_token: Annotated[str | None, Header(description="required for writing")] = None,
+) -> Session:
+    """Return the session of the cookie. Writing also requires the session's CSRF token."""
+    cache: SessionCache = request.app.state.sessions
+    session = await cache.get(cookie) if cookie else None
+    if session is None:
+        raise ApiError(401, "login", "log in first")
+    if request.method not in ("GET", "HEAD") and not hmac.compare_digest(
+        (x_csrf_token or "").encode(), session.csrf.encode()
+    ):
+        raise ApiError(403, "csrf", "this page is out of date; reload it")
+    return session
+
+
+def require_role(role: Role) -> Callable[[Session], Awaitable[Session]]:
+    async def check(session: Annotated[Session, Depends(current_session)]) -> Session:
+        if not session.has_role(role):
+            raise ApiError(403, "role", f"this requires the role {role}")
         return session
 
     return check
 
 
-TheDesk = Annotated[Desk, Depends(get_desk)]
-Rater = Annotated[Session, Depends(signed_in)]
-Adjudicator = Annotated[Session, Depends(at_least("adjudicator"))]
-Admin = Annotated[Session, Depends(at_least("admin"))]
-
-
-def let_in(connection: Connection, user_id: int, response: Response, *, secure: bool) -> Session:
-    """Begin a session and set its cookie."""
-    token = begin_session(connection, user_id)
-    response.set_cookie(
-        COOKIE, token, max_age=int(SESSION_SECONDS), path="/", httponly=True, samesite="strict", secure=secure
-    )
-    session = session_of(connection, token)
-    assert session is not None  # noqa: S101
-    return session
+RaterSession = Annotated[Session, Depends(current_session)]
+AdjudicatorSession = Annotated[Session, Depends(require_role("adjudicator"))]
+AdminSession = Annotated[Session, Depends(require_role("admin"))]

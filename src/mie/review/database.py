@@ -1,7 +1,8 @@
-"""The tables of a review. `events` is the truth; `answers` and `consensus` follow from it and can be rebuilt.
+"""The database of a review: its tables, in a SQLite file or on a PostgreSQL server.
 
-Times are seconds since 1970 (UTC) as floats. `items.open` is how many raters an item still lacks: `wanted`
-less those who hold a lease on it or have answered.
+`events` is append-only and authoritative; `answers` and `consensus` follow from it and can be rebuilt. Times
+are seconds since 1970 (UTC) as floats. `items.open` is the number of raters that an item still needs:
+`wanted` minus those who hold a lease on it or have answered.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     create_engine,
+    delete,
     event,
     insert,
     select,
@@ -39,9 +41,11 @@ from sqlalchemy import (
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
 
+from mie.core.install import install_hint
 from mie.errors import ConfigError, MieError
 
 SCHEMA_VERSION: Final = 1
+_LOCK_NUMBER: Final = 0x6D6965  # PostgreSQL's advisory lock while tables are created
 metadata = MetaData()
 
 
@@ -49,7 +53,7 @@ def _id() -> Column[int]:
     return Column("id", Integer, primary_key=True)
 
 
-def _of(name: str, table: str, **options: Any) -> Column[int]:
+def _reference(name: str, table: str, **options: Any) -> Column[int]:
     return Column(name, Integer, ForeignKey(f"{table}.id"), nullable=False, **options)
 
 
@@ -75,15 +79,17 @@ items = Table(
     "items",
     metadata,
     _id(),
-    _of("task_id", "tasks"),
+    _reference("task_id", "tasks"),
     Column("sample_id", Text, nullable=False),
-    Column("variant", Text, nullable=False),  # which runs are shown; empty where none are
-    Column("version", Text, nullable=False),  # a digest of everything that is shown
+    Column("variant", Text, nullable=False),  # the runs that are shown; empty if none
+    Column("version", Text, nullable=False),  # a digest of everything that the item shows
     Column("position", Integer, nullable=False),
     Column("wanted", Integer, nullable=False),
     Column("open", Integer, nullable=False),
     Column("answered", Integer, nullable=False, default=0),
-    Column("strata", Text, nullable=False),  # canonical JSON: PostgreSQL cannot group by its own
+    Column(
+        "strata", Text, nullable=False
+    ),  # canonical JSON as text: PostgreSQL cannot group by its JSON type
     Column("places", JSON, nullable=False),  # [[shard, row group, row], ...]: one, or one per turn
     Column("outputs", JSON, nullable=False),  # [[run id, sample id, sha256], ...]
     UniqueConstraint("task_id", "sample_id", "variant"),
@@ -98,7 +104,7 @@ users = Table(
     Column("name", Text, nullable=False, unique=True),
     Column("pseudonym", Text, nullable=False, unique=True),
     Column("role", Text, nullable=False),
-    Column("password", Text),  # argon2, or none: then only links let them in
+    Column("password", Text),  # argon2; null if the person logs in by links only
     Column("active", Boolean, nullable=False, default=True),
     Column("created", Double, nullable=False),
 )
@@ -108,7 +114,7 @@ invites = Table(
     metadata,
     _id(),
     Column("token", Text, nullable=False, unique=True),  # SHA-256 of the token
-    Column("user_id", Integer, ForeignKey("users.id")),  # who logs in by it; null: somebody new
+    Column("user_id", Integer, ForeignKey("users.id")),  # the person it logs in; null for somebody new
     Column("name", Text),
     Column("role", Text, nullable=False),
     Column("expires", Double, nullable=False),
@@ -119,7 +125,7 @@ sessions = Table(
     "sessions",
     metadata,
     Column("token", Text, primary_key=True),  # SHA-256 of the cookie
-    _of("user_id", "users"),
+    _reference("user_id", "users"),
     Column("csrf", Text, nullable=False),
     Column("expires", Double, nullable=False),
 )
@@ -128,13 +134,13 @@ assignments = Table(
     "assignments",
     metadata,
     _id(),
-    _of("task_id", "tasks"),
-    _of("item_id", "items"),
-    _of("user_id", "users"),
+    _reference("task_id", "tasks"),
+    _reference("item_id", "items"),
+    _reference("user_id", "users"),
     Column("position", Integer, nullable=False),
     Column("state", Text, nullable=False),  # "leased", "lapsed" or "done"
     Column("until", Double, nullable=False),  # end of the lease
-    Column("seed", Integer, nullable=False),  # of the order in which outputs are shown
+    Column("seed", Integer, nullable=False),  # of the order in which choices are shown
     UniqueConstraint("item_id", "user_id"),
 )
 Index("assignments_of", assignments.c.user_id, assignments.c.task_id, assignments.c.state,
@@ -147,15 +153,15 @@ events = Table(
     metadata,
     _id(),
     Column("at", Double, nullable=False),
-    _of("user_id", "users"),
-    _of("item_id", "items", index=True),
+    _reference("user_id", "users"),
+    _reference("item_id", "items", index=True),
     Column("item_version", Text, nullable=False),
     Column("action", Text, nullable=False),  # "answer", "undo", "consensus" or "consensus undo"
     Column("payload", JSON, nullable=False),
     Column("seconds", Double),
-    Column("key", Text, nullable=False),  # made by the client: the same act sent twice is one event
+    Column("key", Text, nullable=False),  # chosen by the client: the same action sent twice is one event
     UniqueConstraint("user_id", "key"),
-    sqlite_autoincrement=True,  # ids never come back
+    sqlite_autoincrement=True,  # ids are never reused
 )
 
 answers = Table(
@@ -163,11 +169,11 @@ answers = Table(
     metadata,
     Column("item_id", Integer, ForeignKey("items.id"), primary_key=True),
     Column("user_id", Integer, ForeignKey("users.id"), primary_key=True),
-    _of("task_id", "tasks"),
-    _of("event_id", "events"),
+    _reference("task_id", "tasks"),
+    _reference("event_id", "events"),
     Column("at", Double, nullable=False),
     Column("seconds", Double),
-    Column("verdict", Text, nullable=False),  # a few words; for inspect the decision itself
+    Column("verdict", Text, nullable=False),  # a few words; for an inspection the decision
     Column("digest", Text, nullable=False),  # equal for raters who agree
     Column("payload", JSON, nullable=False),
 )
@@ -178,8 +184,8 @@ consensus = Table(
     "consensus",
     metadata,
     Column("item_id", Integer, ForeignKey("items.id"), primary_key=True),
-    _of("user_id", "users"),
-    _of("event_id", "events"),
+    _reference("user_id", "users"),
+    _reference("event_id", "events"),
     Column("at", Double, nullable=False),
     Column("payload", JSON, nullable=False),
 )
@@ -188,7 +194,7 @@ masks = Table(
     "masks",
     metadata,
     Column("sha256", Text, primary_key=True),
-    _of("item_id", "items", primary_key=True),
+    _reference("item_id", "items", primary_key=True),
     Column("png", LargeBinary, nullable=False),
     Column("at", Double, nullable=False),
 )
@@ -205,7 +211,7 @@ audit = Table(
     sqlite_autoincrement=True,
 )
 
-# Nothing is ever overwritten: the database itself refuses.
+# The database itself rejects changes to these two tables.
 for _table in (events, audit):
     for _verb in ("UPDATE", "DELETE"):
         _name = f"{_table.name}_no_{_verb.lower()}"
@@ -229,41 +235,44 @@ for _table in (events, audit):
         )
 
 
-# One door to the review's database: SQLite in a file, or PostgreSQL by its URL.
-
-_LOCK_NUMBER: Final = 0x6D6965  # of PostgreSQL's advisory lock while tables are made
-
-
 def iso(seconds: float) -> str:
-    """A time as people and spreadsheets read it, in UTC."""
+    """Return a time in ISO 8601, in UTC."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
 class Database:
-    """`read()` and `write()` give a connection inside a transaction; a write is committed, or not there.
+    """`read()` and `write()` yield a connection in a transaction; a write is committed whole or not at all.
 
-    What was written survives the server's death at once, and the machine's as soon as the disk was waited
-    for: `write()` does that, `write(durable=False)` leaves it to the next one that does.
+    A committed write survives the end of the process. To survive a power cut it must also be synced to disk:
+    `write()` does that, `write(durable=False)` leaves it to the next durable write.
     """
 
     def __init__(self, place: str | Path) -> None:
         text = str(place)
         self.is_sqlite = "://" not in text
-        # SQLite has one writer. Waiting for it here is fair and quick; SQLite's own waiting polls.
-        self._turn = threading.Lock() if self.is_sqlite else nullcontext()
+        # SQLite allows one writer. Waiting on a lock is fair and quick; SQLite itself would poll.
+        self._write_lock = threading.Lock() if self.is_sqlite else nullcontext()
         try:
             self.engine = _sqlite(Path(text)) if self.is_sqlite else _postgres(text)
-            self._prepare()
+            self._create_tables()
         except (OperationalError, DatabaseError) as error:
             raise MieError(
-                "the review's database cannot be opened",
-                where=self.shown(text),
+                "cannot open the review database",
+                where=self.display_name(text),
                 found=str(error.orig).splitlines()[0] if error.orig else error,
             ) from None
 
+    @classmethod
+    def open_existing(cls, place: str) -> Database:
+        """Open the database of a review; an error if there is none."""
+        if "://" not in place and not Path(place).is_file():
+            expected = "the file that `mie review` writes"
+            raise MieError("no review database here", where=place, expected=expected)
+        return cls(place)
+
     @staticmethod
-    def shown(place: str | Path) -> str:
-        """The place without a password in it."""
+    def display_name(place: str | Path) -> str:
+        """Return the file or URL without a password."""
         return make_url(str(place)).render_as_string() if "://" in str(place) else str(place)
 
     @contextmanager
@@ -273,7 +282,7 @@ class Database:
 
     @contextmanager
     def write(self, *, durable: bool = True) -> Iterator[Connection]:
-        with self._turn, self.engine.connect() as connection:
+        with self._write_lock, self.engine.connect() as connection:
             if self.is_sqlite:
                 connection.info["synchronous"] = "FULL" if durable else "NORMAL"
             with connection.begin():
@@ -282,24 +291,30 @@ class Database:
                 yield connection
 
     def value(self, key: str) -> str | None:
+        """Return an entry of the table `meta`."""
         with self.read() as connection:
             return connection.scalar(select(meta.c.value).where(meta.c.key == key))
+
+    def set_value(self, key: str, value: str) -> None:
+        with self.write() as connection:
+            connection.execute(delete(meta).where(meta.c.key == key))
+            connection.execute(insert(meta), {"key": key, "value": value})
 
     def close(self) -> None:
         self.engine.dispose()
 
-    def _prepare(self) -> None:
+    def _create_tables(self) -> None:
         with self.write() as connection:
             if not self.is_sqlite:
                 connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK_NUMBER})")
             metadata.create_all(connection)
             found = connection.scalar(select(meta.c.value).where(meta.c.key == "schema_version"))
             if found is None:
-                facts = {"schema_version": str(SCHEMA_VERSION), "secret": secrets.token_hex(32)}
-                connection.execute(insert(meta), [{"key": k, "value": v} for k, v in facts.items()])
+                entries = {"schema_version": str(SCHEMA_VERSION), "secret": secrets.token_hex(32)}
+                connection.execute(insert(meta), [{"key": k, "value": v} for k, v in entries.items()])
         if found not in (None, str(SCHEMA_VERSION)):
             raise MieError(
-                "review of another schema version",
+                "the review database has another schema version",
                 where=self.engine.url.render_as_string(),
                 expected=SCHEMA_VERSION,
                 found=found,
@@ -310,12 +325,12 @@ class Database:
 def _sqlite(path: Path) -> Engine:
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists():
-        path.touch(mode=0o600)  # names, password hashes and tokens: nobody else's business
+        path.touch(mode=0o600)  # it holds names, password hashes and tokens
     engine = create_engine(URL.create("sqlite", database=str(path)), pool_size=8, max_overflow=64)
 
     @event.listens_for(engine, "connect")
     def _settings(connection: Any, _record: Any) -> None:
-        connection.isolation_level = None  # transactions begin where we say so, below
+        connection.isolation_level = None  # transactions are started explicitly, below
         cursor = connection.cursor()
         for pragma in ("journal_mode=WAL", "busy_timeout=10000", "foreign_keys=ON"):
             cursor.execute(f"PRAGMA {pragma}")
@@ -328,7 +343,7 @@ def _sqlite(path: Path) -> Engine:
             connection.exec_driver_sql("BEGIN")
             return
         connection.exec_driver_sql(f"PRAGMA synchronous={synchronous}")
-        # A write takes the lock at once: a transaction that first reads and then writes could not wait.
+        # A write takes the lock at once: a transaction that reads first could not wait for it later.
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     return engine
@@ -338,14 +353,16 @@ def _postgres(text: str) -> Engine:
     try:
         url = make_url(text)
     except ArgumentError:
-        raise ConfigError("not a database's URL", expected="postgresql://user@host/name") from None
+        raise ConfigError("not a database URL", expected="postgresql://user@host/name") from None
     if url.get_backend_name() != "postgresql":
         raise ConfigError(
-            "unknown kind of database",
-            expected="a file for SQLite, or postgresql://…",
+            "unsupported database",
+            expected="a SQLite file or postgresql://…",
             found=url.drivername,
         )
     try:
         return create_engine(url.set(drivername="postgresql+psycopg"), pool_size=8, max_overflow=64)
     except ModuleNotFoundError:
-        raise ConfigError("PostgreSQL needs its driver", fix="pip install 'mie[review-postgres]'") from None
+        raise ConfigError(
+            "the PostgreSQL driver is not installed", fix=install_hint("review-postgres")
+        ) from None

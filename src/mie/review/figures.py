@@ -1,7 +1,8 @@
-"""How far raters agree. Here answers become what they take."""
+"""Numbers about a review while it runs: one person's progress, speed, accept rate, agreement of raters."""
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 import time
@@ -10,25 +11,79 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, case, func, select
+from sqlalchemy import ColumnElement, Connection, case, func, select
 
-from mie.review.database import answers, items, users
-from mie.review.kinds import CRITERIA, QUESTIONS
-from mie.review.plan import strata_of
-from mie.scoring.statistics.bootstrap import wilson
+from mie.review.api import CRITERIA, QUESTIONS
+from mie.review.database import Database, answers, assignments, items, users
+from mie.scoring.statistics.intervals import wilson
 from mie.scoring.statistics.ranks import kendall_w, krippendorff_alpha
 
 Run = TypeVar("Run", int, str)
 Ratings: TypeAlias = Mapping[int, Mapping[str, Mapping[str, Any]]]  # item -> rater -> answer
 Floats: TypeAlias = NDArray[np.float64]
 
-_NAMES: Final = ("krippendorff_alpha", "kendall_w")
+_MEASURES: Final = ("krippendorff_alpha", "kendall_w")
+_RECENT_OWN: Final = 50  # answers from which one person's speed is computed
+_RECENT_ALL: Final = 500  # answers from which the speed of all raters is computed
+_COUNT_SECONDS: Final = 5.0  # how long a count of the open items is reused
+
+
+class ProgressCounter:
+    """One person's progress, cheap enough to return with every answer.
+
+    Their own answers are counted each time; the open items, which takes longer, every few seconds.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._counts: dict[tuple[int, int], tuple[float, int, int, float | None]] = {}
+
+    def of(self, task_id: int, user_id: int) -> dict[str, Any]:
+        with self._database.read() as connection:
+            mine = (answers.c.user_id == user_id, answers.c.task_id == task_id)
+            done = int(connection.scalar(select(func.count()).where(*mine)) or 0)
+            empty = (-_COUNT_SECONDS, 0, 0, None)
+            counted_at, done_then, open_then, speed = self._counts.get((task_id, user_id), empty)
+            if time.monotonic() - counted_at >= _COUNT_SECONDS or speed is None:
+                open_then, done_then = _count_remaining(connection, task_id, user_id), done
+                speed = _median_seconds(connection, _RECENT_OWN, *mine)
+                self._counts[task_id, user_id] = time.monotonic(), done_then, open_then, speed
+        remaining = max(0, open_then - (done - done_then))
+        return {
+            "done": done,
+            "remaining": remaining,
+            "total": done + remaining,
+            "seconds_per_item": None if speed is None else round(speed, 2),
+            "seconds_left": None if speed is None else round(speed * remaining),
+        }
+
+
+def _count_remaining(connection: Connection, task_id: int, user_id: int) -> int:
+    """Count the items leased to this person, and the open ones that are new to them."""
+    mine = assignments.c.user_id == user_id, assignments.c.task_id == task_id
+    leased = select(func.count()).where(*mine, assignments.c.state == "leased")
+    free = select(func.count()).select_from(items).where(items.c.task_id == task_id, items.c.open > 0)
+    seen = (
+        select(func.count())
+        .select_from(assignments)
+        .join(items, items.c.id == assignments.c.item_id)
+        .where(*mine, assignments.c.state != "lapsed", items.c.open > 0)
+    )
+    counts = [int(connection.scalar(query) or 0) for query in (leased, free, seen)]
+    return counts[0] + counts[1] - counts[2]
+
+
+def _median_seconds(connection: Connection, limit: int, *where: ColumnElement[bool]) -> float | None:
+    """Return the seconds per answer, recently. The median, so that a break does not count as slowness."""
+    query = select(answers.c.seconds).where(*where, answers.c.seconds.is_not(None))
+    recent = connection.scalars(query.order_by(answers.c.event_id.desc()).limit(limit)).all()
+    return statistics.median(recent) if recent else None
 
 
 def agreement(kind: str, ratings: Ratings) -> dict[str, Any]:
-    """Krippendorff's alpha of labels or ranks and Kendall's W of rankings, overall and by criterion.
+    """Return Krippendorff's alpha and, for rankings, Kendall's W, overall and by criterion.
 
-    Overall is the mean over criteria. A number that cannot be had is null, and `reason` says why.
+    Overall is the mean over criteria. A number that cannot be computed is null, and `reason` says why.
     """
     empty: dict[str, Any] = {"krippendorff_alpha": None, "kendall_w": None, "n": len(ratings), "by": {}}
     if not ratings:
@@ -43,8 +98,8 @@ def agreement(kind: str, ratings: Ratings) -> dict[str, Any]:
         else:
             alpha, w = krippendorff_alpha(label_table(kind, ratings, name), "nominal"), None
         by[name] = {"krippendorff_alpha": _known(alpha), "kendall_w": w}
-    overall = {name: _mean([row[name] for row in by.values()]) for name in _NAMES}
-    same = "all answers are the same, and without variation there is no reliability"
+    overall = {name: _mean([row[name] for row in by.values()]) for name in _MEASURES}
+    same = "all answers are equal, so reliability is undefined"
     return {
         **overall,
         "n": len(ratings),
@@ -54,7 +109,7 @@ def agreement(kind: str, ratings: Ratings) -> dict[str, Any]:
 
 
 def label_table(kind: str, ratings: Ratings, question: str) -> Floats:
-    """(raters, items): a number for each label that was given, nan where a rater gave none."""
+    """Return (raters, items): a number for each label, nan where a rater gave no answer."""
     raters = sorted({rater for given in ratings.values() for rater in given})
     codes: dict[str, int] = {}
     table = np.full((len(raters), len(ratings)), np.nan)
@@ -71,7 +126,7 @@ def label_table(kind: str, ratings: Ratings, question: str) -> Floats:
 
 
 def rank_tables(ratings: Ratings, criterion: str) -> list[Floats]:
-    """Of each item (raters, runs): the ranks that were given, tied runs with their mean rank."""
+    """Return for each item (raters, runs): the ranks, with the mean rank for ties."""
     tables = []
     for given in ratings.values():
         ranks = [mean_ranks(answer["rankings"][criterion]) for answer in given.values()]
@@ -81,7 +136,7 @@ def rank_tables(ratings: Ratings, criterion: str) -> list[Floats]:
 
 
 def _side_by_side(ratings: Ratings, tables: Sequence[Floats]) -> Floats:
-    """(raters, runs of all items): who did not rank an item has nan there."""
+    """Return (raters, runs of all items), nan where a rater did not rank an item."""
     raters = sorted({rater for given in ratings.values() for rater in given})
     wide = np.full((len(raters), sum(table.shape[1] for table in tables)), np.nan)
     start = 0
@@ -102,27 +157,22 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def mean_ranks(groups: Sequence[Sequence[Run]]) -> dict[Run, float]:
-    """Best first, ranks from 1.
+    """Return the rank of each run from 1, best first; ties share their mean rank.
 
     >>> mean_ranks([[7], [3, 5]])
     {7: 1.0, 3: 2.5, 5: 2.5}
     """
-    found: dict[Run, float] = {}
+    ranks: dict[Run, float] = {}
     before = 0
     for group in groups:
         for run in group:
-            found[run] = before + (len(group) + 1) / 2
+            ranks[run] = before + (len(group) + 1) / 2
         before += len(group)
-    return found
-
-
-# The live figures of a task: how much is done, how fast, how often accepted, how far raters agree.
-
-_RECENT: Final = 500
-_HOUR: Final = 3600.0
+    return ranks
 
 
 def figures(connection: Connection, task_id: int, kind: str) -> dict[str, Any]:
+    """Return how much of a task is done, how fast, how much of it is accepted, and how far raters agree."""
     of_task = items.c.task_id == task_id
     n_items, wanted, done, full = connection.execute(
         select(
@@ -136,7 +186,7 @@ def figures(connection: Connection, task_id: int, kind: str) -> dict[str, Any]:
     remaining = int(connection.scalar(select(func.coalesce(lacking, 0)).where(of_task)) or 0)
     speed = _speed(connection, task_id)
     hour = connection.scalar(
-        select(func.count()).where(answers.c.task_id == task_id, answers.c.at > time.time() - _HOUR)
+        select(func.count()).where(answers.c.task_id == task_id, answers.c.at > time.time() - 3600)
     )
     return {
         "kind": kind,
@@ -157,15 +207,13 @@ def figures(connection: Connection, task_id: int, kind: str) -> dict[str, Any]:
 
 
 def _speed(connection: Connection, task_id: int, user_id: int | None = None) -> float | None:
-    query = select(answers.c.seconds).where(answers.c.task_id == task_id, answers.c.seconds.is_not(None))
-    if user_id is not None:
-        query = query.where(answers.c.user_id == user_id)
-    recent = connection.scalars(query.order_by(answers.c.event_id.desc()).limit(_RECENT)).all()
-    return round(statistics.median(recent), 2) if recent else None
+    where = [answers.c.task_id == task_id, *([answers.c.user_id == user_id] if user_id is not None else [])]
+    seconds = _median_seconds(connection, _RECENT_ALL, *where)
+    return None if seconds is None else round(seconds, 2)
 
 
 def _accept_rate(connection: Connection, task_id: int, user_id: int | None = None) -> dict[str, Any] | None:
-    """Of answers that decide: a flag is neither."""
+    """Return the share of accepted samples among accepted and rejected ones; flags do not count."""
     query = select(answers.c.verdict, func.count()).where(answers.c.task_id == task_id)
     if user_id is not None:
         query = query.where(answers.c.user_id == user_id)
@@ -189,7 +237,7 @@ def _disagreeing(connection: Connection, task_id: int) -> int:
 
 
 def _ratings(connection: Connection, task_id: int) -> dict[int, dict[str, Any]]:
-    """Item -> rater -> answer, of the items that two raters or more have answered."""
+    """Return item -> rater -> answer for the items that at least two raters have answered."""
     query = (
         select(answers.c.item_id, users.c.pseudonym, answers.c.payload)
         .join(users, users.c.id == answers.c.user_id)
@@ -210,10 +258,10 @@ def _raters(connection: Connection, task_id: int, kind: str) -> list[dict[str, A
         .group_by(users.c.id, users.c.pseudonym)
         .order_by(users.c.id)
     )
-    found = []
+    raters = []
     for user_id, pseudonym, done in connection.execute(query).all():
         rate = _accept_rate(connection, task_id, user_id) if kind == "inspect" else None
-        found.append(
+        raters.append(
             {
                 "rater": pseudonym,
                 "done": done,
@@ -221,7 +269,7 @@ def _raters(connection: Connection, task_id: int, kind: str) -> list[dict[str, A
                 "accept_rate": None if rate is None else rate["value"],
             }
         )
-    return found
+    return raters
 
 
 def _strata(connection: Connection, task_id: int) -> list[dict[str, Any]]:
@@ -233,4 +281,4 @@ def _strata(connection: Connection, task_id: int) -> list[dict[str, Any]]:
         .order_by(items.c.strata)
     )
     rows = connection.execute(query).all()
-    return [{"stratum": strata_of(s), "items": n, "done": int(d)} for s, n, d in rows if s != "{}"]
+    return [{"stratum": json.loads(s), "items": n, "done": int(d)} for s, n, d in rows if s != "{}"]

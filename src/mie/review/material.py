@@ -1,21 +1,33 @@
-"""What is looked at: a dataset and runs on it, read row group by row group and file by file."""
+"""What a review is about: a dataset and runs on it, and the images of an item as PNG."""
 
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+import hmac
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+import numpy as np
 import pyarrow.parquet as pq
+from sqlalchemy import Row, select
 
 from mie.core.files import inside
 from mie.core.hashing import canonical
 from mie.datasets.dataset import Dataset
 from mie.editors.runs import Run, output_name
 from mie.errors import ConfigError, MieError
+from mie.images.limits import Limits, check_pixels
+from mie.images.png import decode_png, encode_png, png_size
+from mie.images.resize import resize_image, resize_labels
+from mie.records import Pixels
+from mie.review.api import ApiError
+from mie.review.database import Database, masks, runs
+from mie.review.masks import propose_masks
 
 Place: TypeAlias = tuple[str, int, int]  # shard, row group, row
 
@@ -23,18 +35,22 @@ INDEXED: Final = (
     "id", "sha256", "perspective", "task", "target", "modality", "anatomy", "source", "split",
     "group", "turn", "colour",
 )  # fmt: skip
+_COLUMNS: Final = {"input": "input", "reference": "target_image", "mask": "mask"}
+_TURN: Final = re.compile(r"turn(\d{1,3})-(input|reference|output)")
+_CACHE_BYTES: Final = 96 * 2**20
+_LIMITS: Final = Limits(max_pixels=250_000_000)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One sample, and where its row lies."""
+    """One sample without its images, and where its row is stored."""
 
     fields: dict[str, Any]
     place: Place
 
 
 class Material:
-    """A dataset and named runs on that very dataset; nothing but file names is kept in memory."""
+    """A dataset and named runs on exactly this dataset. Rows and files are read when they are needed."""
 
     def __init__(self, dataset: Dataset, runs: dict[str, Run]) -> None:
         self.dataset = dataset
@@ -42,31 +58,32 @@ class Material:
         self._shards: dict[str, Path] = {path.name: path for path in dataset.shards()}
 
     @classmethod
-    def open(cls, places: Sequence[Path]) -> Material:
-        """A dataset, runs, or both. A run brings its dataset."""
-        datasets = [Dataset(p) for p in places if not (p / "run.json").is_file()]
+    def open(cls, folders: Sequence[Path]) -> Material:
+        """Open a dataset, runs, or both. Runs alone imply their dataset."""
+        datasets = [Dataset(p) for p in folders if not (p / "run.json").is_file()]
         if len(datasets) > 1:
-            raise ConfigError("a review is of one dataset", found=", ".join(str(d.folder) for d in datasets))
+            names = ", ".join(str(d.folder) for d in datasets)
+            raise ConfigError("more than one dataset to review", expected="one dataset", found=names)
         runs: dict[str, Run] = {}
-        for folder in (p for p in places if (p / "run.json").is_file()):
+        for folder in (p for p in folders if (p / "run.json").is_file()):
             name = folder.resolve().name
             if name in runs:
                 raise ConfigError("two runs have the same name", found=name, fix="rename one of the folders")
             runs[name] = Run.open(folder)
         dataset = datasets[0] if datasets else next(iter(runs.values())).dataset()
         for run in runs.values():
-            known = run.info["dataset"]["digest"]
-            if known != dataset.digest:
+            digest = run.info["dataset"]["digest"]
+            if digest != dataset.digest:
                 raise MieError(
-                    "the run is of another dataset",
+                    "the run belongs to another dataset",
                     where=run.folder,
                     expected=f"digest {dataset.digest[:16]}",
-                    found=f"digest {known[:16]}",
+                    found=f"digest {digest[:16]}",
                 )
         return cls(dataset, runs)
 
     def entries(self) -> Iterator[Entry]:
-        """Every sample in dataset order, without its images."""
+        """Yield every sample in dataset order, without its images."""
         for name, path in self._shards.items():
             with pq.ParquetFile(path) as file:
                 rows = file.read(columns=list(INDEXED)).to_pylist()
@@ -76,21 +93,22 @@ class Material:
                 yield Entry(row, place)
 
     def row(self, place: Sequence[Any], columns: Sequence[str]) -> dict[str, Any]:
+        """Read some columns of one row."""
         shard, group, at = place
         path = self._shards.get(shard)
         if path is None:
-            raise MieError("the dataset has lost a shard", where=self.dataset.folder, expected=shard)
+            raise MieError("a shard of the dataset is missing", where=self.dataset.folder, expected=shard)
         with pq.ParquetFile(path) as file:
             table = file.read_row_group(group, columns=list(columns), use_threads=False)
         return dict(table.slice(at, 1).to_pylist()[0])
 
     def outputs(self, run: str) -> dict[str, str]:
-        """Sample id -> SHA-256 of the first attempt's output, of the edits that worked."""
+        """Return sample id -> SHA-256 of the first attempt's output, for the edits that succeeded."""
         edits = self.runs[run].edits().values()
         return {e.sample_id: str(e.sha256) for e in edits if e.attempt == 0 and e.state == "done"}
 
     def output(self, run: str, sample_id: str, sha256: str) -> bytes:
-        """The output's file, refused when it lies elsewhere or is not what it was."""
+        """Read an output; an error if it lies outside the run's folder or has changed."""
         folder = self.runs[run].folder
         data = inside(folder, folder, output_name(sample_id, 0)).read_bytes()
         if hashlib.sha256(data).hexdigest() != sha256:
@@ -98,50 +116,146 @@ class Material:
         return data
 
     def fingerprint(self, run: str) -> str:
-        """What the run is, wherever it lies."""
+        """Return a digest that identifies the run, wherever its folder is."""
         info = self.runs[run].info
         known = {"dataset": info["dataset"]["digest"], "editor": info["editor"]["spec"]}
         return hashlib.sha256(canonical([run, known, info["config"]]).encode()).hexdigest()
 
 
-# The samples of a dataset that a kind of work can be about.
+class ItemImages:
+    """The images of an item as PNG, at display size, cached in memory.
 
+    Raters must not learn which run made an output or which mask is the dataset's own. So the names of outputs
+    and proposed masks are keyed hashes, and an item of one kind offers only the images of that kind.
+    """
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    sample_id: str
-    sha256: str
-    strata: str
-    places: tuple[Place, ...]
-    turns: tuple[str, ...]  # sample ids; itself where there is one turn
-    painted: bool = True  # a perception sample
-    several: bool = False  # classes in its mask
+    def __init__(self, database: Database, material: Material) -> None:
+        self._database = database
+        self._material = material
+        self._cache = _Cache()
+        self._secret = bytes.fromhex(database.value("secret") or "")
+        with database.read() as connection:
+            self._run_names = {row.id: row.name for row in connection.execute(select(runs))}
 
+    def token(self, item_id: int, choice: int | str) -> str:
+        """Return the name of an output or mask in a URL: the same for all raters, another for each item."""
+        text = f"{item_id}:{choice}".encode()
+        return hmac.new(self._secret, text, hashlib.sha256).hexdigest()[:24]
 
-def candidates(
-    material: Material, kind: str, stratify: Sequence[str], regions: Container[str] | None
-) -> Iterable[Candidate]:
-    texts: dict[str, str] = {}  # one string per stratum, not one per sample
-    dialogues: dict[tuple[str, str], list[tuple[int, Candidate]]] = defaultdict(list)
-    for entry in material.entries():
-        row = entry.fields
-        strata = canonical({name: row[name] for name in stratify})
-        strata = texts.setdefault(strata, strata)
-        painted, several = row["perspective"] == "perception", "," in (row["colour"] or "")
-        one = Candidate(
-            row["id"], row["sha256"], strata, (entry.place,), (row["id"],), painted=painted, several=several
+    def png(self, kind: str, item: Row[Any], name: str, side: int | None) -> bytes:
+        """Return an image of an item, at most `side` pixels long."""
+        full = self._cache.get((item.id, item.version, name), lambda: self._full(kind, item, name))
+        if side is None or max(png_size(full)) <= side:
+            return full
+        is_mask = name == "mask" or name.startswith(("proposal-", "upload-"))
+        resize = resize_labels if is_mask else resize_image
+        return self._cache.get((item.id, item.version, name, side), lambda: _shrunk(full, side, resize))
+
+    def remember(self, item: Row[Any], name: str, png: bytes) -> None:
+        """Cache an image that was read together with something else."""
+        self._cache.get((item.id, item.version, name), lambda: png)
+
+    def proposal_names(self, item: Row[Any]) -> list[str]:
+        """Return the names of the masks that a rater can choose from, in the dataset's order."""
+        names = self._cache.get(
+            (item.id, item.version, "proposals"), lambda: ",".join(self._proposals(item)).encode()
         )
-        if kind == "questions":
-            if row["group"] is not None and row["turn"] is not None:
-                dialogues[row["source"], row["group"]].append((row["turn"], one))
-        elif kind != "mask" or painted or (regions is not None and one.sample_id in regions):
-            yield one
-    for turns in dialogues.values():
-        if len(turns) > 1:
-            ordered = [one for _, one in sorted(turns, key=lambda t: t[0])]
-            yield replace(
-                ordered[0],
-                sha256="\n".join(one.sha256 for one in ordered),
-                places=tuple(one.places[0] for one in ordered),
-                turns=tuple(one.sample_id for one in ordered),
+        return names.decode().split(",")
+
+    def proposal(self, item: Row[Any], name: str) -> bytes:
+        """Return the mask that raters can choose, by its own name."""
+        return self._proposals(item)[name]
+
+    def upload(self, item_id: int, sha256: str) -> bytes:
+        """Return a repaired mask."""
+        with self._database.read() as connection:
+            png = connection.scalar(
+                select(masks.c.png).where(masks.c.sha256 == sha256, masks.c.item_id == item_id)
             )
+        if png is None:
+            raise _no_such_image()
+        return bytes(png)
+
+    def _full(self, kind: str, item: Row[Any], name: str) -> bytes:
+        what, _, rest = name.partition("-")
+        if name in _COLUMNS and not (kind == "mask" and name != "input"):  # they show the dataset's mask
+            return self._stored(item.places[0], _COLUMNS[name])
+        if kind == "mask" and what == "proposal":
+            for choice, png in self._proposals(item).items():
+                if hmac.compare_digest(self.token(item.id, choice), rest):
+                    return png
+        elif kind == "mask" and what == "upload":
+            return self.upload(item.id, rest)
+        elif kind == "rank" and what == "output":
+            for run_id, sample_id, sha256 in item.outputs:
+                if hmac.compare_digest(self.token(item.id, run_id), rest):
+                    return self._output(run_id, sample_id, sha256)
+        elif kind == "questions" and (match := _TURN.fullmatch(name)):
+            turn = int(match[1])
+            if turn < len(item.places) and match[2] == "output":
+                return self._output(*item.outputs[turn])
+            if turn < len(item.places):
+                return self._stored(item.places[turn], _COLUMNS[match[2]])
+        raise _no_such_image()
+
+    def _stored(self, place: Any, column: str) -> bytes:
+        stored = self._material.row(place, [column])[column]
+        if stored is None:
+            raise _no_such_image()
+        return bytes(stored["bytes"])
+
+    def _output(self, run_id: int, sample_id: str, sha256: str) -> bytes:
+        try:
+            return self._material.output(self._run_names[run_id], sample_id, sha256)
+        except (MieError, KeyError, OSError):
+            raise ApiError(404, "unknown", "this output is missing or has changed") from None
+
+    def _proposals(self, item: Row[Any]) -> dict[str, bytes]:
+        row = self._material.row(item.places[0], ["input", "mask"])
+        mask = None if row["mask"] is None else decode_png(row["mask"]["bytes"])
+        derived: dict[str, Pixels] = {}
+        if item.outputs and mask is not None:  # proposed regions beside the dataset's own mask
+            derived = {"source": np.where(mask > 127, np.uint8(255), np.uint8(0))}
+        elif mask is not None:
+            derived = propose_masks(mask, decode_png(row["input"]["bytes"]))
+        pngs = {name: encode_png(each) for name, each in derived.items()}
+        pngs |= {name: self.upload(item.id, sha256) for name, _, sha256 in item.outputs}
+        for name, png in pngs.items():
+            self.remember(item, f"proposal-{self.token(item.id, name)}", png)
+        return pngs
+
+
+class _Cache:
+    """The most recently used bytes, up to a total size."""
+
+    def __init__(self, limit: int = _CACHE_BYTES) -> None:
+        self._limit = limit
+        self._entries: OrderedDict[tuple[Any, ...], bytes] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def get(self, key: tuple[Any, ...], load: Callable[[], bytes]) -> bytes:
+        with self._lock:
+            if key in self._entries:
+                self._entries.move_to_end(key)
+                return self._entries[key]
+        data = load()  # outside the lock: two threads may load the same, but none waits
+        with self._lock:
+            if key not in self._entries:
+                self._entries[key] = data
+                self._bytes += len(data)
+            while self._bytes > self._limit and len(self._entries) > 1:
+                self._bytes -= len(self._entries.popitem(last=False)[1])
+        return data
+
+
+def _shrunk(data: bytes, side: int, resize: Callable[[Pixels, tuple[int, int]], Pixels]) -> bytes:
+    height, width = png_size(data)
+    check_pixels(height, width, where="an image", limits=_LIMITS)
+    scale = side / max(height, width)
+    size = max(1, round(height * scale)), max(1, round(width * scale))
+    return encode_png(resize(decode_png(data), size))
+
+
+def _no_such_image() -> ApiError:
+    return ApiError(404, "unknown", "there is no such image")

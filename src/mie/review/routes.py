@@ -1,127 +1,170 @@
-"""Coming and going."""
+"""The HTTP routes: sessions, a rater's work, consensus, administration."""
 
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Cookie, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Cookie, Depends, Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import delete, func, select, update
 from starlette.concurrency import run_in_threadpool
 
-from mie.review.accounts import (
+from mie.review.api import Answer, ApiError, ErrorBody, Kind, Text
+from mie.review.auth import (
+    SESSION_COOKIE,
+    AdjudicatorSession,
+    AdminSession,
+    RaterSession,
     Role,
     Session,
     check_password,
+    client_address,
+    create_invite,
     end_session,
     hash_password,
-    invite,
-    join,
+    log_in,
     may_set_password,
-    note,
-    set_password,
+    redeem_invite,
+    set_first_password,
+    write_audit,
 )
-from mie.review.auth import COOKIE, Adjudicator, Admin, ItemId, Rater, TheDesk, address, let_in, refusals
 from mie.review.database import answers, audit, invites, iso, sessions, users
-from mie.review.errors import Refused
-from mie.review.events import Which, answers_on, listed
+from mie.review.events import ConsensusFilter, items_to_settle
 from mie.review.export import csv_lines, json_lines, opinions
 from mie.review.figures import figures
-from mie.review.kinds import Answer, Kind, Words
-from mie.review.work import Desk
+from mie.review.service import ReviewService
+
+_STATUS_TEXT: Final = {
+    400: "not JSON",
+    401: "not logged in",
+    403: "wrong CSRF token, Origin, Host or role",
+    404: "does not exist, or is not yours",
+    409: "conflicts with the current state",
+    410: "the link has been used or has expired",
+    413: "too large",
+    415: "wrong media type",
+    422: "invalid",
+    429: "too many attempts",
+}
+_FOREVER: Final = "private, max-age=31536000, immutable"
+
+ItemId = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Key = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{8,64}$")]
+Name = Annotated[Text, Field(min_length=1, max_length=80)]
+Password = Annotated[str, Field(min_length=10, max_length=200)]
+Version = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+
+
+def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return the errors of a route for its OpenAPI description."""
+    common = (400, 401, 403, 413, 422)
+    return {
+        status: {"model": ErrorBody, "description": _STATUS_TEXT[status]}
+        for status in sorted({*common, *statuses})
+    }
+
+
+# `async`, because it does not wait: other functions are run in a thread, which costs time.
+async def _get_service(request: Request) -> ReviewService:
+    service: ReviewService = request.app.state.service
+    return service
+
+
+Service = Annotated[ReviewService, Depends(_get_service)]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+# ---- Sessions ----
 
 session_router = APIRouter(prefix="/api", tags=["session"])
 
-Name = Annotated[Words, Field(min_length=1, max_length=80)]
-Password = Annotated[str, Field(min_length=10, max_length=200)]
 
-
-class Joining(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class JoinRequest(_Body):
     token: str = Field(min_length=1, max_length=200)
     name: Name | None = None
     password: Password | None = None
 
 
-class Login(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class LoginRequest(_Body):
     name: Name
     password: str = Field(min_length=1, max_length=200)
 
 
-class NewPassword(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class PasswordRequest(_Body):
     password: Password
 
 
-@session_router.post("/join", responses=refusals(410, 429))
-def join_by_link(body: Joining, request: Request, response: Response, desk: TheDesk) -> dict[str, Any]:
-    """Spend a one-time link."""
-    limiter, where = request.app.state.limiter, address(request)
+@session_router.post("/join", responses=error_responses(410, 429))
+def join_by_link(body: JoinRequest, request: Request, response: Response, service: Service) -> dict[str, Any]:
+    """Log in by a one-time link."""
+    limiter, where = request.app.state.limiter, client_address(request)
     limiter.check(f"address {where}")
     try:
-        with desk.database.write() as connection:
-            user_id = join(connection, body.token, body.name, body.password)
-            session = let_in(connection, user_id, response, secure=request.app.state.secure)
-            note(connection, user_id, "join", where)
-    except Refused as refused:
-        if refused.code == "used":
-            limiter.fail(f"address {where}")
+        with service.database.write() as connection:
+            user_id = redeem_invite(connection, body.token, body.name, body.password)
+            session = log_in(connection, user_id, response, secure=request.app.state.secure)
+            write_audit(connection, user_id, "join", where)
+    except ApiError as error:
+        if error.code == "used":
+            limiter.record_failure(f"address {where}")
         raise
-    return about_me(desk, session)
+    return _profile(service, session)
 
 
-@session_router.post("/login", responses=refusals(429))
-def login(body: Login, request: Request, response: Response, desk: TheDesk) -> dict[str, Any]:
-    """By name and password."""
-    limiter, where = request.app.state.limiter, address(request)
+@session_router.post("/login", responses=error_responses(429))
+def login(body: LoginRequest, request: Request, response: Response, service: Service) -> dict[str, Any]:
+    """Log in by name and password."""
+    limiter, where = request.app.state.limiter, client_address(request)
     keys = (f"name {body.name}", f"address {where}")
     limiter.check(*keys)
-    with desk.database.read() as connection:
+    with service.database.read() as connection:
         user_id = check_password(connection, body.name, body.password)  # slow by design: not in a write
-    with desk.database.write() as connection:
-        note(connection, user_id, "login" if user_id else "failed login", where, name=body.name)
+    with service.database.write() as connection:
+        write_audit(connection, user_id, "login" if user_id else "failed login", where, name=body.name)
         if user_id is not None:
-            return about_me(desk, let_in(connection, user_id, response, secure=request.app.state.secure))
-    limiter.fail(*keys)
-    raise Refused(401, "login", "name or password is wrong")
+            return _profile(service, log_in(connection, user_id, response, secure=request.app.state.secure))
+    limiter.record_failure(*keys)
+    raise ApiError(401, "login", "wrong name or password")
 
 
-@session_router.post("/password", status_code=204, responses=refusals(409))
-def first_password(body: NewPassword, request: Request, desk: TheDesk, session: Rater) -> None:
-    """Set a password, to come back without a link."""
-    hashed = hash_password(body.password)
-    with desk.database.write() as connection:
-        set_password(connection, session.user_id, hashed)
-        note(connection, session.user_id, "set password", address(request))
+@session_router.post("/password", status_code=204, responses=error_responses(409))
+def first_password(body: PasswordRequest, request: Request, service: Service, session: RaterSession) -> None:
+    """Set a password, to log in later without a link."""
+    hashed = hash_password(body.password)  # slow by design: not in a write
+    with service.database.write() as connection:
+        set_first_password(connection, session.user_id, hashed)
+        write_audit(connection, session.user_id, "set password", client_address(request))
 
 
-@session_router.post("/logout", status_code=204, responses=refusals())
+@session_router.post("/logout", status_code=204, responses=error_responses())
 def logout(
     request: Request,
     response: Response,
-    desk: TheDesk,
-    session: Rater,
+    service: Service,
+    session: RaterSession,
     mie_session: Annotated[str, Cookie(include_in_schema=False)] = "",
 ) -> None:
-    with desk.database.write() as connection:
+    with service.database.write() as connection:
         end_session(connection, mie_session)
-        note(connection, session.user_id, "logout", address(request))
-    desk.sessions.forget()
-    response.delete_cookie(COOKIE, path="/")
+        write_audit(connection, session.user_id, "logout", client_address(request))
+    request.app.state.sessions.clear()
+    response.delete_cookie(SESSION_COOKIE, path="/")
 
 
-@session_router.get("/me", responses=refusals())
-def me(desk: TheDesk, session: Rater) -> dict[str, Any]:
-    """Who is logged in, and what there is to do."""
-    return about_me(desk, session)
+@session_router.get("/me", responses=error_responses())
+def me(service: Service, session: RaterSession) -> dict[str, Any]:
+    """Return who is logged in, and the tasks."""
+    return _profile(service, session)
 
 
-def about_me(desk: Desk, session: Session) -> dict[str, Any]:
-    dataset = desk.material.dataset
-    with desk.database.read() as connection:
+def _profile(service: ReviewService, session: Session) -> dict[str, Any]:
+    dataset = service.material.dataset
+    with service.database.read() as connection:
         may_set = may_set_password(connection, session.user_id)
     return {
         "user": {
@@ -132,114 +175,114 @@ def about_me(desk: Desk, session: Session) -> dict[str, Any]:
         },
         "csrf": session.csrf,
         "dataset": {"name": dataset.name, "samples": len(dataset), "digest": dataset.digest},
-        "tasks": [desk.about(kind, session) for kind in desk.tasks],
+        "tasks": [service.describe_task(kind, session) for kind in service.tasks],
         "can": {
             "rate": True,
             "set_password": may_set,
-            "adjudicate": session.may("adjudicator"),
-            "administer": session.may("admin"),
+            "adjudicate": session.has_role("adjudicator"),
+            "administer": session.has_role("admin"),
         },
     }
 
 
-# The rater's work.
+# ---- A rater's work ----
 
 work_router = APIRouter(prefix="/api", tags=["work"])
 
-Key = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{8,64}$")]
-_FOREVER = "private, max-age=31536000, immutable"
 
-
-class Wish(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class NextRequest(_Body):
     count: int = Field(1, ge=1, le=10)
 
 
-class Given(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class AnswerRequest(_Body):
     key: Key
-    version: str = Field(pattern=r"^[0-9a-f]{32}$")
+    version: Version
     seconds: float = Field(ge=0, le=86400, allow_inf_nan=False)
     answer: Answer
 
 
-class Undo(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class UndoRequest(_Body):
     key: Key
 
 
-@work_router.get("/tasks/{kind}", responses=refusals(404))
-def task(kind: Kind, desk: TheDesk, session: Rater) -> dict[str, Any]:
-    return desk.about(kind, session)
+@work_router.get("/tasks/{kind}", responses=error_responses(404))
+def task(kind: Kind, service: Service, session: RaterSession) -> dict[str, Any]:
+    return service.describe_task(kind, session)
 
 
-@work_router.post("/tasks/{kind}/next", responses=refusals(404))
-def next_items(kind: Kind, body: Wish, desk: TheDesk, session: Rater) -> dict[str, Any]:
-    """What to do now, and what will come after it."""
-    return desk.next(kind, session, body.count)
+@work_router.post("/tasks/{kind}/next", responses=error_responses(404))
+def next_items(kind: Kind, body: NextRequest, service: Service, session: RaterSession) -> dict[str, Any]:
+    """Return the items to answer now and next."""
+    return service.next(kind, session, body.count)
 
 
-@work_router.get("/tasks/{kind}/history", responses=refusals(404))
+@work_router.get("/tasks/{kind}/history", responses=error_responses(404))
 def history(
     kind: Kind,
-    desk: TheDesk,
-    session: Rater,
+    service: Service,
+    session: RaterSession,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     before: Annotated[int | None, Query(ge=1, le=2**31 - 1)] = None,
 ) -> dict[str, Any]:
-    """One's own answers, newest first."""
-    return desk.history(kind, session, before, limit)
+    """List one's own answers, newest first."""
+    return service.history(kind, session, before, limit)
 
 
-@work_router.get("/items/{item_id}", responses=refusals(404))
-def item(item_id: ItemId, desk: TheDesk, session: Rater) -> dict[str, Any]:
-    return desk.item(item_id, session)
+@work_router.get("/items/{item_id}", responses=error_responses(404))
+def item(item_id: ItemId, service: Service, session: RaterSession) -> dict[str, Any]:
+    return service.item(item_id, session)
 
 
 @work_router.get(
     "/items/{item_id}/images/{name}",
     response_class=Response,
-    responses={200: {"content": {"image/png": {}}}, 304: {"description": "unchanged"}, **refusals(404)},
+    responses={
+        200: {"content": {"image/png": {}}},
+        304: {"description": "unchanged"},
+        **error_responses(404),
+    },
 )
 def image(
     item_id: ItemId,
     name: Annotated[str, Path(pattern=r"^[a-z0-9-]{1,80}$")],
-    desk: TheDesk,
-    session: Rater,
+    service: Service,
+    session: RaterSession,
     side: Literal["256", "512", "1024", "2048"] | None = None,
     v: Annotated[str, Query(max_length=32)] = "",
     if_none_match: Annotated[str | None, Header()] = None,
 ) -> Response:
-    """A picture of an item, at most `side` pixels long. What an item shows never changes."""
-    version = desk.version(item_id, session)
+    """Return an image of an item, at most `side` pixels long. What an item shows never changes."""
+    version = service.version(item_id, session)
     headers = {
         "ETag": f'"{version}-{name}-{side or "full"}"',
         "Cache-Control": _FOREVER if v and version.startswith(v) else "private, no-cache",
     }
     if if_none_match == headers["ETag"]:
         return Response(status_code=304, headers=headers)
-    png = desk.picture(item_id, name, int(side) if side else None, session)
+    png = service.image(item_id, name, int(side) if side else None, session)
     return Response(png, media_type="image/png", headers=headers)
 
 
-@work_router.post("/items/{item_id}/answers", status_code=201, responses=refusals(404, 409))
-def answer(item_id: ItemId, body: Given, response: Response, desk: TheDesk, session: Rater) -> dict[str, Any]:
-    """Kept before this returns. The same key sent again changes nothing and answers 200."""
-    given = body.answer.model_dump(mode="json")
-    event, new, progress = desk.answer(session, item_id, body.key, body.version, body.seconds, given)
+@work_router.post("/items/{item_id}/answers", status_code=201, responses=error_responses(404, 409))
+def answer(
+    item_id: ItemId, body: AnswerRequest, response: Response, service: Service, session: RaterSession
+) -> dict[str, Any]:
+    """Store an answer before returning. The same key sent again changes nothing and returns 200."""
+    content = body.answer.model_dump(mode="json")
+    event, new, progress = service.answer(session, item_id, body.key, body.version, body.seconds, content)
     response.status_code = 201 if new else 200
     return {"event": event, "item": item_id, "progress": progress}
 
 
-@work_router.post("/items/{item_id}/undo", responses=refusals(404, 409))
-def undo(item_id: ItemId, body: Undo, desk: TheDesk, session: Rater) -> dict[str, Any]:
-    """Take back one's last answer of this item; the one before it holds again."""
-    return desk.undo(session, item_id, body.key)
+@work_router.post("/items/{item_id}/undo", responses=error_responses(404, 409))
+def undo(item_id: ItemId, body: UndoRequest, service: Service, session: RaterSession) -> dict[str, Any]:
+    """Undo one's last answer to this item; the one before it becomes current again."""
+    return service.undo(session, item_id, body.key)
 
 
 @work_router.put(
     "/items/{item_id}/mask",
-    responses=refusals(404, 409, 415),
+    responses=error_responses(404, 409, 415),
     openapi_extra={
         "requestBody": {
             "content": {"image/png": {"schema": {"type": "string", "format": "binary"}}},
@@ -247,127 +290,127 @@ def undo(item_id: ItemId, body: Undo, desk: TheDesk, session: Rater) -> dict[str
         }
     },
 )
-async def upload_mask(item_id: ItemId, request: Request, desk: TheDesk, session: Rater) -> dict[str, str]:
-    """A repaired mask as PNG."""
+async def upload_mask(
+    item_id: ItemId, request: Request, service: Service, session: RaterSession
+) -> dict[str, str]:
+    """Upload a repaired mask as PNG."""
     if request.headers.get("content-type", "").split(";")[0].strip().lower() != "image/png":
-        raise Refused(415, "invalid", "send the mask as image/png")
-    return await run_in_threadpool(desk.upload, session, item_id, await request.body())
+        raise ApiError(415, "invalid", "send the mask as image/png")
+    return await run_in_threadpool(service.upload_mask, session, item_id, await request.body())
 
 
-# The adjudicator's work, and the figures.
+# ---- Consensus and figures ----
 
 consensus_router = APIRouter(prefix="/api", tags=["consensus"])
 
 
-class Settled(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class ConsensusRequest(_Body):
     key: Key
-    version: str = Field(pattern=r"^[0-9a-f]{32}$")
+    version: Version
     answer: Answer
 
 
-@consensus_router.get("/tasks/{kind}/figures", responses=refusals(404))
-def live_figures(kind: Kind, desk: TheDesk, session: Adjudicator) -> dict[str, Any]:
-    with desk.database.read() as connection:
-        return figures(connection, desk.task(kind).id, kind)
+@consensus_router.get("/tasks/{kind}/figures", responses=error_responses(404))
+def live_figures(kind: Kind, service: Service, session: AdjudicatorSession) -> dict[str, Any]:
+    with service.database.read() as connection:
+        return figures(connection, service.task(kind).id, kind)
 
 
-@consensus_router.get("/tasks/{kind}/consensus", responses=refusals(404))
-def items_to_settle(
+@consensus_router.get("/tasks/{kind}/consensus", responses=error_responses(404))
+def list_to_settle(
     kind: Kind,
-    desk: TheDesk,
-    session: Adjudicator,
-    only: Which = "disagreement",
+    service: Service,
+    session: AdjudicatorSession,
+    only: ConsensusFilter = "disagreement",
     after: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> dict[str, Any]:
-    with desk.database.read() as connection:
-        return listed(connection, desk.task(kind).id, only, after, limit)
+    with service.database.read() as connection:
+        return items_to_settle(connection, service.task(kind).id, only, after, limit)
 
 
-@consensus_router.get("/tasks/{kind}/consensus/{item_id}", responses=refusals(404))
-def answers_to_settle(kind: Kind, item_id: ItemId, desk: TheDesk, session: Adjudicator) -> dict[str, Any]:
-    """An item with everybody's answers, by pseudonym."""
-    with desk.database.read() as connection:
-        item, seed = desk.look(connection, item_id, session)
-        if item.task_id != desk.task(kind).id:
-            raise Refused(404, "unknown", "there is no such item")
-        given, settled = answers_on(connection, item, seed)
-    return {"item": desk.views.item(kind, item, seed, None), "answers": given, "consensus": settled}
-
-
-@consensus_router.post("/items/{item_id}/consensus", status_code=201, responses=refusals(404, 409))
-def settle(
-    item_id: ItemId, body: Settled, response: Response, desk: TheDesk, session: Adjudicator
+@consensus_router.get("/tasks/{kind}/consensus/{item_id}", responses=error_responses(404))
+def answers_to_settle(
+    kind: Kind, item_id: ItemId, service: Service, session: AdjudicatorSession
 ) -> dict[str, Any]:
-    given = body.answer.model_dump(mode="json")
-    event, new = desk.settle(session, item_id, body.key, body.version, given)
+    """Return an item with everybody's answers, by pseudonym."""
+    return service.all_answers(kind, item_id, session)
+
+
+@consensus_router.post("/items/{item_id}/consensus", status_code=201, responses=error_responses(404, 409))
+def set_consensus(
+    item_id: ItemId, body: ConsensusRequest, response: Response, service: Service, session: AdjudicatorSession
+) -> dict[str, Any]:
+    content = body.answer.model_dump(mode="json")
+    event, new = service.set_consensus(session, item_id, body.key, body.version, content)
     response.status_code = 201 if new else 200
     return {"event": event}
 
 
-@consensus_router.post("/items/{item_id}/consensus/undo", responses=refusals(404, 409))
-def unsettle(item_id: ItemId, body: Undo, desk: TheDesk, session: Adjudicator) -> dict[str, Any]:
-    return {"event": desk.settle(session, item_id, body.key, None, None)[0]}
+@consensus_router.post("/items/{item_id}/consensus/undo", responses=error_responses(404, 409))
+def undo_consensus(
+    item_id: ItemId, body: UndoRequest, service: Service, session: AdjudicatorSession
+) -> dict[str, Any]:
+    return {"event": service.set_consensus(session, item_id, body.key, None, None)[0]}
 
 
-# People, links, the audit log, exports.
+# ---- Administration: people, links, audit log, exports ----
 
 admin_router = APIRouter(prefix="/api", tags=["admin"])
 
 
-class Invitation(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class InviteRequest(_Body):
     name: Name | None = None
     role: Role = "rater"
     days: float = Field(7, gt=0, le=90, allow_inf_nan=False)
 
 
-class Change(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class UserChange(_Body):
     role: Role | None = None
     active: bool | None = None
 
 
-@admin_router.get("/users", responses=refusals())
-def everybody(desk: TheDesk, session: Admin) -> dict[str, Any]:
+@admin_router.get("/users", responses=error_responses())
+def list_users(service: Service, session: AdminSession) -> dict[str, Any]:
     query = select(users, func.count(answers.c.item_id).label("answers")).outerjoin(
         answers, answers.c.user_id == users.c.id
     )
-    with desk.database.read() as connection:
+    with service.database.read() as connection:
         rows = connection.execute(query.group_by(users.c.id).order_by(users.c.id)).all()
-    return {"users": [_person(row) for row in rows]}
+    return {"users": [_describe_user(row) for row in rows]}
 
 
-def _person(row: Any) -> dict[str, Any]:
+def _describe_user(row: Any) -> dict[str, Any]:
     known = {name: getattr(row, name) for name in ("id", "name", "role", "pseudonym", "active", "answers")}
     return {**known, "has_password": row.password is not None}
 
 
-@admin_router.post("/users/{user_id}", responses=refusals(404, 409))
+@admin_router.post("/users/{user_id}", responses=error_responses(404, 409))
 def change_user(
-    user_id: ItemId, body: Change, request: Request, desk: TheDesk, session: Admin
+    user_id: ItemId, body: UserChange, request: Request, service: Service, session: AdminSession
 ) -> dict[str, Any]:
-    """Another role, or no way in any more. One admin always stays."""
+    """Change somebody's role, or close or reopen their account. At least one admin always remains."""
     changes = body.model_dump(exclude_none=True)
-    with desk.database.write() as connection:
+    with service.database.write() as connection:
         if connection.scalar(select(users.c.id).where(users.c.id == user_id)) is None:
-            raise Refused(404, "unknown", "there is no such person")
+            raise ApiError(404, "unknown", "there is no such user")
         if changes:
             connection.execute(update(users).where(users.c.id == user_id).values(changes))
         admins = select(func.count()).where(users.c.role == "admin", users.c.active)
         if not connection.scalar(admins):
-            raise Refused(409, "conflict", "somebody must stay admin")
+            raise ApiError(409, "conflict", "at least one admin must remain")
         if body.active is False:
             connection.execute(delete(sessions).where(sessions.c.user_id == user_id))
-        note(connection, session.user_id, "change user", address(request), user=user_id, **changes)
-    desk.sessions.forget()
-    return next(p for p in everybody(desk, session)["users"] if p["id"] == user_id)
+        write_audit(
+            connection, session.user_id, "change user", client_address(request), user=user_id, **changes
+        )
+    request.app.state.sessions.clear()
+    return next(p for p in list_users(service, session)["users"] if p["id"] == user_id)
 
 
-@admin_router.get("/invites", responses=refusals())
-def links(desk: TheDesk, session: Admin) -> dict[str, Any]:
-    with desk.database.read() as connection:
+@admin_router.get("/invites", responses=error_responses())
+def list_invites(service: Service, session: AdminSession) -> dict[str, Any]:
+    with service.database.read() as connection:
         rows = connection.execute(select(invites).order_by(invites.c.id)).all()
     return {
         "invites": [
@@ -384,35 +427,39 @@ def links(desk: TheDesk, session: Admin) -> dict[str, Any]:
     }
 
 
-@admin_router.post("/invites", status_code=201, responses=refusals())
-def make_link(body: Invitation, request: Request, desk: TheDesk, session: Admin) -> dict[str, Any]:
-    """A one-time link; this is the only time that it is shown."""
-    with desk.database.write() as connection:
-        number, token, expires = invite(connection, name=body.name, role=body.role, days=body.days)
-        note(connection, session.user_id, "invite", address(request), name=body.name, role=body.role)
+@admin_router.post("/invites", status_code=201, responses=error_responses())
+def create_link(
+    body: InviteRequest, request: Request, service: Service, session: AdminSession
+) -> dict[str, Any]:
+    """Create a one-time link. It is shown only this once."""
+    with service.database.write() as connection:
+        number, token, expires = create_invite(connection, name=body.name, role=body.role, days=body.days)
+        write_audit(
+            connection, session.user_id, "invite", client_address(request), name=body.name, role=body.role
+        )
     return {"id": number, "url": f"{request.app.state.url}/#join={token}", "expires": iso(expires)}
 
 
-@admin_router.delete("/invites/{invite_id}", status_code=204, responses=refusals(404))
-def drop_link(invite_id: ItemId, request: Request, desk: TheDesk, session: Admin) -> None:
-    with desk.database.write() as connection:
+@admin_router.delete("/invites/{invite_id}", status_code=204, responses=error_responses(404))
+def withdraw_link(invite_id: ItemId, request: Request, service: Service, session: AdminSession) -> None:
+    with service.database.write() as connection:
         unused = (invites.c.id == invite_id, invites.c.used.is_(None))
         if not connection.execute(delete(invites).where(*unused)).rowcount:
-            raise Refused(404, "unknown", "there is no such unused link")
-        note(connection, session.user_id, "drop invite", address(request), invite=invite_id)
+            raise ApiError(404, "unknown", "there is no such unused link")
+        write_audit(connection, session.user_id, "drop invite", client_address(request), invite=invite_id)
 
 
-@admin_router.get("/audit", responses=refusals())
-def log(
-    desk: TheDesk,
-    session: Admin,
+@admin_router.get("/audit", responses=error_responses())
+def audit_log(
+    service: Service,
+    session: AdminSession,
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
     before: Annotated[int | None, Query(ge=1, le=2**31 - 1)] = None,
 ) -> dict[str, Any]:
     query = select(audit, users.c.name).outerjoin(users, users.c.id == audit.c.user_id)
     if before is not None:
         query = query.where(audit.c.id < before)
-    with desk.database.read() as connection:
+    with service.database.read() as connection:
         rows = connection.execute(query.order_by(audit.c.id.desc()).limit(limit)).all()
     entries = [
         {
@@ -433,17 +480,16 @@ def log(
     response_class=StreamingResponse,
     responses={
         200: {"content": {"text/csv": {}, "application/x-ndjson": {}}},
-        **refusals(404),
+        **error_responses(404),
     },
 )
 def export(
-    kind: Kind, format: Literal["csv", "jsonl"], request: Request, desk: TheDesk, session: Admin
+    kind: Kind, format: Literal["csv", "jsonl"], request: Request, service: Service, session: AdminSession
 ) -> Response:
-    """Everybody's opinions by pseudonym, as a file."""
-    task_id = desk.task(kind).id
-    with desk.database.write() as connection:
-        note(connection, session.user_id, "export", address(request), kind=kind, format=format)
+    """Download everybody's opinions, by pseudonym."""
+    task_id = service.task(kind).id
+    with service.database.write() as connection:
+        write_audit(connection, session.user_id, "export", client_address(request), kind=kind, format=format)
     lines, media = (csv_lines, "text/csv") if format == "csv" else (json_lines, "application/x-ndjson")
     headers = {"Content-Disposition": f'attachment; filename="{kind}.{format}"'}
-    found = opinions(desk.database, task_id)
-    return StreamingResponse(lines(found), media_type=media, headers=headers)
+    return StreamingResponse(lines(opinions(service.database, task_id)), media_type=media, headers=headers)

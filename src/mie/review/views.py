@@ -1,108 +1,154 @@
-"""An item as a rater sees it. No model's name, nobody else's answer."""
+"""An item as one rater sees it: blind labels instead of names, and nobody else's answers."""
 
 from __future__ import annotations
 
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from string import ascii_uppercase
 from typing import Any, Final
 
 from sqlalchemy import Row
 
+from mie.core.hashing import generator
 from mie.images.png import png_size
-from mie.review.kinds import QUESTIONS, relabelled
-from mie.review.material import Material
-from mie.review.pictures import Pictures
-from mie.review.plan import order_of
-from mie.review.proposals import labels
+from mie.review.api import QUESTIONS
+from mie.review.material import ItemImages, Material
 
 # Modalities whose images are grey, so that window and level mean something.
 GREY: Final = ("CT", "MRI", "X-ray", "ultrasound", "OCT")
-_KEPT: Final = 1000  # descriptions of items, some kB each
-_TEXT: Final = (
+_CACHED_ITEMS: Final = 1000  # a few kB each
+_COLUMNS: Final = (
     "prompt", "description", "perspective", "task", "target", "modality", "anatomy", "colour", "params",
 )  # fmt: skip
+# What lies at the left and right edge of a slice in radiological convention, as `slice_of` shows it.
+_EDGES: Final = {"axial": ("R", "L"), "coronal": ("R", "L"), "sagittal": ("A", "P")}
 
 
-class Views:
-    def __init__(self, material: Material, pictures: Pictures) -> None:
+class ItemViews:
+    """Describes items; what is the same for every rater is cached."""
+
+    def __init__(self, material: Material, images: ItemImages) -> None:
         self._material = material
-        self._pictures = pictures
-        self._seen: OrderedDict[tuple[int, str], dict[str, Any]] = OrderedDict()
+        self._images = images
+        self._cache: OrderedDict[tuple[int, str], dict[str, Any]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def item(self, kind: str, item: Row[Any], seed: int, answer: Mapping[str, Any] | None) -> dict[str, Any]:
-        """`seed` decides the labels of the outputs; `answer` is as stored."""
+    def choices(self, kind: str, item: Row[Any], seed: int) -> dict[str, Any]:
+        """Return label -> run id (rank) or mask name (mask), in this rater's order for this item."""
+        if kind == "rank":
+            return blind_labels([int(run) for run, _, _ in item.outputs], seed)
+        return blind_labels(self._images.proposal_names(item), seed) if kind == "mask" else {}
+
+    def describe(
+        self, kind: str, item: Row[Any], seed: int, answer: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
+        """Return what the page shows; `seed` decides the labels, `answer` is as stored."""
+        choices = self.choices(kind, item, seed)
+        prefix = {"rank": "output", "mask": "proposal"}.get(kind, "")
+        shown = [
+            {"label": label, "image": image_url(item, f"{prefix}-{self._images.token(item.id, choice)}")}
+            for label, choice in choices.items()
+        ]
         return {
             **self._common(kind, item),
-            "outputs": self._outputs(item, seed) if kind == "rank" else [],
-            "answer": None if answer is None else shown(answer, item, seed),
+            "outputs": shown if kind == "rank" else [],
+            "proposals": [{"id": one["label"], **one} for one in shown] if kind == "mask" else [],
+            "answer": None if answer is None else to_labels(answer, choices),
         }
 
+    def mask_url(self, item: Row[Any], payload: Mapping[str, Any]) -> str | None:
+        """Return the address of the mask in a stored answer."""
+        if payload["kind"] != "mask" or payload["choice"] == "none":
+            return None
+        token = self._images.token(item.id, payload["choice"])
+        return image_url(item, f"upload-{payload['mask']}" if payload["mask"] else f"proposal-{token}")
+
     def _common(self, kind: str, item: Row[Any]) -> dict[str, Any]:
-        """What is the same for everybody; the items that were looked at last are kept."""
         key = item.id, item.version
         with self._lock:
-            if key in self._seen:
-                self._seen.move_to_end(key)
-                return self._seen[key]
-        made = self._make(kind, item)
+            if key in self._cache:
+                self._cache.move_to_end(key)
+                return self._cache[key]
+        view = self._read(kind, item)
         with self._lock:
-            self._seen[key] = made
-            while len(self._seen) > _KEPT:
-                self._seen.popitem(last=False)
-        return made
+            self._cache[key] = view
+            while len(self._cache) > _CACHED_ITEMS:
+                self._cache.popitem(last=False)
+        return view
 
-    def _make(self, kind: str, item: Row[Any]) -> dict[str, Any]:
-        row = self._material.row(item.places[0], [*_TEXT, "input", *(["mask"] if kind == "mask" else [])])
-        self._pictures.remember(item, "input", row["input"]["bytes"])  # it will be asked for at once
+    def _read(self, kind: str, item: Row[Any]) -> dict[str, Any]:
+        row = self._material.row(item.places[0], [*_COLUMNS, "input"])
+        self._images.remember(item, "input", row["input"]["bytes"])  # the page asks for it next
         height, width = png_size(row["input"]["bytes"])
-        images = {"input": _url(item, "input"), "reference": _url(item, "reference")}
+        images = dict.fromkeys(("input", "reference", "mask"))
         classes = mask_classes(row) if kind == "mask" else classes_of(row)
-        marked = bool(classes) and (kind != "mask" or row["mask"] is not None)
+        images["input"] = image_url(item, "input")
+        if kind != "mask":  # reference and mask would show which proposal is the dataset's own
+            images["reference"] = image_url(item, "reference")
+            images["mask"] = image_url(item, "mask") if classes else None
         return {
             "id": item.id,
             "kind": kind,
             "version": item.version,
             "sample_id": item.sample_id,
-            **{name: row[name] for name in _TEXT if name not in ("colour", "params")},
+            **{name: row[name] for name in _COLUMNS if name not in ("colour", "params")},
             "grey": row["modality"] in GREY,
             "size": [width, height],
-            "images": {**images, "mask": _url(item, "mask") if marked else None},
+            "geometry": geometry(json.loads(row["params"]), width),
+            "images": images,
             "classes": classes,
-            "proposals": self._proposals(item, (height, width)) if kind == "mask" else [],
             "turns": self._turns(item) if kind == "questions" else [],
             "questions": list(QUESTIONS) if kind == "questions" else [],
         }
-
-    def _proposals(self, item: Row[Any], size: tuple[int, int]) -> list[dict[str, Any]]:
-        words = labels(size)
-        return [
-            {"id": name, "label": words[name], "image": _url(item, f"proposal-{name}")}
-            for name in self._pictures.proposal_names(item)
-        ]
-
-    def _outputs(self, item: Row[Any], seed: int) -> list[dict[str, Any]]:
-        return [
-            {"label": label, "image": _url(item, f"output-{self._pictures.token(item.id, run_id)}")}
-            for label, run_id in labelled(item, seed).items()
-        ]
 
     def _turns(self, item: Row[Any]) -> list[dict[str, Any]]:
         return [
             {
                 "turn": at,
                 "prompt": self._material.row(place, ["prompt"])["prompt"],
-                **{name: _url(item, f"turn{at}-{name}") for name in ("input", "output", "reference")},
+                **{name: image_url(item, f"turn{at}-{name}") for name in ("input", "output", "reference")},
             }
             for at, place in enumerate(item.places)
         ]
 
 
+def blind_labels(names: Sequence[Any], seed: int) -> dict[str, Any]:
+    """Return A, B, C, ... -> name, shuffled by `seed`."""
+    order = generator(seed).permutation(len(names))
+    return {ascii_uppercase[at]: names[chosen] for at, chosen in enumerate(order)}
+
+
+def to_labels(payload: Mapping[str, Any], choices: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a stored answer in the labels of the person who looks at it."""
+    label_of = {name: label for label, name in choices.items()}
+    answer = {key: value for key, value in payload.items() if key != "labels"}
+    if payload["kind"] == "rank":
+        answer["rankings"] = _renamed(payload["rankings"], label_of)
+    elif payload["kind"] == "mask":
+        answer["choice"] = label_of.get(payload["choice"], payload["choice"])
+    return answer
+
+
+def from_labels(answer: Mapping[str, Any], choices: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an answer as it is stored: run ids and mask names, and which label stood for which."""
+    if answer["kind"] == "rank":
+        return {**answer, "rankings": _renamed(answer["rankings"], choices), "labels": dict(choices)}
+    if answer["kind"] == "mask":
+        choice = choices.get(answer["choice"], answer["choice"])
+        return {**answer, "choice": choice, "labels": dict(choices)}
+    return dict(answer)
+
+
+def _renamed(
+    rankings: Mapping[str, Sequence[Sequence[Any]]], names: Mapping[Any, Any]
+) -> dict[str, list[list[Any]]]:
+    return {c: [sorted(names[name] for name in group) for group in groups] for c, groups in rankings.items()}
+
+
 def classes_of(row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The regions of a perception sample: name, colour, and value in its mask."""
+    """Return name, colour and mask value of each painted region of a sample."""
     if not row["colour"]:
         return []
     colours = row["colour"].split(",")
@@ -115,31 +161,42 @@ def classes_of(row: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def mask_classes(row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What can be painted in the mask work: the sample's classes, or its target where none is coloured."""
+    """Return what can be painted in a mask: the sample's classes, or its target if none is coloured."""
     return classes_of(row) or [{"name": row["target"], "colour": "red", "value": 255}]
 
 
-def labelled(item: Row[Any], seed: int) -> dict[str, int]:
-    """Label -> run id, as one rater sees them."""
-    return dict(zip(ascii_uppercase, order_of(item.outputs, seed), strict=False))
+def geometry(params: Mapping[str, Any], width: int) -> dict[str, Any] | None:
+    """Return what is known about an image's place in the patient, from the steps stored with its sample.
+
+    `left` and `right` are the patient's sides at the edges, only if the file stated its orientation;
+    `mm_per_pixel` holds along a row; `slice` is the plane and the index in the volume, from 0. None if
+    nothing is known.
+    """
+    steps = [step for step in params.get("image_steps") or [] if isinstance(step, Mapping)]
+    named = {str(step.get("step")): step for step in steps}  # the last step of each name
+    plane = str(named.get("slice", {}).get("plane", ""))
+    is_oriented = named.get("orientation", {}).get("to") == "RAS"  # "assumed" where the file did not say
+    left, right = _EDGES[plane] if is_oriented and plane in _EDGES else (None, None)
+    facts = {
+        "left": left,
+        "right": right,
+        "mm_per_pixel": _mm_per_pixel(params, named, width),
+        "slice": f"{plane} slice {named['slice'].get('index')}" if plane else None,
+    }
+    return facts if any(value is not None for value in facts.values()) else None
 
 
-def shown(payload: Mapping[str, Any], item: Row[Any], seed: int) -> dict[str, Any]:
-    """A stored answer in the labels of whoever looks at it."""
-    if payload["kind"] != "rank":
-        return dict(payload)
-    names = {run_id: label for label, run_id in labelled(item, seed).items()}
-    body = {k: v for k, v in payload.items() if k != "labels"}
-    return {**body, "rankings": relabelled(payload["rankings"], names)}
+def _mm_per_pixel(
+    params: Mapping[str, Any], steps: Mapping[str, Mapping[str, Any]], width: int
+) -> float | None:
+    """The stored spacing is that of the image before it was resized for the dataset."""
+    try:
+        before = steps["acquired size"]["width"] if "acquired size" in steps else params["original_size"][1]
+        millimetres = float(params["spacing"][1]) * before / width
+    except (KeyError, TypeError, ValueError, IndexError):  # unknown, or another program's params
+        return None
+    return millimetres if 0 < millimetres < float("inf") else None
 
 
-def stored(answer: Mapping[str, Any], item: Row[Any], seed: int) -> dict[str, Any]:
-    """An answer as it is kept: rankings of run ids, and which label stood for which."""
-    if answer["kind"] != "rank":
-        return dict(answer)
-    names = labelled(item, seed)
-    return {**answer, "rankings": relabelled(answer["rankings"], names), "labels": names}
-
-
-def _url(item: Row[Any], name: str) -> str:
+def image_url(item: Row[Any], name: str) -> str:
     return f"/api/items/{item.id}/images/{name}?v={item.version[:12]}"

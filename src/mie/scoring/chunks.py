@@ -58,7 +58,8 @@ class Chunk:
         with pq.ParquetFile(self.shard) as file:
             rows = chain.from_iterable(_rows(file, group, columns) for group in self.groups)
             for row, (_, attempts) in zip(rows, self.outputs, strict=False):
-                yield row, attempts
+                if attempts:  # none where the run's filters left the sample out
+                    yield row, attempts
 
 
 def _rows(file: pq.ParquetFile, group: int, columns: list[str]) -> Iterator[dict[str, Any]]:
@@ -73,7 +74,8 @@ def make_chunks(run: Run, dataset: Dataset) -> list[Chunk]:
     """The samples that the run was made for, in dataset order."""
     edits = run.edits()
     config = run.info["config"]
-    left = config.get("limit") or len(dataset)
+    chosen = set(run.sample_ids(dataset)) if config.get("where") else None
+    left = len(dataset) if chosen is not None else config.get("limit") or len(dataset)
     chunks: list[Chunk] = []
 
     def output(sample: str, k: int) -> Output:
@@ -98,7 +100,8 @@ def make_chunks(run: Run, dataset: Dataset) -> list[Chunk]:
         for group, size in enumerate(sizes):
             groups.append(group)
             for _, sample in zip(range(size), ids, strict=False):
-                outputs.append((sample, tuple(output(sample, k) for k in range(run.attempts))))
+                attempts = range(run.attempts if chosen is None or sample in chosen else 0)
+                outputs.append((sample, tuple(output(sample, k) for k in attempts)))
                 left -= 1
             if outputs and (len(outputs) * run.attempts >= _PAIRS or group == len(sizes) - 1 or not left):
                 chunks.append(Chunk(len(chunks), shard, tuple(groups), tuple(outputs)))

@@ -1,47 +1,47 @@
-"""What scoring knows about perspectives: the metrics of each, and what follows from what they need."""
+"""What scoring asks of a perspective: its metrics, and what of the input its edits change."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, Final
 
-from mie.scoring.metric import METRICS
+from mie.perspectives import PERSPECTIVES, Perspective
 
-# The metrics of a sample, by its perspective. "rubric" is a judge's.
-_METRICS: Final[Mapping[str, tuple[str, ...]]] = {
-    "perception": ("dice", "dice_guarded", "p_acc", "b_psnr", "b_ssim", "class_dice"),
-    "modification": ("changed_psnr", "changed_ssim", "unchanged_psnr", "unchanged_ssim", "rubric"),
-    "transformation": ("psnr", "ssim"),
-}
 # What a sample that paints is expected to have.
 _PAINTED: Final = frozenset({"region", "colours"})
 
 
+@cache
+def _find(name: str) -> Perspective | None:
+    """None for a perspective of a package that is not installed."""
+    if name not in PERSPECTIVES:
+        return None
+    return PERSPECTIVES[name]
+
+
 def metrics_of(perspective: str) -> tuple[str, ...]:
     """The metrics that the perspective names; none for one that is not known here."""
-    return _METRICS.get(perspective, ())
-
-
-def needs_of(perspective: str) -> frozenset[str]:
-    """Everything that its metrics need."""
-    return frozenset(
-        need for name in metrics_of(perspective) if name in METRICS for need in METRICS[name].needs
-    )
+    found = _find(perspective)
+    return () if found is None else found.metrics
 
 
 def paints(perspective: str) -> bool:
     """The edit paints a region in a colour, so that the region is read back from the reference."""
-    return "colours" in needs_of(perspective)
+    found = _find(perspective)
+    return found is not None and found.edit == "overlay"
 
 
 def changes_content(perspective: str) -> bool:
     """The edit changes what is there, inside an area, rather than painting over it."""
-    return "region" in needs_of(perspective) and not paints(perspective)
+    found = _find(perspective)
+    return found is not None and found.edit == "area"
 
 
 def edits_whole_image(row: Mapping[str, Any]) -> bool:
     """The edit concerns the whole image, so that it has no foreground and no background."""
-    return row["mask"] is None and not (paints(row["perspective"]) or changes_content(row["perspective"]))
+    found = _find(row["perspective"])
+    return row["mask"] is None and (found is None or found.edit == "image")
 
 
 def facts_of(row: Mapping[str, Any]) -> frozenset[str]:

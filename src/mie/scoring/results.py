@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "GROUP_KEYS",
-    "LOWER_IS_BETTER",
     "NO_OUTPUT",
     "Attempt",
     "Drifted",
@@ -60,8 +59,6 @@ __all__ = [
     "split_key",
     "yardstick",
 ]
-# Metrics where less is better, by the beginning of their name; `Metric.higher_is_better` says it for each.
-LOWER_IS_BETTER = ("lpips", "fid", "kid")
 _NO_BYTES = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"  # SHA-256 of nothing
 
 
@@ -338,10 +335,8 @@ class Results:
         """How many patients, and images of unknown patients, a mean rests on."""
         if not self.has_samples or split_key(key) not in self.table.keys:
             return None
-        rows = self._rows_of(group) & self.select(key).scored
-        names = [self.table.cluster_names[code] for code in np.unique(self.table.clusters[rows])]
-        known = sum(name.startswith("patient ") for name in names)
-        return known, len(names) - known
+        clusters = self.table.clusters[self._rows_of(group) & self.select(key).scored]
+        return clusters.patients, clusters.unknown
 
     def _rows_of(self, group: Mapping[str, str]) -> NDArray[np.bool_]:
         inside = np.ones(len(self.table.ids), np.bool_)

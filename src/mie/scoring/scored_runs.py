@@ -12,6 +12,8 @@ import numpy as np
 
 from mie.editors.runs import Run
 from mie.errors import ConfigError, MieError
+from mie.scoring.benchmarks import BENCHMARKS
+from mie.scoring.clusters import Identity
 from mie.scoring.metric import Metric
 from mie.scoring.table import ScoreTable, read_score_table
 
@@ -23,12 +25,13 @@ class ScoredRun:
     name: str
     aliases: frozenset[str]  # folder, path, editor; none of them shared with another run
     values: Mapping[str, Mapping[str, float | None]]
-    clusters: Mapping[str, str]  # sample -> patient, else case
+    identities: Mapping[str, Identity]  # of each sample
     metrics: Mapping[str, Metric] = field(default_factory=dict)  # by name, without its k
+    same_scale: frozenset[str] = frozenset()  # metrics on the scale of people's own scores
 
 
 def read_scored_runs(
-    folders: Sequence[Path | str], *, variant: str = "paper", protocol: str | None = None
+    folders: Sequence[Path | str], *, variant: str = "paper", benchmark: str | None = None
 ) -> list[ScoredRun]:
     """The runs with their scores by one benchmark and variant; without a name, by the only one they share.
 
@@ -38,27 +41,34 @@ def read_scored_runs(
     names = _names(runs)
     files = [_files(run, variant) for run in runs]
     shared = [name for name in (files[0] if files else {}) if all(name in found for found in files)]
-    protocols = [name for name in shared if protocol in (None, name)]
-    if runs and not protocols:
+    chosen = [name for name in shared if benchmark in (None, name)]
+    if runs and not chosen:
         raise MieError(
             "the runs have no scores in common",
             where=", ".join(map(str, folders)),
-            expected=f"scores/{protocol or 'BENCHMARK'}.{variant}.jsonl in each",
+            expected=f"scores/{benchmark or 'BENCHMARK'}.{variant}.jsonl in each",
             found="; ".join(f"{n}: {', '.join(f) or 'none'}" for n, f in zip(names, files, strict=True)),
             fix="run `mie score` on each",
         )
-    if len(protocols) > 1:
+    if len(chosen) > 1:
         raise ConfigError(
             "the runs are scored by several benchmarks",
             expected="one of them",
-            found=", ".join(protocols),
+            found=", ".join(chosen),
             fix="choose one with --benchmark",
         )
-    tables = [read_score_table(found[protocols[0]]) for found in files]
+    tables = [read_score_table(found[chosen[0]]) for found in files]
     _check_same(dict(zip(names, tables, strict=True)))
     aliases = _aliases(runs, names, folders)
     return [
-        ScoredRun(name, known, _values(table), _clusters(table), {m: table.metric(m) for m in table.values})
+        ScoredRun(
+            name,
+            known,
+            _values(table),
+            dict(zip(table.ids, table.identities, strict=True)),
+            {metric: table.metric(metric) for metric in table.values},
+            BENCHMARKS[chosen[0]].same_scale if chosen[0] in BENCHMARKS else frozenset(),
+        )
         for name, known, table in zip(names, aliases, tables, strict=True)
     ]
 
@@ -79,11 +89,6 @@ def _values(table: ScoreTable) -> dict[str, dict[str, float | None]]:
             for row in np.flatnonzero(chosen.applies)
         }
     return out
-
-
-def _clusters(table: ScoreTable) -> dict[str, str]:
-    named = (table.cluster_names[number] for number in table.clusters)
-    return dict(zip(table.ids, named, strict=True))
 
 
 def _names(runs: Sequence[Run]) -> list[str]:

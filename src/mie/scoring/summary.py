@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mie.scoring.benchmarks import PARTITIONS
-from mie.scoring.statistics.bootstrap import bootstrap_means
+from mie.scoring.statistics.intervals import mean_interval
 from mie.scoring.table import ScoreTable, Selected
 from mie.vocabulary import PERSPECTIVES
 
@@ -21,26 +21,24 @@ def summarise(
     """`[{"group": {...}, "metrics": {"dice@1": {...}}}]`: everything first, then group by group.
 
     A metric's entry has `mean` over the `n` samples that have it, how many it applies to but are `unscored`,
-    the interval `ci95` that `bootstrap_mean` gives (seed 0, clustered), and where it makes sense how many
+    the interval `ci95` over patients (`mean_interval`), how many known `patients` and how many
+    `images_without_patient` it rests on, or why there is `no_interval`; and where it makes sense how many
     values were `capped` at `psnr_cap`, or are `missing` outputs that count 0.
     """
     selected = {key: table.select(*key) for key in table.keys}
+    specs = {name: table.metric(name) for name in table.values}
     groups: list[dict[str, Any]] = []
-    entries: list[dict[str, Any]] = []
-    samples: list[tuple[NDArray[np.float64], NDArray[np.int64]]] = []
     for group, rows in _groups(table, partitions):
         metrics: dict[str, Any] = {}
         for (name, k), chosen in selected.items():
             if not chosen.applies[rows].any():
                 continue
             scored = rows[chosen.scored[rows]]
-            cap = psnr_cap if table.metric(name).decibels else None
-            metrics[f"{name}@{k}"] = entry = _entry(chosen, rows, scored, cap)
-            entries.append(entry)
-            samples.append((chosen.values[scored], table.clusters[scored]))
+            entry = _entry(chosen, rows, scored, psnr_cap if specs[name].decibels else None)
+            bounds = specs[name].scale
+            interval = mean_interval(chosen.values[scored], table.clusters[scored], bounds=bounds)
+            metrics[f"{name}@{k}"] = {**entry, **interval.entry}
         groups.append({"group": group, "metrics": metrics})
-    for entry, interval in zip(entries, bootstrap_means(samples), strict=True):
-        entry["ci95"] = list(interval)
     return groups
 
 
@@ -52,7 +50,6 @@ def _entry(
         "mean": float(values.mean()) if len(values) else math.nan,
         "n": len(values),
         "unscored": int(chosen.applies[rows].sum()) - len(values),
-        "ci95": None,
     }
     if cap is not None:
         entry["capped"] = int((values >= cap).sum())

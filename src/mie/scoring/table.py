@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from mie.core.registry import suggestion
 from mie.errors import ConfigError, MieError
+from mie.scoring.clusters import Clusters, Identity, clusters_of
 from mie.scoring.lines import GROUP_KEYS, Attempt, Line, read_scores_file
 from mie.scoring.metric import Metric, find_metric
 
@@ -50,8 +51,8 @@ class ScoreTable:
     header: Mapping[str, Any]
     ids: list[str]
     groups: Mapping[str, NDArray[Any]]  # key -> (N,) names
-    clusters: NDArray[np.int64]  # (N,): equal for samples of one patient, else of one case
-    cluster_names: list[str]  # of each number in `clusters`
+    identities: list[Identity]  # (N,)
+    clusters: Clusters  # (N,): samples of one patient together, else of one image
     applies: Mapping[str, NDArray[np.bool_]]  # metric -> (N,)
     values: Mapping[str, NDArray[np.float64]]  # metric -> (N, K), nan where not scored
     absent: NDArray[np.bool_]  # (N, K): no output to look at
@@ -137,14 +138,14 @@ def _table(header: Mapping[str, Any], lines: Iterable[Line]) -> ScoreTable:
     attempts, names = int(header["attempts"]), list(header["metrics"])
     column = {name: at for at, name in enumerate(names)}
     ids: list[str] = []
-    clusters: list[tuple[str, ...]] = []
+    identities: list[Identity] = []
     groups: dict[str, list[str]] = {key: [] for key in (*GROUP_KEYS, *header.get("groups", ()))}
     cells = array("d")  # metrics x attempts of the first sample, of the second, ...
     applies, absent, drift = array("b"), array("b"), array("b")
     not_covered: Counter[str] = Counter()
     for line in lines:
         ids.append(line.id)
-        clusters.append(_cluster(line))
+        identities.append((line.patient, f"{line.group['source']} {line.case}"))
         for key, names_of in groups.items():
             names_of.append(sys.intern(line.group[key]))
         if not line.applies:
@@ -162,25 +163,15 @@ def _table(header: Mapping[str, Any], lines: Iterable[Line]) -> ScoreTable:
     values = np.array(cells).reshape(len(ids), attempts, len(names))
     applied = np.array(applies, np.bool_).reshape(len(ids), len(names))
     used = [name for name in names if applied[:, column[name]].any()]
-    codes = {name: code for code, name in enumerate(dict.fromkeys(clusters))}
     return ScoreTable(
         header=header,
         ids=ids,
         groups={key: np.array(found, object) for key, found in groups.items()},
-        clusters=np.array([codes[name] for name in clusters], np.int64),
-        cluster_names=[" ".join(name) for name in codes],
+        identities=identities,
+        clusters=clusters_of(*zip(*identities, strict=True)) if ids else clusters_of([], []),
         applies={name: applied[:, column[name]] for name in used},
         values={name: values[:, :, column[name]] for name in used},
         absent=np.array(absent, np.bool_).reshape(len(ids), attempts),
         drift=np.array(drift, np.int8).reshape(len(ids), attempts),
         not_covered=dict(not_covered),
     )
-
-
-def _cluster(line: Line) -> tuple[str, ...]:
-    """The patient where known (one name across the data sets of a cohort), else the image: several samples
-    are made of one.
-    """
-    if line.patient is not None:
-        return "patient", line.patient
-    return "case", line.group["source"], line.case

@@ -6,9 +6,10 @@ from string import Formatter
 
 import pytest
 
+from mie.perspectives.modification import TASKS
 from mie.perspectives.modification.phrasings import DESCRIPTIONS, PHRASINGS, ask, words
 from mie.records import Target
-from mie.vocabulary import MODALITIES, TASKS
+from mie.vocabulary import MODALITIES
 
 LESIONS = [
     (Target("malignant breast lesion", "lesion"),),
@@ -27,7 +28,7 @@ def places(template):
 
 
 def test_every_kind_has_at_least_twelve_of_its_own():
-    assert set(PHRASINGS) == set(DESCRIPTIONS) == set(TASKS["modification"])
+    assert set(PHRASINGS) == set(DESCRIPTIONS) == set(TASKS)
     everything = list(itertools.chain(*PHRASINGS.values()))
     assert len(set(everything)) == len(everything)
     assert all(len(templates) >= 12 for templates in PHRASINGS.values())

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from mie.errors import ConfigError
-from mie.perspectives import VolumeRecipe, make_recipe
-from mie.perspectives.modification import experts
-from mie.perspectives.modification.samples import KINDS, Modification, background_gate
+from mie.perspectives import VolumeRecipe
+from mie.perspectives.modification import TASKS, experts
+from mie.perspectives.modification.counterfactual import Bounds
+from mie.perspectives.modification.samples import Modification, background_gate
 from mie.records import Refusal, Sample
 from mie.vocabulary import MODALITIES
 from tests.perspectives.modification.lesions import DarkFinder, disc, lesion_case, tissue, with_lesions
@@ -30,7 +31,7 @@ def recipe(**options):
     return Modification(**{"inpainter": "telea", "detector": "compact", "bounds": LOOSE, **options})
 
 
-LOOSE = make_recipe("modification").bounds.__class__(1e9, (1e-9, 1e9), 1.0, 1e9, 1e9)
+LOOSE = Bounds(1e9, (1e-9, 1e9), 1.0, 1e9, 1e9)
 
 
 def made(case, split="train", seed=0, **options):
@@ -43,7 +44,7 @@ def test_four_kinds_of_one_pair():
     samples, refusals = made(case)
     assert refusals == []
     by_task = {s.task: s for s in samples}
-    assert tuple(by_task) == KINDS
+    assert tuple(by_task) == TASKS
     removal, addition, inpainting, simulation = by_task.values()
     hole = removal.mask > 0
     assert np.array_equal(removal.input, case.image)

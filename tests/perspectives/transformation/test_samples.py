@@ -10,12 +10,13 @@ import pytest
 
 from mie.errors import ConfigError
 from mie.images.windows import FULL_RANGE, WINDOWS, through_ct_window
+from mie.perspectives.transformation import PERSPECTIVE
 from mie.perspectives.transformation.phrasings import DESCRIPTIONS, NAMED, PHRASINGS, places, with_article
 from mie.perspectives.transformation.samples import Transformation
 from mie.perspectives.transformation.simulation import simulate
 from mie.perspectives.transformation.targets import TARGETS, check_pairing, find_target
 from mie.records import Pairing, Refusal, Sample
-from mie.vocabulary import BINS, MODALITIES, TASKS
+from mie.vocabulary import BINS, MODALITIES
 from tests.conftest import crop, grainy, make_case
 from tests.perspectives.transformation.physics.slices import zero_filled
 
@@ -59,8 +60,8 @@ def made(case, split="test", seed=1, **options) -> list[Sample | Refusal]:
 class TestTable:
     def test_seventeen_targets_in_four_families(self) -> None:
         assert len(TARGETS) == len({t.name for t in TARGETS.values()}) == 17
-        assert {t.task for t in TARGETS.values()} == set(TASKS["transformation"])
-        assert [sum(t.task == task for t in TARGETS.values()) for task in TASKS["transformation"]] == [
+        assert {t.task for t in TARGETS.values()} == set(PERSPECTIVE.tasks)
+        assert [sum(t.task == task for t in TARGETS.values()) for task in PERSPECTIVE.tasks] == [
             5,
             6,
             3,

@@ -16,7 +16,7 @@ from mie.errors import ConfigError, MieError
 from mie.images.overlay import paint
 from mie.images.png import encode_png
 from mie.scoring.score import score
-from mie.scoring.statistics import bootstrap_mean
+from mie.scoring.statistics import mean_interval
 from tests.conftest import ellipse
 from tests.scoring.benchmarks import slow
 from tests.scoring.benchmarks.runs import (
@@ -194,7 +194,12 @@ def test_paper_means_and_coverage(run):
         assert entry["n"] == len(values)
         assert entry["n"] + entry["unscored"] == len(applies)
         assert entry["mean"] == pytest.approx(np.mean(values), abs=1e-12, rel=0)
-        assert entry["ci95"][0] <= entry["mean"] <= entry["ci95"][1]
+        low, high = entry["ci95"]
+        if entry["patients"] + entry["images_without_patient"] < 3:
+            assert (low, high) == (None, None)
+            assert "needs at least 3" in entry["no_interval"]
+        else:
+            assert low <= entry["mean"] <= high
     assert whole["metrics"]["dice@1"]["unscored"] == 2  # "late" has no first attempt, "nothing" has none
     assert whole["metrics"]["dice@3"]["unscored"] == 1
     assert whole["metrics"]["psnr@1"]["capped"] == 1
@@ -225,8 +230,11 @@ def test_groups(run):
     lines = lines_of(run)
     chosen = [line for line in lines.values() if line["group"]["task"] == "structure"]
     kept = [line for line in chosen if best(line, "dice", 1) is not None]
-    interval = bootstrap_mean([best(line, "dice", 1) for line in kept], [line["patient"] for line in kept])
-    assert groups[("task", "structure"),]["dice@1"]["ci95"] == pytest.approx(interval, abs=1e-12, rel=0)
+    values, patients = [best(line, "dice", 1) for line in kept], [line["patient"] for line in kept]
+    interval = mean_interval(values, patients, bounds=(0, 1))
+    entry = groups[("task", "structure"),]["dice@1"]
+    assert entry["ci95"] == pytest.approx([interval.low, interval.high], abs=1e-12, rel=0)
+    assert entry["patients"] == len(set(patients))
 
 
 def test_unscored_is_a_reason_never_a_number(run):
@@ -357,6 +365,9 @@ def test_half_a_file_is_unreadable(tmp_path):
         "n": 0,
         "unscored": 1,
         "ci95": [None, None],
+        "patients": 0,
+        "images_without_patient": 0,
+        "no_interval": "no values",
     }
 
 

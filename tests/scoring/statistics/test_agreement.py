@@ -5,6 +5,7 @@ import pytest
 from scipy import stats
 
 from mie.errors import ConfigError, MieError
+from mie.scoring.statistics import mean_interval
 from mie.scoring.statistics.agreement import agree
 from tests.scoring.statistics.scored import write_ratings, write_scored_run
 
@@ -88,9 +89,10 @@ def test_samples_without_a_correlation_are_counted(runs, tmp_path):
     assert document["human"]["not_scored"] == ["p9-z"]
 
 
-def test_bootstrap_takes_whole_patients(tmp_path):
-    """Ten samples of two patients, who disagree: the interval spans both, however many samples there are."""
-    samples = {f"p{p}-{n}": p for p in (1, 2) for n in range(5)}
+@pytest.mark.parametrize(("patients", "known"), [(2, False), (4, True)])
+def test_intervals_are_over_patients(tmp_path, patients, known):
+    """Patients who disagree, five samples each: wide for four of them, and none for two."""
+    samples = {f"p{p}-{n}": p % 2 for p in range(patients) for n in range(5)}
     for model, value in (("x", 1.0), ("y", 0.0)):
         write_scored_run(
             tmp_path / model, {s: {"dice": value if p == 1 else 1 - value} for s, p in samples.items()}
@@ -99,7 +101,14 @@ def test_bootstrap_takes_whole_patients(tmp_path):
     document = agree([tmp_path / "x", tmp_path / "y"], write_ratings(tmp_path / "r.jsonl", ratings))
     entry = document["metrics"]["dice@1"]["spearman_formula"]
     assert entry["mean"] == 0
-    assert entry["ci95"] == [-1, 1]
+    assert entry["patients"] == patients
+    if known:
+        expected = mean_interval([1, 1, -1, -1], bounds=(-1, 1))
+        assert entry["ci95"] == pytest.approx([expected.low, expected.high])
+        assert entry["ci95"][1] > 0.8
+    else:
+        assert np.isnan(entry["ci95"]).all()
+        assert entry["no_interval"] == "2 patients: an interval needs at least 3"
 
 
 def test_scores_calibrate_and_align(tmp_path):

@@ -48,7 +48,8 @@ def test_samples_belong_together_by_patient_and_by_image_where_that_is_unknown(t
     for line in (lines[2], lines[6]):  # a cohort may be in two data sets; two data sets may have an image 1
         line["group"] = {**line["group"], "source": "another"}
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert read_score_table(path).clusters.tolist() == [0, 0, 1, 2, 2, 3]
+    assert (clusters := read_score_table(path).clusters).codes.tolist() == [0, 0, 1, 2, 2, 3]
+    assert (clusters.patients, clusters.unknown) == (2, 2)
 
 
 def test_only_metrics_that_apply_somewhere(tmp_path):

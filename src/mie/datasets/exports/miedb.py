@@ -73,15 +73,18 @@ def write_list(file: TextIO, records: Iterable[Mapping[str, Any]], style: Style)
 # names;
 # its files then hold PNG whatever their names end in, because JPEG would change the pixels.
 
-CATEGORIES: Final = {
-    "Perception": "perception",
-    "Modification": "modification",
-    "Transformation": "transformation",
-}
 MULTI: Final = "Multiclasses"
 KEYS: Final = ("idx", "category", "input_image", "output_image", "prompt")
 LINK: Final = ("idx", "output_image")  # what ties a line of the sidecar to its record
-_NAMES: Final = {perspective: name for name, perspective in CATEGORIES.items()}
+
+
+def category_of(perspective: str) -> str:
+    """The layout's word for a perspective.
+
+    >>> category_of("perception")
+    'Perception'
+    """
+    return perspective.capitalize()
 
 
 def write(rows: Iterable[Row], out: ExportFolder) -> None:
@@ -115,7 +118,7 @@ def _record(body: Mapping[str, Any], number: int) -> dict[str, Any]:
     suffix = "_multi" if several else f"_{colours[0]}" if colours[0] else ""
     record = {
         "idx": number,
-        "category": _NAMES[body["perspective"]],
+        "category": category_of(body["perspective"]),
         "input_image": f"input/{file_stem(body['id'])}.png",
         "output_image": f"output/{file_stem(body['id'])}{suffix}.png",
         "prompt": body["prompt"],
@@ -132,7 +135,7 @@ def _original(body: Mapping[str, Any]) -> dict[str, Any] | None:
         check_relative(record["output_image"])
     except (TypeError, KeyError, ValueError, RecursionError, MieError):
         return None  # not what our import writes: never follow such a path
-    ours = {"category": _NAMES[body["perspective"]], "prompt": body["prompt"]}
+    ours = {"category": category_of(body["perspective"]), "prompt": body["prompt"]}
     return {**record, **ours} if set(KEYS) <= set(record) else None
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from mie.core.files import inside
 from mie.core.hashing import canonical
-from mie.datasets.exports.miedb import CATEGORIES, KEYS, LINK, MULTI, Style
+from mie.datasets.exports.miedb import KEYS, LINK, MULTI, Style, category_of
 from mie.datasets.imports.reading import (
     Incoming,
     check_sizes,
@@ -31,6 +31,7 @@ from mie.datasets.imports.reading import (
 from mie.errors import MieError
 from mie.images.hashes import pixel_digest
 from mie.images.overlay import deblend
+from mie.perspectives import PERSPECTIVES, Perspective
 from mie.records import Mask, Picture, Pixels, Refusal, Sample
 from mie.vocabulary import COLOURS, SPLITS, UNKNOWN
 
@@ -112,10 +113,15 @@ def _check(record: Mapping[str, Any]) -> None:
         raise MieError("unusable idx", expected="a number or text", found=repr(record["idx"])[:80])
     if not isinstance(record["prompt"], str):
         raise MieError("unusable prompt", expected="text", found=repr(record["prompt"])[:80])
-    if not isinstance(record["category"], str) or record["category"] not in CATEGORIES:
-        raise MieError(
-            "unknown category", expected=", ".join(CATEGORIES), found=repr(record["category"])[:80]
-        )
+    if not isinstance(record["category"], str) or _perspective(record) is None:
+        known = ", ".join(map(category_of, PERSPECTIVES))
+        raise MieError("unknown category", expected=known, found=repr(record["category"])[:80])
+
+
+def _perspective(record: Mapping[str, Any]) -> Perspective | None:
+    name = record["category"].lower()
+    known = name in PERSPECTIVES and category_of(name) == record["category"]
+    return PERSPECTIVES[name] if known else None
 
 
 def _sample(part: _Part, record: Mapping[str, Any], sidecar: _Sidecar) -> Sample:
@@ -126,7 +132,7 @@ def _sample(part: _Part, record: Mapping[str, Any], sidecar: _Sidecar) -> Sample
         return _foreign(part, record, input_, output)
     region = known.get("mask_image")
     # `metadata.json` is what people see and edit: it wins where the two differ.
-    body = {**known, "prompt": record["prompt"], "perspective": CATEGORIES[record["category"]]}
+    body = {**known, "prompt": record["prompt"], "perspective": record["category"].lower()}
     return sample_from(
         body if part.split is None else {**body, "split": part.split},
         input=input_.pixels,
@@ -137,16 +143,17 @@ def _sample(part: _Part, record: Mapping[str, Any], sidecar: _Sidecar) -> Sample
 
 def _foreign(part: _Part, record: Mapping[str, Any], input_: Picture, output: Picture) -> Sample:
     check_sizes(input_.pixels, output.pixels, None)
-    perspective = CATEGORIES[record["category"]]
-    several = perspective == "perception" and record.get("note") == MULTI
-    colours = tuple(COLOURS) if several else _colour(record) if perspective == "perception" else ()
+    perspective = PERSPECTIVES[record["category"].lower()]
+    painted = perspective.edit == "overlay"
+    several = painted and record.get("note") == MULTI
+    colours = tuple(COLOURS) if several else _colour(record) if painted else ()
     region, found = _region(input_.pixels, output.pixels, colours)
     split = part.split or "test"
     digests = [pixel_digest(image.pixels).hex() for image in (input_, output)]
     identity = canonical([SOURCE, VERSION, split, dict(record), digests])
     return Sample(
         id=hashlib.sha256(identity.encode()).hexdigest()[:16],
-        perspective=perspective,
+        perspective=perspective.name,
         task="holistic" if several else UNKNOWN,
         target=UNKNOWN,
         modality=UNKNOWN,

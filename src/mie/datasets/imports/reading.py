@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -15,16 +15,22 @@ from PIL import Image
 
 from mie.core.files import inside
 from mie.core.hashing import canonical
+from mie.core.registry import Registry
 from mie.datasets.exports.target import MARKER
 from mie.datasets.schema import IMAGE_COLUMNS, SCHEMA, sample_digest
 from mie.errors import ConfigError, ImageError, MieError
 from mie.images.hashes import pixel_digest
 from mie.images.read import read_labels, read_picture
+from mie.perspectives import PERSPECTIVES, Perspective
 from mie.records import Picture, Pixels, Refusal, Sample, Step
-from mie.vocabulary import COLOURS, LICENSE_USES, PERSPECTIVES, SPLITS, UNKNOWN
+from mie.vocabulary import COLOURS, LICENSE_USES, SPLITS, UNKNOWN
 
 _TEXT_COLUMNS: Final = [name for name in SCHEMA.names if name not in (*IMAGE_COLUMNS, "params", "sha256")]
-_KNOWN: Final = {"perspective": PERSPECTIVES, "split": SPLITS, "colour": tuple(COLOURS)}
+_KNOWN: Final[dict[str, Collection[str] | Registry[Perspective]]] = {
+    "perspective": PERSPECTIVES,
+    "split": SPLITS,
+    "colour": tuple(COLOURS),
+}
 _NULLABLE: Final = ("colour", "bin", "patient_id", "group", "turn")
 
 

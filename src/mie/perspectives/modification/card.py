@@ -1,6 +1,6 @@
-"""What a modification build came to, by modality: pairs, refusals, what the detector saw, how the seams are.
+"""The pairs of a modification build by modality, counted for `dataset.json` and told in the data card.
 
-From the `params` of kept samples and the numbers of refusals, so the number of workers changes nothing.
+From the `params` of kept samples and the numbers of rejections, so the number of workers changes nothing.
 """
 
 from __future__ import annotations
@@ -8,12 +8,11 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from mie.datasets.schema import read_table
+from mie.core.markdown import cell, table
 from mie.perspectives.modification.counterfactual import HIT
 from mie.records import Refusal
 
@@ -26,9 +25,8 @@ class _Modality:
     pairs: int = 0
     inpainters: Counter[str] = field(default_factory=Counter)  # pairs by whose fill was kept
     refused: Counter[str] = field(default_factory=Counter)
-    unchecked: Counter[str] = field(
-        default_factory=Counter
-    )  # kept pairs without a trusted detector, by reason
+    # Kept pairs without a trusted detector, by reason.
+    unchecked: Counter[str] = field(default_factory=Counter)
     detectors: dict[str, Any] = field(default_factory=dict)  # name -> quality
     seen: list[tuple[bool, bool]] = field(default_factory=list)  # lesion found, patient held out
     left: list[bool] = field(default_factory=list)
@@ -65,23 +63,21 @@ class _Modality:
         }
 
 
-def modification_facts(
-    data: Iterable[Path], refusals: Iterable[Refusal], modalities: Mapping[str, str]
+def pair_facts(
+    rows: Iterable[Mapping[str, Any]], refusals: Iterable[Refusal], modalities: Mapping[str, str]
 ) -> dict[str, Any]:
-    """By modality. `modalities` maps each data set to its own."""
+    """By modality, from the rows that were kept. `modalities` maps each data set to its own."""
     found: dict[str, _Modality] = {}
     pairs: set[str] = set()
-    for path in data:
-        rows = read_table(path, ["perspective", "modality", "group", "params"]).to_pylist()
-        for row in rows:
-            if row["perspective"] != "modification" or row["group"] in pairs:
-                continue
-            pairs.add(row["group"])
-            of = found.setdefault(row["modality"], _Modality())
-            of.pairs += 1
-            params = json.loads(row["params"])
-            of.inpainters[params["inpainter"]] += 1
-            of.add(params, kept=True)
+    for row in rows:
+        if row["group"] in pairs:
+            continue
+        pairs.add(row["group"])
+        of = found.setdefault(row["modality"], _Modality())
+        of.pairs += 1
+        params = json.loads(row["params"])
+        of.inpainters[params["inpainter"]] += 1
+        of.add(params, kept=True)
     for refusal in refusals:
         if refusal.gate in _OF_SAMPLES or refusal.source not in modalities:
             continue
@@ -95,24 +91,8 @@ def _rate(hits: list[bool]) -> dict[str, int]:
     return {"yes": sum(hits), "of": len(hits)}
 
 
-# Markdown tables of the data card.
-
-
-def cell(text: str) -> str:
-    """Text of others, safe inside a table."""
-    return " ".join(text.split()).replace("\\", r"\\").replace("|", r"\|").replace("<", "&lt;")
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-# The data card's section on counterfactual pairs: what was accepted, and what its gates are worth.
-
-
 def counterfactual_pairs(facts: Mapping[str, Any]) -> str:
-    """`facts` is `modification` of `dataset.json`, by modality."""
+    """The data card's section: what was accepted, and what the gates are worth. `facts` are by modality."""
     sections = [
         "A pair is one image with a lesion and its counterpart without. Refused are pairs that could not be "
         "made, or did not pass a gate; lesion-free images (gate `empty`) do not count.",

@@ -9,26 +9,22 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from mie.core.spec import parse_spec
-from mie.datasets.recipe import ModificationConfig, RecipeConfig
 from mie.errors import ConfigError, MieError
 from mie.images.families import family_of, nearest_family
 from mie.judges.contracts import REPLIED, Answer, Draft, Image, Question
 from mie.judges.parsers import yes_no
 from mie.judges.prompts import load_prompt
+from mie.perspectives.modification import ModificationConfig
 from mie.perspectives.modification.counterfactual import Candidate, Opinion, Slice, Watch, watch
 from mie.perspectives.modification.detectors import make_detector
 from mie.perspectives.modification.inpainters import Inpainter, make_inpainter
 from mie.perspectives.modification.lesions import Lesion, place_of
 from mie.perspectives.perception.phrasings import listed
-from mie.records import Case, Unit
-from mie.sources.catalog import Entry, deidentification
-
-if TYPE_CHECKING:
-    from mie.judges import Judge
+from mie.perspectives.perspective import BuildFacts, SourceFacts
+from mie.records import Case
 
 PHOTO_LIKE: Final = frozenset({"dermoscopy", "endoscopy"})
 _PROMPT: Final = ("lesion_removed", 1)
@@ -130,68 +126,57 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-# What a modification build needs besides its recipe: experts that are there, a judge that may be asked.
-
-# A data set, where it lies, and its units.
-Listed = tuple[Entry, Path, Iterable[Unit]]
+# What a build needs besides its recipe: experts that are there, a judge that may be asked.
 
 
-def learnt_weights(config: RecipeConfig, entries: Iterable[Entry]) -> dict[str, dict[str, str]]:
+def learnt_weights(config: ModificationConfig, modalities: Iterable[str]) -> dict[str, dict[str, str]]:
     """Family -> inpainter or "detector" -> SHA-256 of its weights; `ConfigError` where they are missing.
 
-    Another file of weights is another dataset: a build does not go on with it, and `dataset.json` names it.
+    Other weights make another dataset: a build is not resumed with them, and `dataset.json` names them.
     """
-    recipe = config.recipe
-    if not isinstance(recipe, ModificationConfig):
-        return {}
-
-    find = nearest_family if recipe.allow_nearest else family_of
+    find = nearest_family if config.allow_nearest else family_of
     found: dict[str, dict[str, str]] = {}
-    for family in sorted({name for entry in entries if (name := find(entry.modality)) is not None}):
-        used = [expert(spec, family) for spec in inpainter_specs(recipe.inpainter)]
+    for family in sorted({name for modality in modalities if (name := find(modality)) is not None}):
+        used = [expert(spec, family) for spec in config.inpainters]
         digests = {one.name: one.weights for one in used if one.weights is not None}
-        detector = watcher(recipe.detector, family, recipe.min_sensitivity).detector
+        detector = watcher(config.detector, family, config.min_sensitivity).detector
         found[family] = digests if detector is None else {**digests, "detector": detector.weights}
     return found
 
 
-def check_judge(config: RecipeConfig, sources: Iterable[Listed]) -> None:
-    """Before any image is read: a judge that may not see the images is refused."""
-    recipe = config.recipe
-    if isinstance(recipe, ModificationConfig) and recipe.judge is not None:
+def check_judge(spec: str | None, build: BuildFacts) -> None:
+    """Raise, before any image is read, where the judge may not see the images."""
+    if spec is not None:
         from mie.judges.clients import open_client
         from mie.judges.judge import check_may_leave
 
-        check_may_leave(open_client(recipe.judge), _statement(config, sources), acknowledged=False)
+        check_may_leave(open_client(spec), _statement(build), acknowledged=False)
 
 
-@contextmanager
-def part_judge(config: RecipeConfig, sources: Iterable[Listed], folder: Path) -> Iterator[Judge | None]:
-    """The recipe's judge with its replies in `folder`, so that a part made again asks nothing twice."""
-    recipe = config.recipe
-    spec = recipe.judge if isinstance(recipe, ModificationConfig) else None
-    listed = [] if spec is None else _photographs(sources)
-    if spec is None or not listed:
-        yield None
-        return
+def open_part_judge(spec: str | None, build: BuildFacts) -> Asker | None:
+    """The recipe's judge, its replies in the build's folder: a part that is made again asks nothing twice.
+
+    None where no judge is named, or no data set has images that it would see.
+    """
+    if spec is None or build.folder is None or not _photographs(build):
+        return None
     from mie.judges import JudgeOptions, open_judge
 
-    with open_judge(JudgeOptions(spec), folder, dataset=_statement(config, listed)) as judge:
-        yield judge
+    return build.resources.enter_context(
+        open_judge(JudgeOptions(spec), build.folder, dataset=_statement(build))
+    )
 
 
-def _photographs(sources: Iterable[Listed]) -> list[Listed]:
+def _photographs(build: BuildFacts) -> list[SourceFacts]:
     """The data sets whose images a judge would see."""
-    return [item for item in sources if nearest_family(item[0].modality) in PHOTO_LIKE]
+    return [source for source in build.sources if nearest_family(source.modality) in PHOTO_LIKE]
 
 
-def _statement(config: RecipeConfig, sources: Iterable[Listed]) -> Mapping[str, Any]:
+def _statement(build: BuildFacts) -> Mapping[str, Any]:
     """What `dataset.json` will say about those who may be recognised in the images."""
-    stated = {
-        entry.name: deidentification(entry, root, units) for entry, root, units in _photographs(sources)
-    }
+    stated = {source.name: source.deidentification() for source in _photographs(build)}
     return {
-        "name": config.name,
+        "name": build.dataset,
         "deidentified": all(yes for yes, _ in stated.values()),
         "deidentification": {name: reason for name, (_, reason) in stated.items()},
     }

@@ -1,10 +1,11 @@
-"""Neighbouring slices of one volume, found by where they were cut."""
+"""Samples of lesions that were taken out of an image, filled and checked."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from mie.errors import ImageError
 from mie.images.families import MARGIN, family_of, nearest_family
 from mie.images.hashes import checksum
 from mie.images.resize import fitted_size, nearest_bin, resize_image, resize_mask
+from mie.perspectives.modification import TASKS
 from mie.perspectives.modification.counterfactual import (
     HIT,
     Bounds,
@@ -43,123 +45,31 @@ from mie.perspectives.modification.lesions import (
     why_not,
 )
 from mie.perspectives.modification.phrasings import DESCRIPTIONS, PHRASINGS, ask, words
+from mie.perspectives.perspective import Problem, unnamed_words
+from mie.perspectives.volumes import consecutive
 from mie.records import Case, Pixels, Refusal, Sample
-from mie.vocabulary import BINS, TASKS
+from mie.vocabulary import BINS
 
-Item = TypeVar("Item")
-
-
-def slice_place(case: Case) -> tuple[str, int] | None:
-    """(plane, index) of a slice of a volume; None for a picture."""
-    cuts = [step for step in case.steps if step["step"] == "slice"]
-    return (str(cuts[-1]["plane"]), int(cuts[-1]["index"])) if cuts else None
-
-
-def volume_of(case: Case) -> tuple[str, str] | None:
-    """The volume that a slice was cut from, (data set, volume); None for a picture."""
-    return None if slice_place(case) is None else (case.source, case.case_id.rpartition("#")[0])
-
-
-def consecutive(items: Iterable[Item], about: Callable[[Item], tuple[Case, Hashable]]) -> list[list[Item]]:
-    """Runs of neighbouring slices that show the same; a picture is a run of its own.
-
-    `about` gives an item's case and what it shows. Slices come in any order of planes, each in the order of
-    its index.
-    """
-    runs: list[list[Item]] = []
-    open_runs: dict[Hashable, tuple[int, list[Item]]] = {}
-    for item in items:
-        case, shows = about(item)
-        place = slice_place(case)
-        if place is None:
-            runs.append([item])
-            continue
-        plane, index = place
-        key = (volume_of(case), plane, shows, case.image.shape)
-        before = open_runs.get(key)
-        if before is not None and index == before[0] + 1:
-            run = before[1]
-            run.append(item)
-        else:
-            run = [item]
-            runs.append(run)
-        open_runs[key] = (index, run)
-    return runs
-
-
-# A modification changes the filled area and nothing else: every pair proves it, pixel by pixel.
+NAME: Final = "modification"
+VERSION: Final = 1
 
 WHITE_HOLE: Final = ("inpainting", "simulation")
 # Grey levels of mean absolute change inside the hole, below which nothing was modified.
 _LEAST_CHANGE: Final = 1.0
-
-
-def background_problems(sample: Sample) -> list[tuple[str, dict[str, Any]]]:
-    """What is wrong with a modification sample, each with its numbers. A sound one has none.
-
-    Outside the mask input and target image are equal. Inside, the input of the two kinds with a hole is
-    white; of the other two it differs from the target image. A grey picture stays grey.
-    """
-    if sample.mask is None:
-        return [("a modification sample needs a mask", {})]
-    hole = sample.mask > 0
-    wrong: list[tuple[str, dict[str, Any]]] = []
-    if not hole.any() or hole.all():
-        return [("the mask is empty, or the whole image", {"pixels": int(hole.sum())})]
-    outside = int(np.count_nonzero((sample.input != sample.target_image).any(axis=2) & ~hole))
-    if outside:
-        wrong.append((f"{outside} pixels differ outside the mask", {"outside": outside}))
-    if sample.task in WHITE_HOLE:
-        coloured = int(np.count_nonzero((sample.input[hole] != 255).any(axis=1)))
-        if coloured:
-            wrong.append((f"{coloured} pixels inside the mask are not white", {"not_white": coloured}))
-    else:
-        change = float(np.abs(sample.input[hole].astype(np.int16) - sample.target_image[hole]).mean())
-        if change < _LEAST_CHANGE:
-            reason = (
-                f"inside the mask the images differ by {change:.2f} grey levels, at least {_LEAST_CHANGE:g}"
-            )
-            wrong.append((reason, {"change": change}))
-    lesion, healthy = _pair(sample)
-    if healthy is not None and _is_grey(lesion) and not _is_grey(healthy):
-        wrong.append(("a grey picture was filled with colour", {}))
-    return wrong
-
-
-def background_gate(sample: Sample) -> Refusal | None:
-    """Looks at modification samples only."""
-    if sample.perspective != "modification":
-        return None
-    for reason, numbers in background_problems(sample):
-        return Refusal(sample.source, sample.case_id, "background", reason, sample.target, numbers)
-    return None
-
-
-def _pair(sample: Sample) -> tuple[Pixels, Pixels | None]:
-    """(what was there before, the healthy image); None where the sample does not show the healthy image."""
-    if sample.task == "addition":
-        return sample.target_image, sample.input
-    return sample.input, None if sample.task == "simulation" else sample.target_image
-
-
-def _is_grey(image: Pixels) -> bool:
-    return not np.ptp(image, axis=2).any()
-
-
-# Modification: a lesion is taken out of an image, and the pair becomes four kinds of triplets.
-#
-# | task | input | target image |
-# | --- | --- | --- |
-# | removal | with lesion (L) | healthy (H) |
-# | addition | H | L |
-# | inpainting | white hole | H |
-# | simulation | white hole | L |
-#
-# Outside the mask, which is the filled area, the images of a pair are equal to the pixel.
-
-NAME: Final = "modification"
-VERSION: Final = 1
-KINDS: Final = TASKS["modification"]
+# What a prompt of each kind must hold, for `mie verify` and for whoever rewords it.
+_NAMED: Final = {
+    "removal": ("lesion",),
+    "addition": ("a_lesion", "location"),
+    "inpainting": (),
+    "simulation": ("a_lesion",),
+}
+# What input and target image of each task show.
+_SHOWS: Final = {
+    "removal": ("image with the lesion", "healthy image"),
+    "addition": ("healthy image", "image with the lesion"),
+    "inpainting": ("image with a hole", "healthy image"),
+    "simulation": ("image with a hole", "image with the lesion"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +81,7 @@ class Modification:
     detector_required: bool = False  # refuse what no trusted detector has seen
     min_sensitivity: float = 0.5  # on held-out patients, below which a detector is not trusted
     candidates: int = 4
-    kinds: tuple[str, ...] = KINDS
+    kinds: tuple[str, ...] = TASKS
     per_case: int | None = 1  # pairs of one image: all lesions together, then groups that lie apart
     blend: str | None = None  # None: what suits the family
     margin: float | None = None  # share of a lesion's diameter; None: the family's
@@ -384,10 +294,84 @@ class _Prepared:
         )
 
 
-# What a prompt of each kind must hold, for `mie verify` and for whoever rewords it.
-_NAMED: Final = {
-    "removal": ("lesion",),
-    "addition": ("a_lesion", "location"),
-    "inpainting": (),
-    "simulation": ("a_lesion",),
-}
+def background_problems(sample: Sample) -> list[tuple[str, dict[str, Any]]]:
+    """What is wrong with a modification sample, each with its numbers. A sound one has none.
+
+    Outside the mask input and target image are equal. Inside, the input of the two kinds with a hole is
+    white; of the other two it differs from the target image. A grey picture stays grey.
+    """
+    if sample.mask is None:
+        return [("a modification sample needs a mask", {})]
+    hole = sample.mask > 0
+    wrong: list[tuple[str, dict[str, Any]]] = []
+    if not hole.any() or hole.all():
+        return [("the mask is empty, or the whole image", {"pixels": int(hole.sum())})]
+    outside = int(np.count_nonzero((sample.input != sample.target_image).any(axis=2) & ~hole))
+    if outside:
+        wrong.append((f"{outside} pixels differ outside the mask", {"outside": outside}))
+    if sample.task in WHITE_HOLE:
+        coloured = int(np.count_nonzero((sample.input[hole] != 255).any(axis=1)))
+        if coloured:
+            wrong.append((f"{coloured} pixels inside the mask are not white", {"not_white": coloured}))
+    else:
+        change = float(np.abs(sample.input[hole].astype(np.int16) - sample.target_image[hole]).mean())
+        if change < _LEAST_CHANGE:
+            reason = (
+                f"inside the mask the images differ by {change:.2f} grey levels, at least {_LEAST_CHANGE:g}"
+            )
+            wrong.append((reason, {"change": change}))
+    lesion, healthy = _pair(sample)
+    if healthy is not None and _is_grey(lesion) and not _is_grey(healthy):
+        wrong.append(("a grey picture was filled with colour", {}))
+    return wrong
+
+
+def background_gate(sample: Sample) -> Refusal | None:
+    """Reject a sample that changes something outside its mask, or nothing inside it."""
+    for reason, numbers in background_problems(sample):
+        return Refusal(sample.source, sample.case_id, "background", reason, sample.target, numbers)
+    return None
+
+
+def _pair(sample: Sample) -> tuple[Pixels, Pixels | None]:
+    """(what was there before, the healthy image); None where the sample does not show the healthy image."""
+    if sample.task == "addition":
+        return sample.target_image, sample.input
+    return sample.input, None if sample.task == "simulation" else sample.target_image
+
+
+def _is_grey(image: Pixels) -> bool:
+    return not np.ptp(image, axis=2).any()
+
+
+def prove(sample: Sample) -> list[Problem]:
+    """What is wrong with a stored sample, which changes the inside of its mask alone and says so.
+
+    Imported samples make no such promise.
+    """
+    if sample.recipe != NAME:
+        return []
+    wrong: list[Problem] = [("background", reason) for reason, _ in background_problems(sample)]
+    if sample.colour is not None:
+        wrong.append(("overlay", "a modification sample has no colours"))
+    if sample.group is None:
+        wrong.append(("pair", "a modification sample belongs to a pair"))
+    return wrong + unnamed_words(sample)
+
+
+def prove_pairs(rows: Iterable[Mapping[str, Any]]) -> list[Problem]:
+    """(pair, reason) where the samples of one pair do not show the same two images and the same mask."""
+    groups: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for row in rows:
+        if row["recipe"] == NAME and row["group"] is not None:
+            groups[row["group"]].append(row)
+    wrong: list[Problem] = []
+    for group, samples in groups.items():
+        shown: dict[str, set[bytes | None]] = defaultdict(set)
+        for row in samples:
+            shown["mask"].add(row["pixels"]["mask"])
+            shown["split"].add(row["split"])
+            for image, name in zip(("input", "target_image"), _SHOWS.get(row["task"], ()), strict=False):
+                shown[name].add(row["pixels"][image])
+        wrong += [(group, f"{name}: its samples differ") for name, values in shown.items() if len(values) > 1]
+    return wrong

@@ -1,4 +1,4 @@
-"""What is asked for must be there to see. A tumour in a lung that a window cut to black teaches guessing."""
+"""Samples with the named region painted on the image: one per target, and one for all targets together."""
 
 from __future__ import annotations
 
@@ -15,85 +15,18 @@ from mie.images.hashes import checksum
 from mie.images.overlay import deblend, deblend_any, dice, paint
 from mie.images.resize import fitted_size, nearest_bin, resize_image, resize_mask
 from mie.perspectives.perception.phrasings import PHRASINGS, SEVERAL, ask_for_all, ask_for_one, describe
+from mie.perspectives.perspective import Problem
 from mie.records import Case, Mask, Pixels, Refusal, Sample, Target
 from mie.vocabulary import BINS, COLOURS, OPACITY
 
+NAME: Final = "perception"
+VERSION: Final = 1
+_KIND_TO_TASK: Final = {"anatomy": "structure", "lesion": "lesion"}
+
+MIN_DICE: Final = 0.99  # of the mask that is read back from the target image with the stored one
 _AROUND: Final = 0.015  # of the longer side: how far beyond the region is looked
 _LEVELS: Final = 2  # grey levels next to black and white that count as cut off
 _MOST: Final = 0.6  # of the region, and of its surroundings, cut off
-
-
-def visible_gate(sample: Sample) -> Refusal | None:
-    """Refuse a perception sample of which a class and what surrounds it are mostly cut off to black or white.
-
-    A black region alone is sound: lungs in a soft-tissue window have an outline.
-    """
-    if sample.perspective != "perception" or sample.mask is None:
-        return None
-    count = len(sample.params.get("classes", [0]))
-    for k in range(1, count + 1):
-        share = cut_off(sample.input, sample.mask == round(255 * k / count))
-        if share > _MOST:
-            reason = (
-                f"{share:.0%} of the region and of its surroundings are black or white, at most {_MOST:.0%}"
-            )
-            numbers = {"cut_off": share, "class": k}
-            return Refusal(sample.source, sample.case_id, "invisible", reason, sample.target, numbers)
-    return None
-
-
-def cut_off(image: Pixels, region: Mask) -> float:
-    """How much of the region `(H, W)` is black (or white), or of its surroundings, whichever is less."""
-    around = max(1, round(_AROUND * max(region.shape)))
-    left, top, width, height = cv2.boundingRect(region.view(np.uint8))
-    near = (
-        slice(max(0, top - around), top + height + around),
-        slice(max(0, left - around), left + width + around),
-    )
-    size = 2 * around + 1
-    inside = region[near]
-    outside = (cv2.dilate(inside.view(np.uint8), np.ones((size, size), np.uint8)) > 0) & ~inside
-    if not (inside.any() and outside.any()):
-        return 0.0
-    grey = image[near] if image.ndim == 2 else image[near].mean(2)
-    black, white = grey <= _LEVELS, grey >= 255 - _LEVELS
-    return max(float(min(cut[inside].mean(), cut[outside].mean())) for cut in (black, white))
-
-
-# Every perception sample proves itself: de-blending its own target must give back its mask.
-
-MIN_DICE = 0.99
-
-
-def proof(sample: Sample) -> dict[str, float]:
-    """DICE of each class, and of the union when there are several, read back from the target image."""
-    if sample.mask is None or not sample.colour:
-        return {}
-    colours = sample.colour.split(",")
-    numbers: dict[str, float] = {}
-    for k, colour in enumerate(colours, start=1):
-        region = sample.mask == round(255 * k / len(colours))
-        numbers[colour] = dice(deblend(sample.input, sample.target_image, colour), region)
-    if len(colours) > 1:
-        region = np.asarray(sample.mask > 0)
-        numbers["union"] = dice(deblend_any(sample.input, sample.target_image), region)
-    return numbers
-
-
-def proof_gate(sample: Sample) -> Refusal | None:
-    numbers = proof(sample)
-    worst = min(numbers.values(), default=1.0)
-    if worst >= MIN_DICE:
-        return None
-    reason = f"de-blending the target gives DICE {worst:.4f}, at least {MIN_DICE}"
-    return Refusal(sample.source, sample.case_id, "proof", reason, sample.target, numbers)
-
-
-# Perception: the named region painted on the image, one sample per target and one for all.
-
-NAME = "perception"
-VERSION = 1
-_KIND_TO_TASK = {"anatomy": "structure", "lesion": "lesion"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +107,7 @@ class _Maker:
         )
         return Sample(
             id=sample_id,
-            perspective="perception",
+            perspective=NAME,
             task=task,
             target=", ".join(names),
             modality=case.modality,
@@ -206,3 +139,85 @@ class _Maker:
             "spacing": None if self.case.spacing is None else list(self.case.spacing),
             "image_steps": [dict(step) for step in self.case.steps],
         }
+
+
+def visible_gate(sample: Sample) -> Refusal | None:
+    """Reject a sample in which a class and its surroundings are mostly cut off to black or white.
+
+    A tumour in a lung that a window cuts to black teaches guessing. A black region alone is sound: lungs in a
+    soft-tissue window have an outline.
+    """
+    if sample.mask is None:
+        return None
+    count = len(sample.params.get("classes", [0]))
+    for k in range(1, count + 1):
+        share = cut_off(sample.input, sample.mask == round(255 * k / count))
+        if share > _MOST:
+            reason = (
+                f"{share:.0%} of the region and of its surroundings are black or white, at most {_MOST:.0%}"
+            )
+            numbers = {"cut_off": share, "class": k}
+            return Refusal(sample.source, sample.case_id, "invisible", reason, sample.target, numbers)
+    return None
+
+
+def cut_off(image: Pixels, region: Mask) -> float:
+    """How much of the region `(H, W)` is black (or white), or of its surroundings, whichever is less."""
+    around = max(1, round(_AROUND * max(region.shape)))
+    left, top, width, height = cv2.boundingRect(region.view(np.uint8))
+    near = (
+        slice(max(0, top - around), top + height + around),
+        slice(max(0, left - around), left + width + around),
+    )
+    size = 2 * around + 1
+    inside = region[near]
+    outside = (cv2.dilate(inside.view(np.uint8), np.ones((size, size), np.uint8)) > 0) & ~inside
+    if not (inside.any() and outside.any()):
+        return 0.0
+    grey = image[near] if image.ndim == 2 else image[near].mean(2)
+    black, white = grey <= _LEVELS, grey >= 255 - _LEVELS
+    return max(float(min(cut[inside].mean(), cut[outside].mean())) for cut in (black, white))
+
+
+def proof(sample: Sample) -> dict[str, float]:
+    """DICE of each class, and of the union when there are several, read back from the target image."""
+    if sample.mask is None or not sample.colour:
+        return {}
+    colours = sample.colour.split(",")
+    numbers: dict[str, float] = {}
+    for k, colour in enumerate(colours, start=1):
+        region = sample.mask == round(255 * k / len(colours))
+        numbers[colour] = dice(deblend(sample.input, sample.target_image, colour), region)
+    if len(colours) > 1:
+        region = np.asarray(sample.mask > 0)
+        numbers["union"] = dice(deblend_any(sample.input, sample.target_image), region)
+    return numbers
+
+
+def proof_gate(sample: Sample) -> Refusal | None:
+    """Reject a sample whose mask cannot be read back from its target image."""
+    numbers = proof(sample)
+    worst = min(numbers.values(), default=1.0)
+    if worst >= MIN_DICE:
+        return None
+    reason = f"de-blending the target gives DICE {worst:.4f}, at least {MIN_DICE}"
+    return Refusal(sample.source, sample.case_id, "proof", reason, sample.target, numbers)
+
+
+def prove(sample: Sample) -> list[Problem]:
+    """What is wrong with a stored sample, which paints its mask and nothing else, and says so."""
+    wrong: list[Problem] = []
+    colours = (sample.colour or "").split(",")
+    if sample.mask is None or any(c not in COLOURS for c in colours):
+        return [("overlay", "a perception sample needs a mask and colours from red, green, blue")]
+    for word in [*colours, *(c["target"] for c in sample.params.get("classes", []))]:
+        if word.casefold() not in sample.prompt.casefold():
+            wrong.append(("prompt", f"does not name {word!r}: {sample.prompt!r}"))
+    worst = min(proof(sample).values())
+    if worst < MIN_DICE:
+        wrong.append(("overlay", f"de-blending the target gives DICE {worst:.4f}, at least {MIN_DICE}"))
+    changed = (sample.input != sample.target_image).any(axis=2)
+    outside = int(np.count_nonzero(changed & (sample.mask == 0)))
+    if outside:
+        wrong.append(("overlay", f"{outside} pixels changed outside the region"))
+    return wrong

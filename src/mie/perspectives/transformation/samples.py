@@ -1,4 +1,4 @@
-"""Pairs that teach nothing or teach wrongly: identical, blank, or not of the same place."""
+"""Samples in which a degraded or other image becomes the clean or wanted one, by real pairs or by physics."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from mie.core.hashing import generator, sample_seed, stable_hash
 from mie.errors import ImageError
 from mie.images.hashes import checksum
 from mie.images.resize import fitted_size, nearest_bin, resize_image
+from mie.perspectives.perspective import Problem, unnamed_words
 from mie.perspectives.transformation.alignment import measure_alignment, register
 from mie.perspectives.transformation.phrasings import DESCRIPTIONS, NAMED, PHRASINGS, all_words, ask, places
 from mie.perspectives.transformation.simulation import (
@@ -27,6 +28,9 @@ from mie.perspectives.transformation.targets import TARGETS, TransformTarget, fi
 from mie.records import Case, Pairing, Pixels, Refusal, Sample
 from mie.vocabulary import BINS
 
+NAME: Final = "transformation"
+VERSION: Final = 1
+
 # Grey levels (of 255), root mean square, that the two images must differ by in the place where they differ
 # most: 40 dB. Less is seen nowhere, and what there is to learn is rounding.
 _LEAST_DIFFERENCE: Final = 2.55
@@ -39,65 +43,6 @@ _EVIDENCE: Final = 0.04
 
 
 @dataclass(frozen=True, slots=True)
-class PairGate:
-    """Looks at transformation samples only. `max_shift` is in pixels of the original image."""
-
-    max_shift: float = 3.0
-
-    def __call__(self, sample: Sample) -> Refusal | None:
-        if sample.perspective != "transformation":
-            return None
-        for name, image in (("input", sample.input), ("target image", sample.target_image)):
-            contrast = _contrast(image)
-            if contrast < _LEAST_CONTRAST:
-                reason = (
-                    f"the {name} shows nothing: standard deviation {contrast:.2f} grey levels, "
-                    f"at least {_LEAST_CONTRAST:g}"
-                )
-                return _refuse(sample, "blank", reason, {"contrast": contrast})
-        found = _difference(sample.input, sample.target_image)
-        if found < _LEAST_DIFFERENCE:
-            reason = (
-                "input and target image are the same to the eye: "
-                f"they differ by at most {found:.3f} grey levels, at least {_LEAST_DIFFERENCE:g}"
-            )
-            return _refuse(sample, "identical", reason, {"difference": found})
-        return self._aligned(sample)
-
-    def _aligned(self, sample: Sample) -> Refusal | None:
-        found = sample.params.get("alignment")
-        if found is None or found["error"] <= self.max_shift or found["evidence"] < _EVIDENCE:
-            return None
-        rows, columns = found["shift"]
-        reason = (
-            f"the pair is misaligned by {found['error']:.1f} px ({rows:+.1f} rows, {columns:+.1f} columns), "
-            f"at most {self.max_shift:g}"
-        )
-        return _refuse(sample, "misaligned", reason, dict(found))
-
-
-def _difference(a: Pixels, b: Pixels) -> float:
-    """Of two images of one shape, in grey levels, root mean square in the place where it is largest."""
-    squared = np.square(a.astype(np.float32) - b).mean(axis=2)
-    side = max(1, max(squared.shape) // _PLACES)
-    return math.sqrt(float(cv2.blur(squared, (side, side)).max()))
-
-
-def _contrast(image: Pixels) -> float:
-    return float(np.std(image.astype(np.float32).mean(axis=2)))
-
-
-def _refuse(sample: Sample, gate: str, reason: str, numbers: dict[str, Any]) -> Refusal:
-    return Refusal(sample.source, sample.case_id, gate, reason, sample.target, numbers)
-
-
-# Transformation: a degraded or other image becomes the clean or wanted one, by real pairs or by physics.
-
-NAME = "transformation"
-VERSION = 1
-
-
-@dataclass(frozen=True, slots=True)
 class Transformation:
     """Case -> transformation samples. A case with a pair gives the pair; any other is degraded by physics.
 
@@ -105,13 +50,11 @@ class Transformation:
     """
 
     targets: tuple[str, ...] = tuple(TARGETS)
-    per_case: int | None = (
-        None  # at most this many simulated samples of one image, drawn among those that fit
-    )
+    # At most this many simulated samples of one image, drawn among those that fit.
+    per_case: int | None = None
     windows: tuple[str, ...] = ()  # CT windows; none: those that suit the anatomy
-    severity: Mapping[str, Mapping[str, Any]] = field(
-        default_factory=dict
-    )  # by target: fields not to be drawn
+    # By target: fields that are not drawn.
+    severity: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     registering: bool = False  # bring pairs onto each other before anything else
     bins: tuple[int, ...] = BINS
 
@@ -272,3 +215,68 @@ class _Maker:
             seed=seed,
             license=case.license,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class PairGate:
+    """Rejects pairs that teach nothing or teach wrongly: blank, identical, or not of the same place.
+
+    `max_shift` is in pixels of the original image.
+    """
+
+    max_shift: float = 3.0
+
+    def __call__(self, sample: Sample) -> Refusal | None:
+        for name, image in (("input", sample.input), ("target image", sample.target_image)):
+            contrast = _contrast(image)
+            if contrast < _LEAST_CONTRAST:
+                reason = (
+                    f"the {name} shows nothing: standard deviation {contrast:.2f} grey levels, "
+                    f"at least {_LEAST_CONTRAST:g}"
+                )
+                return _refuse(sample, "blank", reason, {"contrast": contrast})
+        found = _difference(sample.input, sample.target_image)
+        if found < _LEAST_DIFFERENCE:
+            reason = (
+                "input and target image are the same to the eye: "
+                f"they differ by at most {found:.3f} grey levels, at least {_LEAST_DIFFERENCE:g}"
+            )
+            return _refuse(sample, "identical", reason, {"difference": found})
+        return self._aligned(sample)
+
+    def _aligned(self, sample: Sample) -> Refusal | None:
+        found = sample.params.get("alignment")
+        if found is None or found["error"] <= self.max_shift or found["evidence"] < _EVIDENCE:
+            return None
+        rows, columns = found["shift"]
+        reason = (
+            f"the pair is misaligned by {found['error']:.1f} px ({rows:+.1f} rows, {columns:+.1f} columns), "
+            f"at most {self.max_shift:g}"
+        )
+        return _refuse(sample, "misaligned", reason, dict(found))
+
+
+def _difference(a: Pixels, b: Pixels) -> float:
+    """Of two images of one shape, in grey levels, root mean square in the place where it is largest."""
+    squared = np.square(a.astype(np.float32) - b).mean(axis=2)
+    side = max(1, max(squared.shape) // _PLACES)
+    return math.sqrt(float(cv2.blur(squared, (side, side)).max()))
+
+
+def _contrast(image: Pixels) -> float:
+    return float(np.std(image.astype(np.float32).mean(axis=2)))
+
+
+def _refuse(sample: Sample, gate: str, reason: str, numbers: dict[str, Any]) -> Refusal:
+    return Refusal(sample.source, sample.case_id, gate, reason, sample.target, numbers)
+
+
+def prove(sample: Sample) -> list[Problem]:
+    """What is wrong with a stored sample, which changes the whole image and says how."""
+    wrong: list[Problem] = []
+    if sample.mask is not None or sample.colour is not None:
+        wrong.append(("overlay", "a transformation sample has neither mask nor colours"))
+    refusal = PairGate(math.inf)(sample)
+    if refusal is not None:
+        wrong.append(("pair", refusal.reason))
+    return wrong + unnamed_words(sample)

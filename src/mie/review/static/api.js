@@ -1,13 +1,13 @@
-// The server, as this page knows it. Errors are of two sorts: it said no, or it did not answer.
+// Calls to the server. It may reject a request (ApiError) or not respond (NetworkError).
 
-export class Refusal extends Error {
+export class ApiError extends Error {
   constructor(status, code, message, wait = 0) {
     super(message);
     Object.assign(this, { status, code, wait });
   }
 }
 
-export class Unreachable extends Error {}
+export class NetworkError extends Error {}
 
 let csrf = "";
 
@@ -15,7 +15,7 @@ export function useToken(token) {
   csrf = token;
 }
 
-/** JSON in, JSON out. A Blob is sent as the PNG that it is. */
+/** Send and receive JSON. A Blob is sent as PNG. */
 export async function call(method, path, body) {
   const headers = {};
   if (method !== "GET" && csrf) headers["X-CSRF-Token"] = csrf;
@@ -31,14 +31,14 @@ export async function call(method, path, body) {
     });
     text = await response.text();
   } catch (error) {
-    throw new Unreachable(error.message);
+    throw new NetworkError(error.message);
   }
-  const said = parsed(text);
-  if (response.ok) return said;
-  // A proxy whose server is away answers in its place.
-  if (response.status >= 500) throw new Unreachable(`${response.status}`);
-  const error = said?.error ?? { code: "invalid", message: response.statusText };
-  throw new Refusal(
+  const reply = parsed(text);
+  if (response.ok) return reply;
+  // Sent by a proxy if the server behind it is down.
+  if (response.status >= 500) throw new NetworkError(`${response.status}`);
+  const error = reply?.error ?? { code: "invalid", message: response.statusText };
+  throw new ApiError(
     response.status,
     error.code,
     error.message,

@@ -1,4 +1,4 @@
-// A mask under brush and eraser: values per pixel, a coloured layer to look at, strokes that can be undone.
+// A mask that is painted with brush and eraser: pixel values, a coloured layer, strokes that can be undone.
 
 import { canvasOf, COLOURS, pixelsOf } from "./pixels.js";
 
@@ -27,7 +27,7 @@ export class Brush {
     this.move(x, y);
   }
 
-  /** All pixels whose centre is no further than half the size from the way that the brush went. */
+  /** Set all pixels whose centre is at most half the brush size from the path of the brush. */
   move(x, y) {
     if (!this.before) return;
     const [x0, y0] = this.last;
@@ -61,7 +61,7 @@ export class Brush {
     this.changed();
   }
 
-  /** A second finger came down: this was no stroke. */
+  /** A second finger came down, so this is not a stroke. */
   cancel() {
     if (!this.before) return;
     this.set(this.before);
@@ -105,7 +105,7 @@ export class Brush {
     return this.classes.filter(({ value }) => !this.values.includes(value)).map(({ name }) => name);
   }
 
-  /** As the server wants it: a PNG of grey values, here as data URL. */
+  /** The mask as a grey PNG in a data URL. */
   toDataUrl() {
     const canvas = canvasOf(this.width, this.height);
     const pixels = new ImageData(this.width, this.height);

@@ -1,4 +1,4 @@
-// The comment field of every kind of work.
+// The comment field that every kind of work has.
 
 import { h, keycap } from "./dom.js";
 
@@ -11,7 +11,7 @@ export function comment(text, changed) {
     rows: 2,
     maxlength: 2000,
     oninput: changed,
-    placeholder: "No names of patients, please",
+    placeholder: "Please do not enter patients' names",
   });
   field.value = text ?? "";
   return {

@@ -1,27 +1,27 @@
-// The adjudicator's page: what raters said, side by side, and the word that settles it.
+// The adjudicator's page: the raters' answers side by side, and the decision that settles an item.
 
 import { get } from "./api.js";
 import { button, h, plural } from "./dom.js";
 import { figuresLine } from "./figures.js";
 import { useKeys } from "./keys.js";
-import { prefetch } from "./pictures.js";
-import { tools } from "./tools.js";
+import { prefetch } from "./images.js";
+import { toolbar } from "./toolbar.js";
 import { Viewer } from "./viewer.js";
-import { heading, KINDS, regionOf } from "./work.js";
+import { heading, KINDS, regionOf } from "./task.js";
 
 const WHICH = [
-  ["disagreement", "where raters differ"],
-  ["answered", "all with an answer"],
-  ["settled", "settled"],
+  ["disagreement", "items with disagreement"],
+  ["answered", "all answered items"],
+  ["settled", "settled items"],
 ];
 
 export function consensusPage(main, app, task) {
   const kind = KINDS[task.kind];
   const stage = h("div", { class: "stage" });
   const viewer = new Viewer(stage);
-  const looking = tools(viewer, kind.OUTLINE);
+  const tools = toolbar(viewer, kind.OUTLINE);
   const figures = h("div", { class: "figures" });
-  const asked = h("div", {});
+  const instruction = h("div", {});
   const side = h("section", { class: "panel", "aria-label": "Answers and decision" });
   const which = h(
     "select",
@@ -35,7 +35,7 @@ export function consensusPage(main, app, task) {
   const page = h(
     "div",
     { class: `work consensus ${task.kind}` },
-    h("section", { class: "look", "aria-label": "Sample" }, asked, looking.element, stage),
+    h("section", { class: "look", "aria-label": "Sample" }, instruction, tools.element, stage),
     side,
   );
   const kinds = app.me.tasks.map((each) =>
@@ -48,7 +48,7 @@ export function consensusPage(main, app, task) {
   main.replaceChildren(
     h(
       "div",
-      { class: "judging" },
+      { class: "consensus-bar" },
       h("nav", { "aria-label": "Kinds of work" }, kinds),
       h("span", { class: "which" }, h("label", { for: "which" }, "Show "), which),
       figures,
@@ -67,10 +67,10 @@ export function consensusPage(main, app, task) {
 
   const load = async () => {
     try {
-      const said = await get(`/api/tasks/${task.kind}/consensus?only=${which.value}&limit=200`);
+      const page = await get(`/api/tasks/${task.kind}/consensus?only=${which.value}&limit=200`);
       if (gone) return;
-      listed = said.items;
-      after = said.after;
+      listed = page.items;
+      after = page.after;
       const unsettled = listed.findIndex((entry) => !entry.settled);
       await go(Math.max(0, unsettled));
       const found = await get(`/api/tasks/${task.kind}/figures`);
@@ -81,9 +81,9 @@ export function consensusPage(main, app, task) {
   };
 
   const more = async () => {
-    const said = await get(`/api/tasks/${task.kind}/consensus?only=${which.value}&limit=200&after=${after}`);
-    listed.push(...said.items);
-    after = said.after;
+    const page = await get(`/api/tasks/${task.kind}/consensus?only=${which.value}&limit=200&after=${after}`);
+    listed.push(...page.items);
+    after = page.after;
   };
 
   const go = async (to) => {
@@ -116,7 +116,7 @@ export function consensusPage(main, app, task) {
     empty.hidden = false;
     empty.textContent =
       which.value === "disagreement"
-        ? "No two raters differ here, so there is nothing to settle."
+        ? "The raters agree on every item, so there is nothing to settle."
         : "There is nothing here yet.";
   };
 
@@ -131,25 +131,32 @@ export function consensusPage(main, app, task) {
     back.disabled = at === 0;
     ahead.disabled = at + 1 >= listed.length && after === null;
     const settle = (answer, mask = null) => {
-      app.outbox.add({
+      app.queue.add({
         path: `/api/items/${item.id}/consensus`,
         body: { version: item.version, answer },
         item: item.id,
         mask,
+        message: [
+          `Settled: ${kind.summary(answer)}`,
+          `Not settled yet: ${kind.summary(answer)}. It will be sent when the server responds.`,
+        ],
       });
       entry.settled = true;
       cache.set(
         item.id,
         Promise.resolve({ item, answers, consensus: { answer, by: app.user.pseudonym, repaired: mask } }),
       );
-      app.say(`Settled: ${kind.summary(answer)}`);
       go(Math.min(at + 1, listed.length - 1));
     };
     const undo = () => {
-      app.outbox.add({ path: `/api/items/${item.id}/consensus/undo`, body: {}, item: item.id });
+      app.queue.add({
+        path: `/api/items/${item.id}/consensus/undo`,
+        body: {},
+        item: item.id,
+        message: ["Decision undone.", "Not undone yet. It will be sent when the server responds."],
+      });
       entry.settled = false;
       cache.set(item.id, Promise.resolve({ item, answers, consensus: null }));
-      app.say("Taken back.");
       go(at);
     };
     const decided = { ...item, answer: consensus?.answer ?? null, repaired: consensus?.repaired };
@@ -157,6 +164,7 @@ export function consensusPage(main, app, task) {
       panes: withRaters(kind, item, answers),
       size: item.size,
       grey: item.grey,
+      geometry: item.geometry,
       ...regionOf(kind, item),
       pair: kind.pair?.(item),
     });
@@ -164,28 +172,28 @@ export function consensusPage(main, app, task) {
       task,
       item: decided,
       viewer,
-      begun: null,
+      draft: null,
       save: () => {},
       submit: settle,
       say: app.say,
     });
-    asked.replaceChildren(current.asked ?? heading(item));
+    instruction.replaceChildren(current.heading ?? heading(item));
     side.replaceChildren(
       place,
       h("h2", {}, plural(answers.length, "answer")),
       h(
         "ul",
-        { class: "said" },
-        answers.map((given) => said(kind, given, () => settle({ ...given.answer, comment: "" }))),
+        { class: "answers" },
+        answers.map((entry) => answerRow(kind, entry, () => settle({ ...entry.answer, comment: "" }))),
       ),
       ...(consensus
         ? [h("p", { class: "place" }, `Settled by ${consensus.by}: ${kind.summary(consensus.answer)}`)]
         : []),
-      h("h2", {}, consensus ? "Decide anew" : "Or decide yourself"),
+      h("h2", {}, consensus ? "Change the decision" : "Or decide yourself"),
       current.element,
       h(
         "nav",
-        { class: "walk", "aria-label": "Samples" },
+        { class: "pager", "aria-label": "Samples" },
         back,
         ahead,
         consensus ? button("Undo", "U", undo) : null,
@@ -195,19 +203,19 @@ export function consensusPage(main, app, task) {
       ...current.keys,
       ["ArrowLeft", "Previous sample", () => go(at - 1)],
       ["ArrowRight", "Next sample", () => go(at + 1)],
-      ["u", "Take the decision back", () => consensus && undo()],
+      ["u", "Undo the decision", () => consensus && undo()],
     ]);
-    looking.refresh();
+    tools.refresh();
     const here = current;
     seen.then(() => {
       if (here !== current) return;
-      looking.refresh();
+      tools.refresh();
       here.ready?.();
       page.dataset.shown = item.id;
     });
   };
 
-  const leave = useKeys("Looking", looking.keys);
+  const leave = useKeys("Viewing", tools.keys);
   load();
   return () => {
     gone = true;
@@ -218,7 +226,7 @@ export function consensusPage(main, app, task) {
   };
 }
 
-function said(kind, { rater, answer }, adopt) {
+function answerRow(kind, { rater, answer }, adopt) {
   return h(
     "li",
     {},
@@ -229,7 +237,7 @@ function said(kind, { rater, answer }, adopt) {
   );
 }
 
-/** For masks: who chose which, and the repaired ones beside the proposals. */
+/** For masks: who chose which, and the repaired masks beside the proposals. */
 function withRaters(kind, item, answers) {
   const panes = kind.panes(item);
   if (item.kind !== "mask") return panes;

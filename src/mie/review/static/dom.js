@@ -1,4 +1,4 @@
-// Elements from names, attributes and children. Text goes in as text, never as markup.
+// Create elements. Text is inserted as text, never as markup.
 
 /** h("button", {class: "primary", onclick: f, "aria-pressed": true}, "Accept", child) */
 export function h(name, attributes = {}, ...children) {
@@ -15,7 +15,7 @@ export function h(name, attributes = {}, ...children) {
   return element;
 }
 
-/** A button that tells its key. */
+/** A button that shows its key. */
 export function button(label, key, onclick, attributes = {}) {
   return h(
     "button",
@@ -59,7 +59,7 @@ export function choice(legend, name, choices, value, onchange, attributes = {}) 
   );
 }
 
-/** Tick the button of a `choice` without telling anybody. */
+/** Check the button of a `choice` without calling its handler. */
 export function tick(fieldset, value) {
   for (const input of fieldset.querySelectorAll("input")) input.checked = input.value === value;
 }

@@ -1,8 +1,8 @@
-// Dragging chips with mouse, pen or finger. A press without a move stays a click.
+// Drag chips with mouse, pen or finger. A press without movement stays a click.
 
 const FAR = 6; // px
 
-/** Chips have data-label and lie in [data-criterion]; `drop(label, criterion, target)` is told where one fell. */
+/** Chips have data-label inside [data-criterion]; `drop(label, criterion, target)` is called when one is dropped. */
 export function dragging(root, drop) {
   let held = null;
 
@@ -54,7 +54,7 @@ export function dragging(root, drop) {
       ghost.remove();
       mark(null);
       chip.classList.remove("lifted");
-      // The click that follows a drag is none.
+      // Ignore the click event that follows a drag.
       addEventListener("click", stop, { capture: true, once: true });
       setTimeout(() => removeEventListener("click", stop, { capture: true }), 0);
       if (isDropped && target) drop(chip.dataset.label, criterion.dataset.criterion, target);

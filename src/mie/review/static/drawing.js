@@ -1,8 +1,8 @@
-// Drawing the pictures of a viewer on their canvases.
+// Draw the images of a viewer on their canvases.
 
 import { difference, lineOf } from "./pixels.js";
 
-/** One figure of a viewer, as the viewer now looks at it. */
+/** Draw one figure with the viewer's current zoom, position and window. */
 export function drawFrame(viewer, frame) {
   const { canvas, caption } = frame;
   const dense = devicePixelRatio || 1;
@@ -42,6 +42,7 @@ export function drawFrame(viewer, frame) {
       ? `${frame.a.title} against ${frame.b.title}: black is equal, white differs by ${most} of 255`
       : `${frame.a.title} and ${frame.b.title} are equal`;
   }
+  if (frame.marks) placeMarks(viewer, frame, { scale, left, top });
   if (!frame.pane) canvas.setAttribute("aria-label", caption.textContent);
   if (viewer.hovered?.canvas === canvas && viewer.paint) drawBrush(viewer, context, dense, scale);
   canvas.style.touchAction =
@@ -51,13 +52,40 @@ export function drawFrame(viewer, frame) {
   canvas.style.cursor = viewer.paint ? "crosshair" : viewer.levelling ? "ns-resize" : "grab";
 }
 
+const LENGTHS = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200]; // mm
+
+/** Keep the marks at the visible edges of the image, and the scale bar at a round length. */
+function placeMarks(viewer, { canvas, marks }, { scale, left, top }) {
+  const [width, height] = [canvas.clientWidth, canvas.clientHeight];
+  const edges = {
+    left: Math.max(0, left),
+    right: Math.max(0, width - left - viewer.size[0] * scale),
+    top: Math.max(0, top),
+    bottom: Math.max(0, height - top - viewer.size[1] * scale),
+  };
+  const put = (mark, sides) => {
+    for (const side of mark ? sides : []) mark.style[side] = `${edges[side]}px`;
+  };
+  put(marks.left, ["left"]);
+  put(marks.right, ["right"]);
+  put(marks.slice, ["left", "top"]);
+  put(marks.scale, ["left", "bottom"]);
+  if (!marks.scale) return;
+  const perMillimetre = scale / viewer.geometry.mm_per_pixel; // CSS pixels
+  const longest = (width - edges.left - edges.right) / 3;
+  const length = LENGTHS.findLast((mm) => mm * perMillimetre <= longest);
+  marks.scale.hidden = !length;
+  marks.scale.textContent = `${length} mm`;
+  marks.scale.style.width = `${length * perMillimetre}px`;
+}
+
 function drawPane(viewer, context, pane, scale) {
   const source = viewer.source(pane);
   if (source) context.drawImage(source, 0, 0, ...viewer.size);
   else {
     context.fillStyle = "#aab";
     context.font = `${16 / scale}px sans-serif`;
-    context.fillText("The picture was not sent", 12 / scale, 28 / scale);
+    context.fillText("The image could not be loaded", 12 / scale, 28 / scale);
   }
   drawRegions(viewer, context, pane, scale);
   if (pane.layer && viewer.outline) {

@@ -1,27 +1,27 @@
-// The samples in their order: what was answered behind, what is to be done ahead, both prefetched.
+// The items in order: the answered ones before, the open ones after, both prefetched.
 
-import { get, post, Refusal } from "./api.js";
-import { keep, kept } from "./keep.js";
-import { prefetch } from "./pictures.js";
+import { get, post, ApiError } from "./api.js";
+import { load, store } from "./storage.js";
+import { prefetch } from "./images.js";
 
 const AHEAD = 4;
 
 export class Feed extends EventTarget {
-  constructor(task, user, outbox) {
+  constructor(task, user, queue) {
     super();
-    Object.assign(this, { task, user, outbox });
+    Object.assign(this, { task, user, queue });
     this.items = new Map();
-    this.trail = []; // ids, oldest answer first
+    this.trail = []; // ids of the answered items, oldest answer first
     this.open = []; // ids still to be answered
-    this.done = new Set(); // answered here, perhaps not yet told to the server
-    this.taken = new Set(); // taken back here, likewise
-    this.at = 0; // place in the trail; its length: the first open item
+    this.done = new Set(); // answered here, perhaps not yet confirmed by the server
+    this.undone = new Set(); // undone here, likewise
+    this.at = 0; // position in the trail; its length stands for the first open item
     this.sent = (event) => this.onSent(event.detail);
-    outbox.addEventListener("sent", this.sent);
+    queue.addEventListener("sent", this.sent);
   }
 
   stop() {
-    this.outbox.removeEventListener("sent", this.sent);
+    this.queue.removeEventListener("sent", this.sent);
     clearTimeout(this.timer);
     this.stopped = true;
   }
@@ -29,7 +29,7 @@ export class Feed extends EventTarget {
   async start() {
     const history = await get(`/api/tasks/${this.task.kind}/history?limit=100`);
     this.trail = history.items.map((entry) => entry.item).reverse();
-    for (const entry of this.outbox.waiting()) {
+    for (const entry of this.queue.waiting()) {
       if (entry.path.endsWith("/answers")) this.done.add(entry.item);
     }
     this.at = this.trail.length;
@@ -45,25 +45,25 @@ export class Feed extends EventTarget {
     return this.at < this.trail.length;
   }
 
-  /** Ask for what comes next. Items whose answers are still on their way come again, and are left out. */
+  /** Ask for the next items. Those whose answers are still in the queue are returned again, and are left out. */
   async fill() {
-    const unsent = this.outbox.waiting().length;
-    const told = this.outbox.count;
+    const unsent = this.queue.waiting().length;
+    const counted = this.queue.count;
     const asked = (this.asked = {});
     try {
-      const said = await post(`/api/tasks/${this.task.kind}/next`, { count: Math.min(10, AHEAD + unsent) });
+      const reply = await post(`/api/tasks/${this.task.kind}/next`, { count: Math.min(10, AHEAD + unsent) });
       if (this.stopped || asked !== this.asked) return;
       this.down = false;
-      const fresh = said.items.filter((item) => !this.done.has(item.id));
+      const fresh = reply.items.filter((item) => !this.done.has(item.id));
       for (const item of fresh) if (!this.items.has(item.id)) this.items.set(item.id, item);
-      // What is on the screen stays there; so does what was taken back, which the server may not know yet.
+      // What is on the screen stays; so does what was undone, which the server may not know yet.
       const ids = fresh.map((item) => item.id);
-      const stay = this.open.filter((id, at) => this.taken.has(id) || (at === 0 && ids.includes(id)));
+      const stay = this.open.filter((id, at) => this.undone.has(id) || (at === 0 && ids.includes(id)));
       this.open = [...stay, ...ids.filter((id) => !stay.includes(id))];
-      if (!unsent && told === this.outbox.count) this.task.progress = said.progress;
+      if (!unsent && counted === this.queue.count) this.task.progress = reply.progress;
     } catch (error) {
       if (this.stopped || asked !== this.asked) return;
-      if (error instanceof Refusal && error.status === 401) this.dispatchEvent(new CustomEvent("locked"));
+      if (error instanceof ApiError && error.status === 401) this.dispatchEvent(new CustomEvent("locked"));
       this.down = true;
       this.timer = setTimeout(() => this.fill(), error.wait ? error.wait * 1000 : 1500);
     }
@@ -103,13 +103,13 @@ export class Feed extends EventTarget {
     return true;
   }
 
-  answer(item, answer, seconds, mask) {
+  answer(item, answer, seconds, mask, summary) {
     item.answer = answer;
     item.repaired = mask;
     this.draft(item, null);
     const again = this.trail.includes(item.id);
     this.done.add(item.id);
-    this.taken.delete(item.id);
+    this.undone.delete(item.id);
     this.open = this.open.filter((id) => id !== item.id);
     if (again) {
       this.at = Math.min(this.at + 1, this.trail.length);
@@ -122,32 +122,34 @@ export class Feed extends EventTarget {
     }
     this.dispatchEvent(new CustomEvent("change"));
     const body = { version: item.version, seconds: Math.min(86400, Math.round(seconds * 10) / 10), answer };
-    this.outbox.add({ path: `/api/items/${item.id}/answers`, body, item: item.id, mask });
+    const message = [`Saved: ${summary}`, `Not saved yet: ${summary}. It will be sent when the server responds.`];
+    this.queue.add({ path: `/api/items/${item.id}/answers`, body, item: item.id, mask, message });
   }
 
-  /** Take back the answer that is shown, or else the last one; it is then on the screen again. */
+  /** Undo the answer on the screen, or else the last one, and show its item again. */
   async undo() {
     if (!this.reviewing && !(await this.previous())) return null;
     const item = this.item;
     this.trail.splice(this.at, 1);
     this.at = this.trail.length;
     this.done.delete(item.id);
-    this.taken.add(item.id);
-    const taken = item.answer;
+    this.undone.add(item.id);
+    const undone = item.answer;
     item.answer = null;
     this.open = [item.id, ...this.open];
     this.task.progress.done -= 1;
     this.task.progress.remaining += 1;
-    if (taken && !kept(this.draftName(item))) this.draft(item, { answer: taken });
+    if (undone && !load(this.draftName(item))) this.draft(item, { answer: undone });
     this.dispatchEvent(new CustomEvent("change"));
-    this.outbox.add({ path: `/api/items/${item.id}/undo`, body: {}, item: item.id });
+    const message = ["Undone. Answer it again.", "Not undone yet. It will be sent when the server responds."];
+    this.queue.add({ path: `/api/items/${item.id}/undo`, body: {}, item: item.id, message });
     return item;
   }
 
-  onSent({ entry, said }) {
+  onSent({ entry, reply }) {
     if (!this.items.has(entry.item) && !this.done.has(entry.item)) return;
-    if (said.progress && this.outbox.waiting().length === 0) {
-      this.task.progress = said.progress;
+    if (reply.progress && this.queue.waiting().length === 0) {
+      this.task.progress = reply.progress;
       if (this.open.length < AHEAD) this.fill();
       this.dispatchEvent(new CustomEvent("progress"));
     }
@@ -157,10 +159,10 @@ export class Feed extends EventTarget {
     return `draft:${this.user}:${item.id}`;
   }
 
-  /** What is begun but not sent; it outlives a reload. */
+  /** Get or set an unfinished answer; it survives a reload. */
   draft(item, value) {
-    if (value === undefined) return kept(this.draftName(item));
-    keep(this.draftName(item), value);
+    if (value === undefined) return load(this.draftName(item));
+    store(this.draftName(item), value);
     return value;
   }
 }

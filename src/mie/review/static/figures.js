@@ -1,4 +1,4 @@
-// Live figures of a task: how much is done, how far raters agree. A number that is not there says why.
+// Live figures of a task: how much is done, how far raters agree, or why that is unknown.
 
 import { duration, h } from "./dom.js";
 
@@ -8,7 +8,7 @@ export function figuresLine(found) {
   const { accept_rate: rate, agreement } = found;
   const facts = [
     ["answers", `${found.answers_done} of ${found.answers_wanted}`],
-    ["raters differ on", `${found.items_disagreeing}`],
+    ["disagreements", `${found.items_disagreeing}`],
     rate ? ["accepted", `${two(rate.value)} (${two(rate.low)}–${two(rate.high)}, n ${rate.n})`] : null,
     agreement.krippendorff_alpha !== null
       ? ["Krippendorff α", `${two(agreement.krippendorff_alpha)} (n ${agreement.n})`]

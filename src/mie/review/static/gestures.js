@@ -1,10 +1,10 @@
-// Mouse, pen and fingers on the pictures: drag moves, wheel and pinch zoom, the right button sets the window.
+// Mouse, pen and fingers on the images: drag moves, wheel and pinch zoom, the right button sets the window.
 
-/** `viewer` is told: moved, zoomed, levelled, cutMoved; or painted on, where it has `paint`. */
+/** Calls `moved`, `zoomed`, `levelled` or `setCut` of the viewer; while it has `paint`, paints instead. */
 export function listen(stage, viewer) {
   const pointers = new Map();
-  let act = null;
-  let gone = 0; // how far a pointer went since it came down
+  let gesture = null;
+  let distance = 0; // how far the pointer has moved since it came down
 
   const at = (event, canvas) => {
     const box = canvas.getBoundingClientRect();
@@ -16,20 +16,20 @@ export function listen(stage, viewer) {
   stage.addEventListener("pointerdown", (event) => {
     const canvas = event.target.closest("canvas");
     if (!canvas) return;
-    if (event.pointerType === "mouse") event.preventDefault(); // no selecting, no ghost
+    if (event.pointerType === "mouse") event.preventDefault(); // no selection, no drag image
     canvas.setPointerCapture(event.pointerId);
     pointers.set(event.pointerId, [event.clientX, event.clientY]);
     if (pointers.size === 2) {
-      if (act === "paint") viewer.paint.cancel();
-      act = "pinch";
+      if (gesture === "paint") viewer.paint.cancel();
+      gesture = "pinch";
     } else if (pointers.size === 1) {
-      act = chosen(event, canvas);
-      gone = 0;
-      if (act === "paint") viewer.paint.begin(...viewer.inImage(canvas, ...at(event, canvas)));
+      gesture = gestureFor(event, canvas);
+      distance = 0;
+      if (gesture === "paint") viewer.paint.begin(...viewer.inImage(canvas, ...at(event, canvas)));
     }
   });
 
-  function chosen(event, canvas) {
+  function gestureFor(event, canvas) {
     if (event.button === 2 || (viewer.levelling && event.button === 0)) return viewer.grey ? "level" : "move";
     if (viewer.paint && event.button === 0 && !event.shiftKey) return "paint";
     if (viewer.mode === "slider" && Math.abs(at(event, canvas)[0] - viewer.cutPlace(canvas)) < 28)
@@ -47,13 +47,13 @@ export function listen(stage, viewer) {
       return;
     }
     const [dx, dy] = [place[0] - before[0], place[1] - before[1]];
-    gone += Math.hypot(dx, dy);
-    if (act === "pinch") pinch(canvas, event, place);
-    else if (act === "move") viewer.moved(canvas, dx, dy);
-    else if (act === "level") viewer.levelled(dx, dy);
-    else if (act === "cut") viewer.setCut(viewer.cutFrom(canvas, at(event, canvas)[0]));
-    else if (act === "paint") {
-      // All the points between two frames: a fast stroke stays round.
+    distance += Math.hypot(dx, dy);
+    if (gesture === "pinch") pinch(canvas, event, place);
+    else if (gesture === "move") viewer.moved(canvas, dx, dy);
+    else if (gesture === "level") viewer.levelled(dx, dy);
+    else if (gesture === "cut") viewer.setCut(viewer.cutFrom(canvas, at(event, canvas)[0]));
+    else if (gesture === "paint") {
+      // Include the points between two frames, so that a fast stroke stays smooth.
       const points = event.getCoalescedEvents?.() ?? [];
       for (const point of points.length ? points : [event]) {
         viewer.paint.move(...viewer.inImage(canvas, ...at(point, canvas)));
@@ -76,10 +76,10 @@ export function listen(stage, viewer) {
 
   const ended = (event) => {
     if (!pointers.delete(event.pointerId)) return;
-    if (act === "paint") viewer.paint?.end();
-    if (act === "move" && gone < 6) viewer.tapped?.(event.target.closest("figure")?.dataset.pane);
-    // A finger that stays after a pinch neither paints nor jumps.
-    act = pointers.size ? "move" : null;
+    if (gesture === "paint") viewer.paint?.end();
+    if (gesture === "move" && distance < 6) viewer.tapped?.(event.target.closest("figure")?.dataset.pane);
+    // A finger that stays down after a pinch neither paints nor jumps.
+    gesture = pointers.size ? "move" : null;
   };
   stage.addEventListener("pointerup", ended);
   stage.addEventListener("pointercancel", ended);

@@ -1,14 +1,14 @@
-// What there is to do.
+// The first page: the tasks, and setting a password.
 
 import { get, post } from "./api.js";
 import { button, duration, h, plural } from "./dom.js";
 
-const WHAT = {
+const DESCRIPTIONS = {
   inspect:
-    "Look at an image before and after an edit. Accept it, reject it with a reason, or flag it for somebody else.",
-  mask: "Choose which outline fits the structure best, or repair it with a brush.",
-  rank: "Put the outputs of several unnamed models in order: accuracy, preservation, quality.",
-  questions: "Follow an image through several edits and answer yes or no.",
+    "Look at an image before and after an edit. Accept it, reject it with a reason, or flag it for a second opinion.",
+  mask: "Choose the outline that fits the structure best, or repair it with a brush.",
+  rank: "Rank the outputs of several models, without their names, by accuracy, preservation and quality.",
+  questions: "Follow an image through several edits and answer yes or no to each question.",
 };
 
 export function homePage(main, app) {
@@ -22,7 +22,7 @@ export function homePage(main, app) {
         h(
           "p",
           {},
-          `${app.me.dataset.name}, ${plural(app.me.dataset.samples, "sample")}. Every answer is saved at once; you may stop at any time and go on later.`,
+          `${app.me.dataset.name}, ${plural(app.me.dataset.samples, "sample")}. Every answer is saved at once. You can stop at any time and resume later.`,
         ),
         h("div", { class: "cards" }, app.me.tasks.map(card)),
         app.me.can.set_password ? secret : null,
@@ -34,7 +34,7 @@ export function homePage(main, app) {
   get("/api/me").then(
     (me) => {
       app.me.tasks = me.tasks;
-      // Not under the hands of somebody who is already choosing.
+      // Do not redraw while somebody is about to press a button.
       if (!gone && !main.contains(document.activeElement?.closest("a, button"))) show();
     },
     () => {},
@@ -42,7 +42,7 @@ export function homePage(main, app) {
   return () => (gone = true);
 }
 
-/** For whoever came by a link and has no password yet. */
+/** A form for people who joined by a link and have no password yet. */
 function passwordForm(app) {
   const field = h("input", {
     id: "password",
@@ -57,7 +57,7 @@ function passwordForm(app) {
     try {
       await post("/api/password", { password: field.value });
     } catch (error) {
-      app.warn(error.message || "The server does not answer.");
+      app.warn(error.message || "The server does not respond.");
       return;
     }
     app.me.can.set_password = false;
@@ -66,11 +66,11 @@ function passwordForm(app) {
   };
   const form = h(
     "form",
-    { class: "door", onsubmit: set },
-    // A password manager stores the two together.
+    { class: "login", onsubmit: set },
+    // So that a password manager stores name and password together.
     h("input", { value: app.user.name, autocomplete: "username", hidden: true, readonly: true }),
-    h("h2", {}, "Come back without a link"),
-    h("p", {}, `Your link worked once. Set a password to log in again later, as ${app.user.name}.`),
+    h("h2", {}, "Log in without a link"),
+    h("p", {}, `Your link works only once. Set a password to log in again later as ${app.user.name}.`),
     h("label", { for: "password" }, "Password (10 characters or more)"),
     field,
     h("button", {}, "Set password"),
@@ -79,8 +79,8 @@ function passwordForm(app) {
 }
 
 async function logOut(app) {
-  if (app.outbox.waiting().length) {
-    app.warn("Some answers are not yet saved. Wait until they are, then log out. ");
+  if (app.queue.waiting().length) {
+    app.warn("Some answers are not yet saved. Wait until they are before you log out. ");
     return;
   }
   await post("/api/logout").catch(() => {});
@@ -97,7 +97,7 @@ function card(task) {
     "article",
     { class: "card" },
     h("h2", {}, task.title),
-    h("p", {}, WHAT[task.kind]),
+    h("p", {}, DESCRIPTIONS[task.kind]),
     h("progress", { max: total || 1, value: done, "aria-label": `Progress of: ${task.title}` }),
     h("p", { class: "small" }, rest),
     h(

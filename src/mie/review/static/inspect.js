@@ -1,4 +1,4 @@
-// Inspect a triplet: accept, reject with a reason, or flag; perhaps with scores and a comment.
+// Inspect a triplet: accept, reject with a reason, or flag; optionally with scores and a comment.
 
 import { button, h, keycap } from "./dom.js";
 import { comment } from "./comment.js";
@@ -18,12 +18,12 @@ export function summary(answer) {
   return [answer.decision, answer.reason, ...scores].filter(Boolean).join(" · ");
 }
 
-/** See `work.js` for what a panel is given and gives back. */
-export function panel({ task, item, begun, save, submit }) {
-  const from = begun ?? item.answer ?? {};
+/** See `task.js` for the arguments and the result of a panel. */
+export function panel({ task, item, draft, save, submit }) {
+  const from = draft ?? item.answer ?? {};
   const scores = { ...from.scores };
-  const note = comment(from.comment, () => save(draft()));
-  const draft = () => ({ decision: from.decision, reason: from.reason, scores, comment: note.value });
+  const note = comment(from.comment, () => save(currentDraft()));
+  const currentDraft = () => ({ decision: from.decision, reason: from.reason, scores, comment: note.value });
 
   const give = (decision, reason = null) =>
     submit({ kind: "inspect", decision, reason, comment: note.value, scores: { ...scores } });
@@ -31,9 +31,9 @@ export function panel({ task, item, begun, save, submit }) {
   const reasons = h(
     "div",
     { class: "reasons", role: "group", "aria-label": "Reason", hidden: true },
-    h("p", {}, "Why? Choosing a reason saves and goes on."),
+    h("p", {}, "Why? Choosing a reason saves the answer and shows the next sample."),
     task.reasons.map((reason, at) => button(reason, String(at + 1), () => give("reject", reason))),
-    button("Not after all", "Esc", () => ask(false), { class: "quiet" }),
+    button("Cancel", "Esc", () => ask(false), { class: "quiet" }),
   );
   const ask = (open) => {
     reasons.hidden = !open;
@@ -44,7 +44,7 @@ export function panel({ task, item, begun, save, submit }) {
   const pressed = (decision) => ({ "aria-pressed": item.answer?.decision === decision });
   reject.setAttribute("aria-pressed", item.answer?.decision === "reject");
 
-  const rows = new Map(task.criteria.map((name) => [name, scoreRow(name, scores, () => save(draft()))]));
+  const rows = new Map(task.criteria.map((name) => [name, scoreRow(name, scores, () => save(currentDraft()))]));
   const scored = h(
     "details",
     { class: "scores", open: Object.keys(scores).length > 0 },
@@ -59,7 +59,7 @@ export function panel({ task, item, begun, save, submit }) {
     scored.open = true;
     scores[name] = value;
     rows.get(name).querySelectorAll("input")[value - 1].checked = true;
-    return save(draft());
+    return save(currentDraft());
   };
 
   return {
@@ -73,7 +73,7 @@ export function panel({ task, item, begun, save, submit }) {
         reject,
         button("Flag", "F", () => give("flag"), {
           class: "maybe",
-          title: "Not sure: somebody else should look",
+          title: "Not sure: ask for a second opinion",
           ...pressed("flag"),
         }),
       ),
@@ -84,7 +84,7 @@ export function panel({ task, item, begun, save, submit }) {
     keys: [
       ["a", "Accept", () => give("accept")],
       ["r", "Reject; then 1–6 for the reason", () => ask(reasons.hidden)],
-      ["f", "Flag: somebody else should look", () => give("flag")],
+      ["f", "Flag: ask for a second opinion", () => give("flag")],
       ["Escape", null, () => reasons.hidden || ask(false)],
       ["m", "Comment", () => note.focus()],
       ["1", "Score accuracy, preservation, quality in turn", () => score(1), "1–5"],
@@ -95,7 +95,7 @@ export function panel({ task, item, begun, save, submit }) {
         () => {
           for (const name of task.criteria) delete scores[name];
           for (const input of scored.querySelectorAll("input")) input.checked = false;
-          save(draft());
+          save(currentDraft());
         },
       ],
     ],

@@ -1,12 +1,12 @@
-// The keyboard: which key does what now, and the page that lists them.
+// Keyboard shortcuts, and the dialog that lists them.
 
 import { h } from "./dom.js";
 
 const layers = [];
 
 /**
- * keys: [["a", "Accept", action], ...], perhaps with a fourth part: the key as it is listed, "1–5" for several.
- * The last layer added is asked first. Returns what takes it away.
+ * keys: [["a", "Accept", action], ...], optionally with the key as it is listed, such as "1–5".
+ * The last layer added has precedence. Returns a function that removes it.
  */
 export function useKeys(title, keys) {
   const layer = { title, keys };
@@ -31,15 +31,15 @@ const NAMES = {
 const typing = (target) =>
   target.closest?.("textarea, input:not([type=radio], [type=checkbox], [type=range])") ?? null;
 
-// What a focused control does by itself stays its own.
-function isItsOwn({ key, target, ctrlKey, metaKey }) {
+// Keys that a focused control handles itself.
+function isHandledByControl({ key, target, ctrlKey, metaKey }) {
   if (typing(target)) return !(key === "Enter" && (ctrlKey || metaKey));
   if (key === "Enter" || key === " ") return Boolean(target.closest?.("button, a, summary, select"));
   if (key.startsWith("Arrow")) return Boolean(target.closest?.("input, select, [data-arrows]"));
   return false;
 }
 
-// Who uses the mouse there goes on with the keys: the arrows then belong to the samples again.
+// After a click on a control, the arrow keys move between the samples again.
 addEventListener("click", ({ detail, target }) => {
   if (detail > 0 && target.matches?.("input:is([type=radio], [type=checkbox], [type=range])")) target.blur();
 });
@@ -53,7 +53,7 @@ addEventListener("keydown", (event) => {
     event.target.blur();
     return;
   }
-  if (isItsOwn(event)) return;
+  if (isHandledByControl(event)) return;
   const wanted = command ? `Ctrl+${key}` : event.shiftKey && event.key.length > 1 ? `Shift+${key}` : key;
   for (const layer of [...layers].reverse()) {
     const found = layer.keys.find(([name]) => name === wanted);
@@ -65,7 +65,7 @@ addEventListener("keydown", (event) => {
   }
 });
 
-/** The list of all keys, as a dialog. */
+/** Show the list of all keys. */
 export function showKeys() {
   if (document.querySelector("dialog.keys")) return;
   const seen = new Set();

@@ -1,28 +1,28 @@
-// Begin: who is here, what there is to do, and which page the address names.
+// The entry point: log in, then show the page that the address names.
 
-import { Refusal } from "./api.js";
-import { bar } from "./bar.js";
+import { ApiError } from "./api.js";
 import { consensusPage } from "./consensus.js";
 import { button, h } from "./dom.js";
+import { header } from "./header.js";
 import { homePage } from "./home.js";
 import { showKeys, useKeys } from "./keys.js";
-import { Outbox } from "./outbox.js";
+import { logIn } from "./login.js";
 import { peoplePage } from "./people.js";
-import { enter } from "./session.js";
-import { workPage } from "./work.js";
+import { AnswerQueue } from "./queue.js";
+import { taskPage } from "./task.js";
 
 const main = document.getElementById("main");
 const notice = document.getElementById("notice");
-const top = bar(document.getElementById("bar"));
+const top = header(document.getElementById("bar"));
 
 const app = {
-  /** A short message that goes away. */
+  /** Show a short message for a few seconds. */
   say(text) {
     notice.replaceChildren(h("p", {}, text));
     clearTimeout(app.fading);
     app.fading = setTimeout(() => notice.replaceChildren(), 4000);
   },
-  /** A message that stays until it is read. */
+  /** Show a message until it is dismissed. */
   warn(text, ...more) {
     clearTimeout(app.fading);
     notice.replaceChildren(
@@ -37,14 +37,14 @@ const app = {
   },
   progress: (task) => top.progress(task),
   failed(error) {
-    if (error instanceof Refusal && error.status === 401) app.locked();
+    if (error instanceof ApiError && error.status === 401) app.locked();
     else
       app.warn(
-        error.message || "The server does not answer.",
+        error.message || "The server does not respond.",
         button("Try again", null, () => location.reload()),
       );
   },
-  /** The session has ended: what waits stays in the browser until the same person is back. */
+  /** The session has ended. Unsent answers stay in the browser until the same person logs in again. */
   locked() {
     if (app.leaving) return;
     app.leaving = true;
@@ -73,7 +73,7 @@ function route() {
   if (task) {
     top.page(task.title, pages(), "");
     top.progress(task);
-    leave = workPage(main, app, task);
+    leave = taskPage(main, app, task);
   } else if (page === "consensus" && judged && app.me.can.adjudicate) {
     top.page("Consensus", pages(), pages()[1][0]);
     leave = consensusPage(main, app, judged);
@@ -89,26 +89,32 @@ function route() {
 }
 
 async function begin() {
-  app.me = await enter(main);
+  app.me = await logIn(main);
   app.user = app.me.user;
-  app.outbox = new Outbox(`${app.me.dataset.digest.slice(0, 12)}:${app.user.id}`);
-  app.outbox.addEventListener("change", () => {
-    top.saved(app.outbox);
-    for (const { item, message } of app.outbox.refused.splice(0))
-      app.warn(`The answer to sample ${item} was not taken: ${message} `);
+  app.queue = new AnswerQueue(`${app.me.dataset.digest.slice(0, 12)}:${app.user.id}`);
+  app.queue.addEventListener("change", () => {
+    top.saved(app.queue);
+    for (const { item, message } of app.queue.rejected.splice(0))
+      app.warn(`The server rejected the answer to item ${item}: ${message} `);
   });
-  app.outbox.addEventListener("locked", () => app.locked());
-  top.saved(app.outbox);
-  app.outbox.flush();
+  // Nothing is called saved before the server has confirmed it.
+  app.queue.addEventListener("sent", ({ detail }) => detail.entry.message && app.say(detail.entry.message[0]));
+  app.queue.addEventListener(
+    "delayed",
+    ({ detail }) => detail.entry.message && app.say(detail.entry.message[1]),
+  );
+  app.queue.addEventListener("locked", () => app.locked());
+  top.saved(app.queue);
+  app.queue.flush();
   useKeys("Everywhere", [
     ["?", "This list", showKeys],
-    ["t", "Light, dark, or as the system", () => top.nextTheme()],
+    ["t", "Colours: light, dark, or the system's", () => top.nextTheme()],
     ["h", "All work", () => (location.hash = "#/")],
   ]);
   addEventListener("hashchange", route);
   route();
 }
 
-// A link that is opened where the page already is.
+// A one-time link that is opened in a tab that already shows the page.
 addEventListener("hashchange", () => location.hash.startsWith("#join=") && location.reload());
 begin().catch((error) => app.failed(error));

@@ -1,40 +1,38 @@
-// Choose one of up to three masks, or repair one with brush and eraser.
+// Choose one of several masks, shown under blind labels, or repair one with brush and eraser.
 
 import { Brush } from "./brush.js";
 import { comment } from "./comment.js";
 import { button, choice, h, tick } from "./dom.js";
-import { picture } from "./pictures.js";
+import { image } from "./images.js";
 
-export const HINT = "Which outline fits best? Tap it and save, or repair it with the brush.";
-export const OUTLINE = true; // it is what this work is about
+export const HINT = "Which outline fits best? Tap it and save, or repair it with the brush. The order is random.";
+export const OUTLINE = true; // this work is about the outline
 
 export function panes(item) {
-  return item.proposals.map(({ id, label, image }, at) => ({
+  return item.proposals.map(({ id, image }) => ({
     name: id,
-    title: `${at + 1}: ${label}`,
+    title: `Mask ${id}`,
     url: item.images.input,
     mask: image,
   }));
 }
 
 export function summary(answer) {
-  return (
-    { none: "no mask is right", repaired: "repaired mask", source: "the data set's mask" }[answer.choice] ??
-    (answer.choice.startsWith("region-") ? `proposed ${answer.choice.replace("-", " ")}` : `${answer.choice} mask`)
-  );
+  return { none: "no mask is right", repaired: "repaired mask" }[answer.choice] ?? `mask ${answer.choice}`;
 }
 
 const uploaded = (item, answer) =>
   `/api/items/${item.id}/images/upload-${answer.mask}?v=${item.version.slice(0, 12)}`;
 
-export function panel({ item, begun, save, submit, viewer, say }) {
-  const from = begun ?? item.answer ?? {};
-  const note = comment(from.comment, () => keepDraft());
+export function panel({ item, draft, save, submit, viewer, say }) {
+  const from = draft ?? item.answer ?? {};
+  const note = comment(from.comment, () => saveDraft());
   const ids = item.proposals.map((proposal) => proposal.id);
-  let chosen = from.choice === "repaired" ? ids[0] : (from.choice ?? null);
+  let chosen = from.choice === "repaired" ? ids[0] : null;
+  if ([...ids, "none"].includes(from.choice)) chosen = from.choice; // not a draft of an earlier version
   let brush = null;
 
-  const keepDraft = () =>
+  const saveDraft = () =>
     save({
       choice: brush ? "repaired" : chosen,
       painted: brush?.toDataUrl() ?? null,
@@ -46,7 +44,7 @@ export function panel({ item, begun, save, submit, viewer, say }) {
     "Which is best?",
     "proposal",
     [
-      ...item.proposals.map(({ id, label }, at) => [id, label, String(at + 1)]),
+      ...ids.map((id, at) => [id, `Mask ${id}`, String(at + 1)]),
       ["none", "None is right", "X"],
     ],
     chosen,
@@ -58,7 +56,7 @@ export function panel({ item, begun, save, submit, viewer, say }) {
     chosen = id;
     tick(proposals, id);
     mark();
-    keepDraft();
+    saveDraft();
     draw();
   };
   const mark = () => {
@@ -102,7 +100,7 @@ export function panel({ item, begun, save, submit, viewer, say }) {
     size,
     item.classes.length > 1 ? classes : null,
     h("div", { class: "pairs" }, undo, redo),
-    button("Back to the proposals", "Esc", () => abandon(), { class: "quiet" }),
+    button("Back to the choices", "Esc", () => abandon(), { class: "quiet" }),
   );
   const start = button("Repair…", "B", () => repair("brush"));
   const done = button("Save", "↵", () => finish(), { class: "primary" });
@@ -145,16 +143,16 @@ export function panel({ item, begun, save, submit, viewer, say }) {
     draw();
   };
 
-  // Begins with the chosen proposal, with what was painted before a reload, or with the answer given before.
+  // Start with the chosen mask, with what was painted before a reload, or with the previous answer.
   const repair = async (name, url = null) => {
     if (brush) return use(name);
     const base =
       url ?? item.proposals.find((proposal) => proposal.id === chosen)?.image ?? item.proposals[0].image;
-    const mask = await picture(base);
+    const mask = await image(base);
     if (stopped) return undefined;
     brush = new Brush(mask, item.size, item.classes, () => {
       draw();
-      keepDraft();
+      saveDraft();
     });
     brush.onPaint = () => viewer.draw();
     if (from.size) brush.size = from.size;
@@ -162,12 +160,13 @@ export function panel({ item, begun, save, submit, viewer, say }) {
       panes: [
         {
           name: "repair",
-          title: "Paint here · Shift-drag moves · wheel or pinch zooms",
+          title: "Paint here · Shift and drag to move · wheel or pinch to zoom",
           url: item.images.input,
         },
       ],
       size: item.size,
       grey: item.grey,
+      geometry: item.geometry,
       classes: item.classes,
       mask: null,
       same: true,
@@ -185,11 +184,12 @@ export function panel({ item, begun, save, submit, viewer, say }) {
     brush = null;
     viewer.paint = null;
     draw();
-    keepDraft();
+    saveDraft();
     await viewer.show({
       panes: panes(item),
       size: item.size,
       grey: item.grey,
+      geometry: item.geometry,
       classes: item.classes,
       same: true,
     });
@@ -202,11 +202,11 @@ export function panel({ item, begun, save, submit, viewer, say }) {
       const missing = brush.missing();
       if (missing.length)
         return say(
-          `Nothing is painted for: ${missing.join(", ")}. If it is not there, go back and choose “None is right”.`,
+          `Nothing is painted for: ${missing.join(", ")}. If the structure is not in the image, go back and choose “None is right”.`,
         );
       return submit({ kind: "mask", choice: "repaired", mask: null, comment: note.value }, brush.toDataUrl());
     }
-    if (!chosen) return say("Choose one first.");
+    if (!chosen) return say("Choose a mask first.");
     return submit({ kind: "mask", choice: chosen, mask: null, comment: note.value });
   };
 
@@ -216,7 +216,7 @@ export function panel({ item, begun, save, submit, viewer, say }) {
   const ready = () => {
     mark();
     const before =
-      begun?.painted ??
+      draft?.painted ??
       (item.answer?.choice === "repaired" ? (item.repaired ?? uploaded(item, item.answer)) : null);
     if (before) repair("brush", before).catch(() => say("The repaired mask could not be shown."));
   };
@@ -243,7 +243,7 @@ export function panel({ item, begun, save, submit, viewer, say }) {
       ["z", "Undo the stroke", () => step("undo")],
       ["Ctrl+z", null, () => step("undo")],
       ["y", "Redo the stroke", () => step("redo")],
-      ["Escape", "Back to the proposals", abandon],
+      ["Escape", "Back to the choices", abandon],
       ["Enter", "Save", finish],
       ["Ctrl+Enter", null, finish],
       ["m", "Comment", () => note.focus()],

@@ -1,4 +1,4 @@
-// The administrator's page: who takes part, links for new people, figures, exports.
+// The administrator's page: people, links, figures, downloads.
 
 import { call, get, post } from "./api.js";
 import { button, h } from "./dom.js";
@@ -32,7 +32,7 @@ export function peoplePage(main, app) {
       onfocus: () => field.select(),
     });
     made.replaceChildren(
-      h("p", {}, "Send this link. It works once, within seven days, and is not shown again."),
+      h("p", {}, "Send this link. It works once, within seven days, and will not be shown again."),
       field,
     );
     field.focus();
@@ -52,7 +52,7 @@ export function peoplePage(main, app) {
           h(
             "tr",
             {},
-            ["Name", "Known as", "Role", "Answers", ""].map((each) => h("th", { scope: "col" }, each)),
+            ["Name", "Pseudonym", "Role", "Answers", ""].map((each) => h("th", { scope: "col" }, each)),
           ),
         ),
         h(
@@ -72,10 +72,10 @@ export function peoplePage(main, app) {
                 user.id === app.user.id
                   ? "you"
                   : button(
-                      user.active ? "Shut out" : "Let in",
+                      user.active ? "Close account" : "Reopen account",
                       null,
                       () => run(post(`/api/users/${user.id}`, { active: !user.active }).then(load)),
-                      { "aria-label": `${user.active ? "Shut out" : "Let in"} ${user.name}` },
+                      { "aria-label": `${user.active ? "Close" : "Reopen"} the account of ${user.name}` },
                     ),
               ),
             ),
@@ -85,7 +85,7 @@ export function peoplePage(main, app) {
     );
     const open = invites.filter((each) => !each.used && !each.expired);
     links.replaceChildren(
-      open.length ? h("h2", {}, "Links not yet used") : "",
+      open.length ? h("h2", {}, "Unused links") : "",
       h(
         "ul",
         {},
@@ -131,11 +131,11 @@ export function peoplePage(main, app) {
       h(
         "form",
         { class: "invite", onsubmit: (event) => run(invite(event)) },
-        h("label", { for: "invitee" }, "Name (empty: they say it themselves)"),
+        h("label", { for: "invitee" }, "Name (leave empty to let them choose it)"),
         name,
         h("label", { for: "role" }, "Role"),
         role,
-        h("button", { class: "primary" }, "Make a link"),
+        h("button", { class: "primary" }, "Create link"),
       ),
       made,
       people,

@@ -1,4 +1,4 @@
-// Sums over pixels: window and level, difference, outline of a mask.
+// Pixel operations: window and level, difference, outline of a mask.
 
 export function canvasOf(width, height) {
   const canvas = document.createElement("canvas");
@@ -19,7 +19,7 @@ function asCanvas(pixels) {
   return canvas;
 }
 
-/** Display values [centre - width / 2, centre + width / 2] stretched to 0..255, each channel alike. */
+/** Stretch the displayed values from centre - width / 2 to centre + width / 2 to 0..255, in each channel. */
 export function windowed(source, { centre, width }) {
   const low = centre - width / 2;
   const table = Uint8ClampedArray.from({ length: 256 }, (_, value) => ((value - low) / width) * 255);
@@ -33,20 +33,20 @@ export function windowed(source, { centre, width }) {
   return asCanvas(pixels);
 }
 
-/** Largest difference over the channels, from black over red and yellow to white; white is the largest. */
+/** The largest difference over the channels, as a heat map; white is the largest one in the image. */
 export function difference(a, b) {
   const first = pixelsOf(a);
   const second = pixelsOf(b, a.width, a.height).data;
   const data = first.data;
   let most = 0;
   for (let at = 0; at < data.length; at += 4) {
-    const found = Math.max(
+    const gap = Math.max(
       Math.abs(data[at] - second[at]),
       Math.abs(data[at + 1] - second[at + 1]),
       Math.abs(data[at + 2] - second[at + 2]),
     );
-    data[at] = found;
-    if (found > most) most = found;
+    data[at] = gap;
+    if (gap > most) most = gap;
   }
   const heat = Array.from({ length: 256 }, (_, level) => hot(most ? Math.min(1, level / most) : 0));
   for (let at = 0; at < data.length; at += 4) {
@@ -89,22 +89,22 @@ function extent(data, width, value) {
   return right < 0 ? null : [left, top, right + 1, bottom + 1];
 }
 
-// Runs of edges on one line of the pixel grid, each as one stroke.
+// Draw each run of edges on one line of the pixel grid as one stroke.
 function along(path, length, isEdge, line, across) {
-  let begun = -1;
+  let start = -1;
   for (let at = 0; at <= length; at++) {
     const edge = at < length && isEdge(at);
-    if (edge && begun < 0) begun = at;
-    if (!edge && begun >= 0) {
-      path.moveTo(...(across ? [begun, line] : [line, begun]));
+    if (edge && start < 0) start = at;
+    if (!edge && start >= 0) {
+      path.moveTo(...(across ? [start, line] : [line, start]));
       path.lineTo(...(across ? [at, line] : [line, at]));
-      begun = -1;
+      start = -1;
     }
   }
 }
 
 export const COLOURS = { red: [255, 0, 0], green: [0, 255, 0], blue: [0, 0, 255] };
-// Pure blue is hardly seen on black, so outlines are lighter.
+// Pure blue is hard to see on black, so outlines use lighter colours.
 const LINES = { red: "#ff3b30", green: "#2ee65c", blue: "#5b9bff" };
 export const lineOf = (colour) => LINES[colour] ?? LINES.red;
 

@@ -1,10 +1,10 @@
-// Yes or no on a dialogue: several turns, each an edit of what the one before made.
+// Questions about a dialogue: several turns, each an edit of the previous turn's output.
 
 import { comment } from "./comment.js";
 import { button, choice, h, tick } from "./dom.js";
 
-export const REGION = false; // every turn has another
-export const HINT = "Read the instructions, follow the picture from turn to turn, and answer.";
+export const REGION = false; // each turn has its own
+export const HINT = "Read the instructions, follow the image from turn to turn, and answer the questions.";
 
 const ANSWERS = [
   ["yes", "Yes", "Y"],
@@ -12,7 +12,7 @@ const ANSWERS = [
   ["not_applicable", "Does not apply", "X"],
 ];
 
-/** The whole way: where it began, and what each turn made. */
+/** All turns: the first input, and the output of each. */
 export function panes(item) {
   return [
     { name: "start", title: "Start", url: item.turns[0].input },
@@ -30,16 +30,16 @@ function panesOf(turn, at) {
 
 export function summary(answer) {
   return Object.entries(answer.answers)
-    .map(([id, said]) => `${id.replaceAll("_", " ")}: ${said.replaceAll("_", " ")}`)
+    .map(([id, value]) => `${id.replaceAll("_", " ")}: ${value.replaceAll("_", " ")}`)
     .join(" · ");
 }
 
-export function panel({ task, item, begun, save, submit, viewer, say }) {
-  const from = begun ?? item.answer ?? {};
+export function panel({ task, item, draft, save, submit, viewer, say }) {
+  const from = draft ?? item.answer ?? {};
   const answers = { ...from.answers };
   const note = comment(from.comment, () => save({ answers, comment: note.value }));
-  const asked = task.questions.filter(({ id }) => item.questions.includes(id));
-  let turn = -1; // all of them
+  const questions = task.questions.filter(({ id }) => item.questions.includes(id));
+  let turn = -1; // -1: all of them
 
   const strip = h("ol", { class: "turns" });
   const look = (at) => {
@@ -51,6 +51,7 @@ export function panel({ task, item, begun, save, submit, viewer, say }) {
         panes: shown,
         size: item.size,
         grey: item.grey,
+        geometry: item.geometry,
         same: true,
         pair: turn < 0 ? undefined : ["input", "output"],
       })
@@ -74,31 +75,31 @@ export function panel({ task, item, begun, save, submit, viewer, say }) {
       ),
     );
 
-  const boxes = asked.map(({ id, text }) =>
-    choice(text, `question-${id}`, ANSWERS, answers[id], (said) => reply(id, said)),
+  const boxes = questions.map(({ id, text }) =>
+    choice(text, `question-${id}`, ANSWERS, answers[id], (value) => reply(id, value)),
   );
   const done = button("Save", "↵", () => finish(), { class: "primary" });
-  const open = () => asked.findIndex(({ id }) => !(id in answers));
+  const open = () => questions.findIndex(({ id }) => !(id in answers));
   const draw = () => {
     boxes.forEach((box, at) => box.classList.toggle("active", at === open()));
     done.disabled = open() >= 0;
   };
-  const reply = (id, said) => {
-    answers[id] = said;
-    tick(boxes[asked.findIndex((each) => each.id === id)], said);
+  const reply = (id, value) => {
+    answers[id] = value;
+    tick(boxes[questions.findIndex((each) => each.id === id)], value);
     save({ answers, comment: note.value });
     draw();
   };
-  const replyNext = (said) => open() >= 0 && reply(asked[open()].id, said);
+  const replyNext = (value) => open() >= 0 && reply(questions[open()].id, value);
   const finish = () =>
     open() >= 0
       ? say("Answer every question first.")
       : submit({ kind: "questions", answers: { ...answers }, comment: note.value });
   const clear = () => {
-    const last = asked.findLast(({ id }) => id in answers);
+    const last = questions.findLast(({ id }) => id in answers);
     if (!last) return;
     delete answers[last.id];
-    tick(boxes[asked.indexOf(last)], "");
+    tick(boxes[questions.indexOf(last)], "");
     save({ answers, comment: note.value });
     draw();
   };
@@ -106,9 +107,9 @@ export function panel({ task, item, begun, save, submit, viewer, say }) {
   drawTurns();
   draw();
   return {
-    asked: h(
+    heading: h(
       "div",
-      { class: "asked" },
+      { class: "instruction" },
       h("p", { class: "label" }, "Instructions"),
       strip,
       h("p", { class: "facts" }, [item.modality, item.anatomy].filter(Boolean).join(" · ")),
@@ -121,12 +122,12 @@ export function panel({ task, item, begun, save, submit, viewer, say }) {
       done,
     ),
     keys: [
-      ["y", "Yes to the marked question", () => replyNext("yes")],
+      ["y", "Yes, to the highlighted question", () => replyNext("yes")],
       ["n", "No", () => replyNext("no")],
       ["x", "Does not apply", () => replyNext("not_applicable")],
-      ["Backspace", "Take the last reply back", clear],
-      ["ArrowUp", "Turn before", () => look(turn - 1)],
-      ["ArrowDown", "Turn after", () => look(turn + 1)],
+      ["Backspace", "Clear the last reply", clear],
+      ["ArrowUp", "Previous turn", () => look(turn - 1)],
+      ["ArrowDown", "Next turn", () => look(turn + 1)],
       ["Enter", "Save", finish],
       ["Ctrl+Enter", null, finish],
       ["m", "Comment", () => note.focus()],

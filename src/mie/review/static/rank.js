@@ -1,15 +1,15 @@
-// Rank the outputs of several models that nobody names: accuracy, preservation, quality, each for itself.
+// Rank the outputs of several models, without their names, separately for accuracy, preservation and quality.
 
 import { comment } from "./comment.js";
 import { button, h } from "./dom.js";
 import { dragging } from "./drag.js";
-import { Order } from "./order.js";
+import { Ranking } from "./ranking.js";
 
-export const HINT = "Tap from best to worst, or drag. One dropped on another is a tie.";
+export const HINT = "Tap the outputs from best to worst, or drag them. Drop one on another for a tie.";
 
-const ASKS = {
-  accuracy: "Done as asked, in the right place?",
-  preservation: "Is everything else as it was?",
+const CRITERIA = {
+  accuracy: "Does it do what the instruction says, in the right place?",
+  preservation: "Is everything else unchanged?",
   quality: "Does it look like a real, clean image?",
 };
 
@@ -23,7 +23,7 @@ export function panes(item) {
 
 export const pair = (item) => ["reference", item.outputs[0].label];
 
-export const inWords = (groups) => groups.map((group) => group.join(" = ")).join(" > ");
+const inWords = (groups) => groups.map((group) => group.join(" = ")).join(" > ");
 
 export function summary(answer) {
   return Object.entries(answer.rankings)
@@ -31,14 +31,14 @@ export function summary(answer) {
     .join(" · ");
 }
 
-export function panel({ task, item, begun, save, submit, say }) {
-  const from = begun ?? item.answer ?? {};
+export function panel({ task, item, draft, save, submit, say }) {
+  const from = draft ?? item.answer ?? {};
   const labels = item.outputs.map((output) => output.label);
-  const orders = Object.fromEntries(
-    task.criteria.map((name) => [name, new Order(labels, from.rankings?.[name])]),
+  const rankings = Object.fromEntries(
+    task.criteria.map((name) => [name, new Ranking(labels, from.rankings?.[name])]),
   );
   const note = comment(from.comment, () => keepDraft());
-  let active = task.criteria.find((name) => !orders[name].complete) ?? task.criteria[0];
+  let active = task.criteria.find((name) => !rankings[name].complete) ?? task.criteria[0];
 
   const boxes = Object.fromEntries(
     task.criteria.map((name) => [
@@ -51,21 +51,21 @@ export function panel({ task, item, begun, save, submit, say }) {
 
   const keepDraft = () =>
     save({
-      rankings: Object.fromEntries(task.criteria.map((name) => [name, orders[name].toJSON()])),
+      rankings: Object.fromEntries(task.criteria.map((name) => [name, rankings[name].toJSON()])),
       comment: note.value,
     });
 
   const change = (name, how) => {
     const { activeElement } = document;
     const label = activeElement?.dataset?.label;
-    const [here, order] = [active, orders[name]];
+    const [here, ranking] = [active, rankings[name]];
     active = name;
-    how(order);
-    if (order.complete && here === name)
-      active = task.criteria.find((each) => !orders[each].complete) ?? name;
+    how(ranking);
+    if (ranking.complete && here === name)
+      active = task.criteria.find((each) => !rankings[each].complete) ?? name;
     keepDraft();
     draw();
-    // The chip that had the focus was made anew.
+    // The chip that had the focus was created again.
     if (label) boxes[name].querySelector(`[data-label="${label}"]`)?.focus();
   };
 
@@ -77,30 +77,30 @@ export function panel({ task, item, begun, save, submit, say }) {
         class: "chip",
         "data-label": label,
         "data-arrows": true,
-        "aria-label": rank ? `${label}, rank ${rank} for ${name}. Take it out` : `${label}: next for ${name}`,
-        onclick: () => change(name, (order) => (rank ? order.remove(label) : order.add(label))),
+        "aria-label": rank ? `${label}, rank ${rank} for ${name}. Remove` : `${label}: rank next for ${name}`,
+        onclick: () => change(name, (ranking) => (rank ? ranking.remove(label) : ranking.add(label))),
         onkeydown: (event) => {
           const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
           if (!by || !rank || event.shiftKey || event.ctrlKey) return;
           event.preventDefault();
-          change(name, (order) => order.step(label, by));
+          change(name, (ranking) => ranking.step(label, by));
         },
       },
       label,
     );
 
   const drawOne = (name) => {
-    const order = orders[name];
+    const ranking = rankings[name];
     const above = task.criteria[task.criteria.indexOf(name) - 1];
     boxes[name].classList.toggle("active", name === active);
     boxes[name].replaceChildren(
-      h("h3", {}, name, order.complete ? h("span", { class: "tickmark" }, "✓ ranked") : null),
-      h("p", { class: "small" }, ASKS[name]),
+      h("h3", {}, name, ranking.complete ? h("span", { class: "tickmark" }, "✓ ranked") : null),
+      h("p", { class: "small" }, CRITERIA[name]),
       h(
         "div",
         { class: "line", "data-line": true },
-        h("span", { class: "gap", "data-gap": 0 }, order.groups.length ? "best" : "best first…"),
-        order.groups.map((group, at) => [
+        h("span", { class: "gap", "data-gap": 0 }, ranking.groups.length ? "best" : "best first…"),
+        ranking.groups.map((group, at) => [
           h(
             "span",
             { class: "group" },
@@ -109,21 +109,21 @@ export function panel({ task, item, begun, save, submit, say }) {
               chip(name, label, at + 1),
             ]),
           ),
-          h("span", { class: "gap", "data-gap": at + 1 }, at + 1 < order.groups.length ? "›" : ""),
+          h("span", { class: "gap", "data-gap": at + 1 }, at + 1 < ranking.groups.length ? "›" : ""),
         ]),
       ),
       h(
         "div",
         { class: "tray", "data-tray": true },
-        order.rest.map((label) => chip(name, label, 0)),
-        order.rest.length && order.groups.length
-          ? button("tie next", "=", () => change(name, (o) => (o.tie = !o.tie)), {
+        ranking.rest.map((label) => chip(name, label, 0)),
+        ranking.rest.length && ranking.groups.length
+          ? button("tie next", "=", () => change(name, (each) => (each.tie = !each.tie)), {
               class: "quiet",
-              "aria-pressed": order.tie,
+              "aria-pressed": ranking.tie,
             })
           : null,
-        above && !order.groups.length && orders[above].complete
-          ? button(`as ${above}`, "K", () => copy(name), { class: "quiet" })
+        above && !ranking.groups.length && rankings[above].complete
+          ? button(`same as ${above}`, "K", () => copy(name), { class: "quiet" })
           : null,
       ),
     );
@@ -131,20 +131,20 @@ export function panel({ task, item, begun, save, submit, say }) {
 
   const draw = () => {
     task.criteria.forEach(drawOne);
-    const open = task.criteria.filter((name) => !orders[name].complete);
+    const open = task.criteria.filter((name) => !rankings[name].complete);
     done.disabled = open.length > 0;
     missing.textContent = open.length ? `Still to rank: ${open.join(", ")}` : "All ranked.";
   };
 
   const copy = (name) => {
     const above = task.criteria[task.criteria.indexOf(name) - 1];
-    if (above) change(name, (order) => (order.groups = orders[above].toJSON()));
+    if (above) change(name, (ranking) => (ranking.groups = rankings[above].toJSON()));
   };
 
   const finish = () => {
     if (done.disabled) return say(missing.textContent);
-    const rankings = Object.fromEntries(task.criteria.map((name) => [name, orders[name].toJSON()]));
-    return submit({ kind: "rank", rankings, comment: note.value });
+    const groups = Object.fromEntries(task.criteria.map((name) => [name, rankings[name].toJSON()]));
+    return submit({ kind: "rank", rankings: groups, comment: note.value });
   };
 
   const go = (by) => {
@@ -162,11 +162,11 @@ export function panel({ task, item, begun, save, submit, say }) {
     done,
   );
   dragging(element, (label, name, target) =>
-    change(name, (order) => {
-      if (target.dataset.label) order.tieWith(label, target.dataset.label);
-      else if (target.dataset.gap) order.insert(label, Number(target.dataset.gap));
-      else if ("tray" in target.dataset) order.remove(label);
-      else order.add(label, false);
+    change(name, (ranking) => {
+      if (target.dataset.label) ranking.tieWith(label, target.dataset.label);
+      else if (target.dataset.gap) ranking.insert(label, Number(target.dataset.gap));
+      else if ("tray" in target.dataset) ranking.remove(label);
+      else ranking.add(label, false);
     }),
   );
   draw();
@@ -175,13 +175,13 @@ export function panel({ task, item, begun, save, submit, say }) {
     keys: [
       ...labels.map((label, at) => [
         label.toLowerCase(),
-        at ? null : "The next best; with Shift: tied with the last",
-        (event) => change(active, (order) => order.add(label, event.shiftKey || order.tie)),
+        at ? null : "Rank next; with Shift: tied with the last",
+        (event) => change(active, (ranking) => ranking.add(label, event.shiftKey || ranking.tie)),
         `A–${labels.at(-1)}`,
       ]),
-      ["=", "The next is tied with the last", () => change(active, (order) => (order.tie = !order.tie))],
-      ["Backspace", "Take the last one out", () => change(active, (order) => order.undo())],
-      ["k", "The same order as for the criterion above", () => copy(active)],
+      ["=", "Tie the next with the last", () => change(active, (ranking) => (ranking.tie = !ranking.tie))],
+      ["Backspace", "Remove the last one", () => change(active, (ranking) => ranking.undo())],
+      ["k", "Same ranking as the criterion above", () => copy(active)],
       ["ArrowUp", "Criterion above", () => go(-1)],
       ["ArrowDown", "Criterion below", () => go(1)],
       ["Enter", "Save", finish],

@@ -1,8 +1,9 @@
-// Pictures side by side, under a slider, blinking, or as their difference; all move and zoom as one.
+// Images side by side, under a slider, blinking, or as their difference; all move and zoom together.
 
+import { h } from "./dom.js";
 import { drawFrame } from "./drawing.js";
 import { listen } from "./gestures.js";
-import { displayed, picture } from "./pictures.js";
+import { displayed, image } from "./images.js";
 import { regions, windowed } from "./pixels.js";
 
 export const MODES = [
@@ -12,7 +13,7 @@ export const MODES = [
   ["difference", "Difference"],
 ];
 const WHOLE = { centre: 127.5, width: 255 };
-const BLINK = 700; // ms; slower than three times a second, which can harm
+const BLINK = 700; // ms; flashing three times a second or more can trigger seizures
 
 export class Viewer extends EventTarget {
   /** `stage`: an element that gets one figure per pane. */
@@ -25,7 +26,7 @@ export class Viewer extends EventTarget {
     this.opacity = 0;
     this.levelling = false;
     this.paint = null; // a Brush while somebody paints
-    this.tapped = null; // told the name of a pane that was pressed and let go
+    this.tapped = null; // called with the name of a pane that was tapped
     this.panes = [];
     this.look = { zoom: 1, x: 0.5, y: 0.5 };
     this.window = { ...WHOLE };
@@ -44,12 +45,12 @@ export class Viewer extends EventTarget {
 
   /**
    * panes: [{name, title, url, mask?}]; size: [width, height] of the frame that all are drawn into;
-   * mask, classes: the region; pair: the names that slider, blink and difference compare.
-   * Resolves when all can be seen.
+   * geometry: {left, right, mm_per_pixel, slice} or null; mask, classes: the region; pair: the names that slider,
+   * blink and difference compare; same: keep zoom and window. Resolves when all images are visible.
    */
-  async show({ panes, size, grey, mask = null, classes = [], pair, same = false }) {
-    Object.assign(this, { size, grey, classes, mask });
-    this.alike = panes.every((pane) => pane.url === panes[0].url); // nothing to compare but outlines
+  async show({ panes, size, grey, geometry = null, mask = null, classes = [], pair, same = false }) {
+    Object.assign(this, { size, grey, geometry, classes, mask });
+    this.alike = panes.every((pane) => pane.url === panes[0].url); // only the outlines differ
     this.pair = pair ?? [panes[0].name, panes.at(-1).name];
     if (!same) {
       this.look = { zoom: 1, x: 0.5, y: 0.5 };
@@ -58,7 +59,7 @@ export class Viewer extends EventTarget {
     this.flipped = false;
     this.hovered = null;
     const turn = (this.turn = {});
-    const loaded = await Promise.allSettled(panes.map((pane) => picture(displayed(pane.url, size))));
+    const loaded = await Promise.allSettled(panes.map((pane) => image(displayed(pane.url, size))));
     if (turn !== this.turn) return;
     this.panes = panes.map((pane, at) => ({
       ...pane,
@@ -76,7 +77,7 @@ export class Viewer extends EventTarget {
       try {
         pane.regions = await regionsOf(url, this.classes);
       } catch {
-        continue; // the picture is seen without its outline
+        continue; // show the image without its outline
       }
       if (turn !== this.turn) return;
       this.draw();
@@ -113,12 +114,12 @@ export class Viewer extends EventTarget {
       this.mode === "side" || this.alike || !a || !b
         ? this.panes.map((pane) => ({ title: pane.title, pane, current: pane.current }))
         : [{ title: "", a, b }];
-    this.frames = wanted.map((frame) => ({ ...frame, ...figure(frame) }));
+    this.frames = wanted.map((frame) => ({ ...frame, ...figure(frame, this.geometry) }));
     this.stage.replaceChildren(...this.frames.map((frame) => frame.element));
     this.layout();
   }
 
-  /** As many columns as make the pictures largest. */
+  /** Choose the number of columns that makes the images largest. */
   layout() {
     if (!this.frames?.length) return;
     const { clientWidth: wide, clientHeight: high } = this.stage;
@@ -140,7 +141,7 @@ export class Viewer extends EventTarget {
     });
   }
 
-  /** The picture of a pane under the present window. */
+  /** The image of a pane with the current window applied. */
   source(pane) {
     if (!pane.bitmap || (this.window.width === 255 && this.window.centre === 127.5)) return pane.bitmap;
     const key = `${this.window.centre} ${this.window.width}`;
@@ -151,12 +152,12 @@ export class Viewer extends EventTarget {
     return pane.windowed;
   }
 
-  // Zoomed in beyond what the copy holds: fetch the whole picture.
+  // Zoomed in beyond the resolution of the smaller copy: fetch the full image.
   sharpen(scale) {
     for (const pane of this.panes) {
       if (pane.full || !pane.bitmap || (pane.bitmap.width / this.size[0]) * 1.2 > scale) continue;
       pane.full = true;
-      picture(pane.url).then(
+      image(pane.url).then(
         (bitmap) => {
           Object.assign(pane, { bitmap, windowedAt: null });
           this.difference = null;
@@ -167,7 +168,7 @@ export class Viewer extends EventTarget {
     }
   }
 
-  /** Where the frame lies in a canvas, in CSS pixels. */
+  /** The position of the frame in a canvas, in CSS pixels. */
   place(canvas) {
     const [width, height] = [canvas.clientWidth, canvas.clientHeight];
     const scale = Math.min(width / this.size[0], height / this.size[1]) * this.look.zoom;
@@ -190,7 +191,7 @@ export class Viewer extends EventTarget {
     );
   }
 
-  /** By a factor, keeping what lies at (x, y) where it is; the middle by default. */
+  /** Zoom by a factor around (x, y), by default around the middle. */
   zoomed(canvas, factor, x, y) {
     canvas ??= this.frames?.[0]?.canvas;
     if (!canvas) return;
@@ -214,7 +215,7 @@ export class Viewer extends EventTarget {
     this.tell();
   }
 
-  /** The region in the middle, with some of its surroundings. */
+  /** Zoom to the region, with some of its surroundings. */
   locate() {
     const found = (this.panes.find((pane) => pane.regions)?.regions ?? []).filter((region) => region.box);
     if (!found.length) return;
@@ -236,7 +237,7 @@ export class Viewer extends EventTarget {
     this.lookAt(1, 0.5, 0.5);
   }
 
-  /** Sideways: width of the window; up and down: its centre. */
+  /** Change the window: sideways its width, up and down its centre. */
   levelled(dx, dy) {
     const width = Math.max(2, Math.min(510, this.window.width + dx));
     this.window = { width, centre: Math.max(0, Math.min(255, this.window.centre + dy / 2)) };
@@ -245,7 +246,7 @@ export class Viewer extends EventTarget {
     this.tell();
   }
 
-  // The cut is a share of the frame, so that it stays where it is in the picture.
+  // The position of the slider is a share of the frame, so that it stays put in the image when zoomed.
   cutPlace(canvas) {
     const { scale, left } = this.place(canvas);
     return Math.max(0, Math.min(canvas.clientWidth, left + this.cut * this.size[0] * scale));
@@ -271,24 +272,37 @@ export class Viewer extends EventTarget {
   }
 }
 
-const made = new Map(); // the last few outlines
+const outlines = new Map(); // the most recent ones, by URL
 
-export async function regionsOf(url, classes) {
-  if (!made.has(url)) {
-    made.set(url, regions(await picture(url), classes));
-    if (made.size > 12) made.delete(made.keys().next().value);
+async function regionsOf(url, classes) {
+  if (!outlines.has(url)) {
+    outlines.set(url, regions(await image(url), classes));
+    if (outlines.size > 12) outlines.delete(outlines.keys().next().value);
   }
-  return made.get(url);
+  return outlines.get(url);
 }
 
-function figure({ title, pane }) {
-  const element = document.createElement("figure");
-  const canvas = document.createElement("canvas");
-  const caption = document.createElement("figcaption");
-  caption.textContent = title;
-  canvas.setAttribute("role", "img");
-  canvas.setAttribute("aria-label", title);
-  if (pane) element.dataset.pane = pane.name;
-  element.append(caption, canvas);
-  return { element, canvas, caption };
+function figure({ title, pane }, geometry) {
+  const caption = h("figcaption", {}, title);
+  const canvas = h("canvas", { role: "img", "aria-label": title });
+  const marks = geometry ? marksOf(geometry) : null;
+  const element = h(
+    "figure",
+    { "data-pane": pane?.name },
+    caption,
+    h("div", { class: "frame" }, canvas, marks ? Object.values(marks) : null),
+  );
+  return { element, canvas, caption, marks };
+}
+
+/** The patient's sides, the slice and a scale bar; `drawFrame` moves them with the image. */
+function marksOf({ left, right, slice, mm_per_pixel: mm }) {
+  const sides = { R: "patient's right", L: "patient's left", A: "anterior", P: "posterior" };
+  const mark = (name, text, title = null) => text && h("span", { class: `mark ${name}`, title }, text);
+  return {
+    left: mark("left", left, sides[left]),
+    right: mark("right", right, sides[right]),
+    slice: mark("slice", slice),
+    scale: mm ? h("span", { class: "mark scale" }) : null,
+  };
 }

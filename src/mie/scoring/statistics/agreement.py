@@ -1,4 +1,10 @@
-"""A judge's scores brought to the scale of people: isotonic regression, and how well it predicts."""
+"""Metrics and judges against people: who orders the models as people do, and who predicts their scores.
+
+For each sample the models are ranked by people and by the metric; the two orders are correlated over the
+models, and the correlations averaged over the samples (MedEBench's human correlation). A sample where fewer
+than two models have both, or where no rater placed all of them, has no correlation: it is unscored and
+counted, never a 0. Where people gave scores, isotonic regression brings the metric to their scale.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +18,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mie.errors import MieError
-from mie.scoring.results import LOWER_IS_BETTER, ScoredRun, read_scored_runs, split_key
-from mie.scoring.statistics.bootstrap import bootstrap_means
+from mie.scoring.clusters import Clusters, Identity, clusters_of_samples
+from mie.scoring.results import ScoredRun, read_scored_runs, split_key
+from mie.scoring.statistics.arrays import Floats, numbers
+from mie.scoring.statistics.intervals import mean_interval
 from mie.scoring.statistics.people import Human, Rating, choose, rater_agreement, read_ratings
 from mie.scoring.statistics.preference import KINDS, leaderboard
 from mie.scoring.statistics.ranks import (
-    Floats,
     kendall_tau_b,
     quadratic_kappa,
     spearman,
@@ -26,6 +33,11 @@ from mie.scoring.statistics.ranks import (
 )
 
 FOLDS: Final = 5
+CORRELATIONS: Final[Mapping[str, Callable[[ArrayLike, ArrayLike], float]]] = {
+    "spearman_formula": spearman_formula,
+    "spearman": spearman,
+    "kendall_tau_b": kendall_tau_b,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +52,19 @@ class Isotonic:
 
 
 def fit_isotonic(x: ArrayLike, y: ArrayLike) -> Isotonic:
-    """The curve that never falls with the least squared error, by pooling adjacent violators.
+    """Fit the curve that never falls with the least squared error.
 
-    Values of equal `x` count as one with their mean. For a metric where lower is better give `-x`.
+    Values of equal `x` count as one with their mean. For a metric where lower is better give `-x`. A nan and
+    an infinite value are refused (`MieError`).
 
     >>> fit_isotonic([1, 2, 3, 4], [1, 3, 2, 4])([1, 2, 3, 4]).tolist()
     [1.0, 2.5, 2.5, 4.0]
     """
-    places, inverse, times = np.unique(np.asarray(x, np.float64), return_inverse=True, return_counts=True)
-    means = np.bincount(inverse, weights=np.asarray(y, np.float64)) / times
-    blocks: list[tuple[float, int, int]] = []  # mean, weight, how many places
-    for mean, weight in zip(means.tolist(), times.tolist(), strict=True):
-        blocks.append((mean, weight, 1))
-        while len(blocks) > 1 and blocks[-2][0] >= blocks[-1][0]:
-            (m1, w1, n1), (m2, w2, n2) = blocks[-2:]
-            blocks[-2:] = [((m1 * w1 + m2 * w2) / (w1 + w2), w1 + w2, n1 + n2)]
-    levels = np.repeat([block[0] for block in blocks], [block[2] for block in blocks])
+    from scipy.optimize import isotonic_regression
+
+    places, inverse, times = np.unique(numbers(x, finite=True), return_inverse=True, return_counts=True)
+    means = np.bincount(inverse, weights=numbers(y, finite=True)) / times
+    levels = isotonic_regression(means, weights=times).x
     # Only the ends of a level are needed to draw it.
     inner = np.zeros(len(levels), bool)
     inner[1:-1] = (levels[1:-1] == levels[:-2]) & (levels[1:-1] == levels[2:])
@@ -76,9 +85,9 @@ def cross_validated(
 ) -> Held | None:
     """Fit on all folds but one, predict that one, in turn. Values of one group (a patient) share a fold.
 
-    None for fewer than two groups: there is nothing to hold out.
+    None for fewer than two groups: there is nothing to hold out. A nan and an infinite value are refused.
     """
-    scores, wanted = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    scores, wanted = numbers(x, finite=True), numbers(y, finite=True)
     names, codes = np.unique(np.asarray(groups), return_inverse=True)
     folds = min(folds, len(names))
     if folds < 2:
@@ -90,23 +99,6 @@ def cross_validated(
         errors[out] = fit_isotonic(scores[~out], wanted[~out])(scores[out]) - wanted[out]
         of_mean[out] = wanted[~out].mean() - wanted[out]
     return Held(errors, of_mean, folds)
-
-
-# Metrics and judges against people: who orders the models as people do, sample by sample.
-#
-# For each sample the models are ranked by people and by the metric; the two orders are correlated over the
-# models, and the correlations averaged over the samples (MedEBench's human correlation). A sample where
-# fewer
-# than two models have both, or where no rater placed all of them, has no correlation: it is unscored and
-# counted, never a 0.
-
-# Judges that give people's own 1 to 5.
-SAME_SCALE: Final = ("imgedit",)
-CORRELATIONS: Final[Mapping[str, Callable[[ArrayLike, ArrayLike], float]]] = {
-    "spearman_formula": spearman_formula,
-    "spearman": spearman,
-    "kendall_tau_b": kendall_tau_b,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,19 +116,19 @@ def agree(
     *,
     ratings: Sequence[Rating] | None = None,
     criterion: str | None = None,
-    protocol: str | None = None,
+    benchmark: str | None = None,
     variant: str = "paper",
     metrics: Sequence[str] = (),
     same_scale: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The document that `mie agree --json` prints, with NumPy numbers in it (`store.runs.plain` writes them).
+    """The document that `mie agree --json` prints, with NumPy numbers in it.
 
     `runs` are scored runs on one dataset; without any, only people are compared with each other. `metrics`
     (`dice@1`) chooses some of those that were scored; `same_scale` names those whose numbers are on the
     raters' own scale. `ratings` are those of the file where they were read already.
     """
     human = choose(read_ratings(human_file) if ratings is None else ratings, criterion, where=human_file)
-    scored = read_scored_runs(runs, variant=variant, protocol=protocol)
+    scored = read_scored_runs(runs, variant=variant, benchmark=benchmark)
     document = compare_with_people(human, scored, metrics=metrics, same_scale=same_scale)
     return {
         "human": {"file": str(human_file), **document.pop("human")},
@@ -151,23 +143,23 @@ def compare_with_people(
     human: Human, scored: Sequence[ScoredRun], *, metrics: Sequence[str] = (), same_scale: Sequence[str] = ()
 ) -> dict[str, Any]:
     """People with each other and, where there are runs, with their metrics: the document of `agree`."""
-    clusters = {sample: name for run in scored for sample, name in run.clusters.items()}
+    identities = {sample: identity for run in scored for sample, identity in run.identities.items()}
     names = _match(human, scored)
     found = _metrics(scored, metrics)
-    steady = {split_key(key)[0] for key in same_scale} | set(SAME_SCALE)
+    steady = {split_key(key)[0] for key in same_scale}.union(*(run.same_scale for run in scored))
     return {
         "human": {
             "criterion": human.criterion,
             "samples": len(human.orders),
             "ratings": human.ratings,
             "models": human.models,
-            "not_scored": [sample for sample in human.orders if sample not in clusters] if scored else [],
+            "not_scored": [sample for sample in human.orders if sample not in identities] if scored else [],
         },
         "runs": {run.name: model for model, run in names.items()},
         "not_among_the_runs": [model for model in human.models if model not in names],
-        "raters": rater_agreement(human, clusters),
-        "metrics": {m.key: _agreement(m, human, names, clusters, steady) for m in found},
-        "leaderboard": _leaderboards(human, clusters),
+        "raters": rater_agreement(human, identities),
+        "metrics": {m.key: _agreement(m, human, names, identities, steady) for m in found},
+        "leaderboard": _leaderboards(human, identities),
     }
 
 
@@ -175,22 +167,22 @@ def _agreement(
     metric: Metric,
     human: Human,
     names: Mapping[str, ScoredRun],
-    clusters: Mapping[str, str],
+    identities: Mapping[str, Identity],
     same_scale: set[str],
 ) -> dict[str, Any]:
     entry: dict[str, Any] = {"higher_is_better": metric.higher_is_better}
-    entry |= _correlations(metric, human, names, clusters)
+    entry |= _correlations(metric, human, names, identities)
     if human.scores:
-        entry |= _on_scores(metric, human, names, clusters, split_key(metric.key)[0] in same_scale)
+        entry |= _on_scores(metric, human, names, identities, split_key(metric.key)[0] in same_scale)
     return entry
 
 
 def _correlations(
-    metric: Metric, human: Human, names: Mapping[str, ScoredRun], clusters: Mapping[str, str]
+    metric: Metric, human: Human, names: Mapping[str, ScoredRun], identities: Mapping[str, Identity]
 ) -> dict[str, Any]:
     """Each coefficient's mean over samples; `n` samples have it, `unscored` do not, and why."""
     rows: dict[str, list[float]] = {name: [] for name in CORRELATIONS}
-    groups: dict[str, list[str]] = {name: [] for name in CORRELATIONS}
+    samples: dict[str, list[str]] = {name: [] for name in CORRELATIONS}
     reasons: dict[str, Counter[str]] = {name: Counter() for name in CORRELATIONS}
     applies = partial = 0
     for sample, by_rater in human.orders.items():
@@ -208,19 +200,22 @@ def _correlations(
                 reasons[name][reason or "all models tied"] += 1
             else:
                 rows[name].append(value)
-                groups[name].append(clusters[sample])
-    intervals = bootstrap_means([(rows[name], groups[name]) for name in CORRELATIONS])
+                samples[name].append(sample)
+    intervals = {
+        name: mean_interval(rows[name], clusters_of_samples(samples[name], identities), bounds=(-1, 1))
+        for name in CORRELATIONS
+    }
     return {
         "partial": partial,  # samples where some of the placed models have no number
         **{
             name: {
-                "mean": float(np.mean(rows[name])) if rows[name] else np.nan,
+                "mean": interval.value,
                 "n": len(rows[name]),
                 "unscored": applies - len(rows[name]),
-                "ci95": list(interval),
+                **interval.entry,
                 "reasons": dict(reasons[name]),
             }
-            for name, interval in zip(CORRELATIONS, intervals, strict=True)
+            for name, interval in intervals.items()
         },
     }
 
@@ -236,7 +231,7 @@ def _on_scores(
     metric: Metric,
     human: Human,
     names: Mapping[str, ScoredRun],
-    clusters: Mapping[str, str],
+    identities: Mapping[str, Identity],
     same_scale: bool,
 ) -> dict[str, Any]:
     """Against people's mean score for each output: calibration, and on one scale alignment and kappa."""
@@ -249,32 +244,32 @@ def _on_scores(
             applies += 1
             value = metric.values[sample].get(names[model].name)
             if value is not None and np.isfinite(value):
-                found.append((value, float(np.mean(list(by_rater.values()))), clusters[sample]))
+                found.append((value, float(np.mean(list(by_rater.values()))), sample))
     if not found:
         return {}
     values, wanted = np.array([f[0] for f in found]), np.array([f[1] for f in found])
-    groups = [f[2] for f in found]
+    groups = clusters_of_samples([f[2] for f in found], identities)
     counts = {"n": len(found), "unscored": applies - len(found)}
     out: dict[str, Any] = {
         "calibration": counts | _calibration(values if metric.higher_is_better else -values, wanted, groups)
     }
     if same_scale:
         near = within(values, wanted)
-        (interval,) = bootstrap_means([(near, groups)])
-        out["within_one"] = {"mean": float(near.mean()), **counts, "ci95": list(interval)}
+        interval = mean_interval(near, groups, bounds=(0, 1))
+        out["within_one"] = {"mean": interval.value, **counts, **interval.entry}
         out["quadratic_kappa"] = {"value": quadratic_kappa(values, wanted), **counts}
     return out
 
 
-def _calibration(values: Floats, wanted: Floats, groups: Sequence[str]) -> dict[str, Any]:
+def _calibration(values: Floats, wanted: Floats, groups: Clusters) -> dict[str, Any]:
     curve = fit_isotonic(values, wanted)
-    held = cross_validated(values, wanted, groups)
+    held = cross_validated(values, wanted, groups.codes)
     if held is None:
         return {"reason": "one patient: nothing to hold out", "knots": [curve.x, curve.y]}
-    (interval,) = bootstrap_means([(np.abs(held.errors), groups)])
+    interval = mean_interval(np.abs(held.errors), groups, bounds=(0, np.inf))
     return {
-        "mae": float(np.abs(held.errors).mean()),
-        "ci95": list(interval),
+        "mae": interval.value,
+        **interval.entry,
         "rmse": float(np.sqrt((held.errors**2).mean())),
         # What the mean of all other scores would miss by: a judge worth calibrating misses by less.
         "mae_of_mean": float(np.abs(held.errors_of_mean).mean()),
@@ -283,14 +278,15 @@ def _calibration(values: Floats, wanted: Floats, groups: Sequence[str]) -> dict[
     }
 
 
-def _leaderboards(human: Human, clusters: Mapping[str, str]) -> dict[str, Any]:
-    rankings, groups = [], []
+def _leaderboards(human: Human, identities: Mapping[str, Identity]) -> dict[str, Any]:
+    rankings, samples = [], []
     for sample, by_rater in human.orders.items():
         for order in by_rater.values():
             if len(order) > 1:
                 rankings.append(order)
-                groups.append(clusters.get(sample, f"sample {sample}"))
+                samples.append(sample)
     try:
+        groups = clusters_of_samples(samples, identities)
         boards = {kind: leaderboard(rankings, groups, kind=kind) for kind in KINDS}
     except MieError as error:  # models that were never compared: the rest of the document still stands
         return {"rankings": len(rankings), "reason": error.reason}
@@ -318,7 +314,7 @@ def _metrics(runs: Sequence[ScoredRun], chosen: Sequence[str]) -> list[Metric]:
                 row = by_sample.setdefault(sample, {})
                 if value is not None:
                     row[run.name] = value
-        out.append(Metric(key, by_sample, not key.startswith(LOWER_IS_BETTER)))
+        out.append(Metric(key, by_sample, runs[0].metrics[split_key(key)[0]].higher_is_better))
     return out
 
 

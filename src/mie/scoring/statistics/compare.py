@@ -1,9 +1,13 @@
-"""Several runs on one dataset: who is better, by how much, and how sure that is."""
+"""Several runs on one dataset: which is better, by how much, and how sure that is.
+
+Interval and p-value of a difference come from one spread, that between patients: p is under .05 exactly where
+the interval leaves out zero.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Final
@@ -13,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mie.errors import ConfigError
 from mie.scoring.results import ScoreTable, judges_differ, read_score_table, split_key, yardstick
-from mie.scoring.statistics.bootstrap import REPLICATES, bootstrap_means
+from mie.scoring.statistics.intervals import Interval, mean_interval
 
 _TIE: Final = 1e-6  # values closer than this are equal
 
@@ -30,25 +34,26 @@ class Comparison:
     mean_a: float
     mean_b: float
     difference: float
-    ci95: tuple[float, float]  # paired bootstrap, clustered by patient
-    p: float  # Wilcoxon signed-rank, two-sided; takes samples for independent
+    ci95: tuple[float, float]  # of the mean difference, over patients
+    p: float  # two-sided, of the same test that the interval inverts; nan where there is no interval
     p_holm: float  # corrected for the number of pairs in the table
     wins: int
     ties: int
     losses: int
+    patients: int = 0  # that the n samples come from
+    unknown: int = 0  # images without a known patient, each counted as a patient of its own
+    reason: str = ""  # why there is no interval and no p
 
 
 def compare_runs(
     score_files: Mapping[str, Path] | Sequence[Path],
     metric: str = "dice@1",
     *,
-    n: int = REPLICATES,
-    seed: int = 0,
     force: bool = False,
 ) -> list[Comparison]:
-    """Every pair of runs on one metric (`name@k`; higher is better), in the order the runs are given.
+    """Compare every pair of runs on one metric (`name@k`; higher is better), in the order they are given.
 
-    `score_files` are `scores/<protocol>.<variant>.jsonl` of runs on one dataset by one protocol and variant;
+    `score_files` are `scores/<benchmark>.<variant>.jsonl` of runs on one dataset, scored in one way;
     a mapping names the runs, a sequence names them by their folders. Numbers of different judges are refused
     unless `force` is set: another model or prompt is another yardstick.
     """
@@ -58,17 +63,16 @@ def compare_runs(
     if not force:
         _check_judges(tables, split_key(metric)[0])
     pairs = [_Pair(a, b, tables[a], tables[b], metric) for a, b in combinations(tables, 2)]
-    bounds = bootstrap_means([(pair.differences, pair.clusters) for pair in pairs], n=n, seed=seed)
-    p_values = [_wilcoxon(pair.differences) for pair in pairs]
-    corrected = holm(p_values)
+    intervals = [pair.interval() for pair in pairs]
+    p_values = [interval.p_value() for interval in intervals]
     return [
-        pair.comparison(ci95, p, float(p_holm))
-        for pair, ci95, p, p_holm in zip(pairs, bounds, p_values, corrected, strict=True)
+        pair.comparison(interval, p, float(p_holm))
+        for pair, interval, p, p_holm in zip(pairs, intervals, p_values, holm(p_values), strict=True)
     ]
 
 
 def holm(p_values: ArrayLike) -> NDArray[np.float64]:
-    """Holm's step-down correction; nan (no test was possible) stays nan and does not count.
+    """Correct p-values by Holm's step-down method; nan (no test was possible) stays nan and does not count.
 
     >>> holm([0.01, 0.04, 0.03]).tolist()
     [0.03, 0.06, 0.06]
@@ -95,13 +99,23 @@ class _Pair:
         self.left_out = applies - int(both.sum())
         self.values_a, self.values_b = chosen_a.values[in_a[both]], chosen_b.values[in_b[both]]
         self.clusters = table_a.clusters[in_a[both]]
+        low, high = table_a.metric(name).scale or (-np.inf, np.inf)
+        self.bounds = low - high, high - low
         # Two infinities (exact matches) are a tie, not inf - inf. So are two DICE of "nothing in common",
         # which the smoothing term leaves around 1e-9 apart.
         same = np.isclose(self.values_a, self.values_b, rtol=0, atol=_TIE)
         self.differences = np.zeros(len(same))
         self.differences[~same] = self.values_a[~same] - self.values_b[~same]
 
-    def comparison(self, ci95: tuple[float, float], p: float, p_holm: float) -> Comparison:
+    def interval(self) -> Interval:
+        found = mean_interval(self.differences, self.clusters, bounds=self.bounds)
+        if not found.reason and np.isnan(found.p_value()):
+            # A judge's grades may all differ by the same step: that says nothing about other patients.
+            nothing = "all differences are equal: their spread is unknown"
+            return replace(found, low=np.nan, high=np.nan, reason=nothing)
+        return found
+
+    def comparison(self, interval: Interval, p: float, p_holm: float) -> Comparison:
         count = len(self.differences)
         return Comparison(
             a=self.a,
@@ -111,24 +125,17 @@ class _Pair:
             left_out=self.left_out,
             mean_a=float(self.values_a.mean()) if count else np.nan,
             mean_b=float(self.values_b.mean()) if count else np.nan,
-            difference=float(self.differences.mean()) if count else np.nan,
-            ci95=ci95,
+            difference=interval.value,
+            ci95=(interval.low, interval.high),
             p=p,
             p_holm=p_holm,
             wins=int((self.differences > 0).sum()),
             ties=int((self.differences == 0).sum()),
             losses=int((self.differences < 0).sum()),
+            patients=interval.patients,
+            unknown=interval.unknown,
+            reason=interval.reason,
         )
-
-
-def _wilcoxon(differences: NDArray[np.float64]) -> float:
-    if not len(differences):
-        return float("nan")
-    if not differences.any():
-        return 1.0  # nothing to rank: the runs are the same
-    from scipy.stats import wilcoxon  # half a second to import, and only comparisons need it
-
-    return float(wilcoxon(differences).pvalue)
 
 
 def _ids(table: ScoreTable, rows: NDArray[np.bool_]) -> list[str]:
@@ -151,7 +158,7 @@ def _check_same(tables: Mapping[str, ScoreTable]) -> None:
         if len(set(found.values())) > 1:
             raise ConfigError(
                 f"the runs differ in {key}",
-                expected="one dataset, scored by one protocol and variant",
+                expected="one dataset, scored by one benchmark and variant",
                 found=", ".join(f"{name}: {str(value)[:16]}" for name, value in found.items()),
                 fix="compare runs on the same dataset, and score them the same way",
             )

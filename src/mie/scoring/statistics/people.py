@@ -19,10 +19,11 @@ from typing import Any
 import numpy as np
 
 from mie.errors import ConfigError, MieError
-from mie.scoring.statistics.bootstrap import bootstrap_mean
+from mie.scoring.clusters import Identity, clusters_of_samples
+from mie.scoring.statistics.arrays import Floats
+from mie.scoring.statistics.intervals import mean_interval
 from mie.scoring.statistics.ranks import (
     LEVELS,
-    Floats,
     average_ranks,
     kendall_w,
     krippendorff_alpha,
@@ -197,20 +198,19 @@ def _number(row: Mapping[str, Any], name: str, where: str) -> float | None:
     return number
 
 
-# How far people agree with each other, before anything is asked to agree with them.
+def rater_agreement(human: Human, identities: Mapping[str, Identity]) -> dict[str, Any]:
+    """How far people agree with each other, before anything is asked to agree with them.
 
+    Kendall's W per sample and its mean, Krippendorff's alpha over everything, kappa of each two raters.
 
-def rater_agreement(human: Human, clusters: Mapping[str, Any]) -> dict[str, Any]:
-    """Kendall's W per sample and its mean, Krippendorff's alpha over everything, kappa of each two raters.
-
-    `clusters`: sample -> what belongs together in the bootstrap (a patient); a sample not in it stands alone.
+    `identities` has the patient and the image of each sample; a sample that is not there stands alone.
     """
     table = _table(human)
     return {
         "raters": human.raters,
         "rated": "score" if human.scores else "rank",
         "units": table.shape[1],
-        "kendall_w": _concordance(human, clusters),
+        "kendall_w": _concordance(human, identities),
         "krippendorff_alpha": {level: krippendorff_alpha(table, level) for level in LEVELS},
         "pairs": _pairs(human, table) if human.scores else [],
     }
@@ -238,8 +238,8 @@ def _table(human: Human) -> Floats:
     return table
 
 
-def _concordance(human: Human, clusters: Mapping[str, Any]) -> dict[str, Any]:
-    values, names = [], []
+def _concordance(human: Human, identities: Mapping[str, Identity]) -> dict[str, Any]:
+    values, samples = [], []
     for sample, by_rater in human.orders.items():
         # Those who placed the same models, together: after a model was added, some placed others.
         alike: dict[frozenset[str], list[Mapping[str, float]]] = {}
@@ -249,13 +249,14 @@ def _concordance(human: Human, clusters: Mapping[str, Any]) -> dict[str, Any]:
         known = [w for w in found if not np.isnan(w)]
         if known:
             values.append(float(np.mean(known)))
-            names.append(str(clusters.get(sample, ("sample", sample))))
+            samples.append(sample)
+    interval = mean_interval(values, clusters_of_samples(samples, identities), bounds=(0, 1))
     return {
-        "mean": float(np.mean(values)) if values else np.nan,
+        "mean": interval.value,
         "n": len(values),
         # No two raters placed the same models, or they told no two apart.
         "unscored": len(human.orders) - len(values),
-        "ci95": list(bootstrap_mean(values, names)),
+        **interval.entry,
     }
 
 

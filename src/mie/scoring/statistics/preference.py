@@ -17,15 +17,18 @@ from itertools import combinations
 from typing import Final, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from mie.errors import ConfigError, MieError
-from mie.scoring.statistics.ranks import Floats, average_ranks
+from mie.core.registry import unknown_name
+from mie.errors import MieError
+from mie.scoring.clusters import ClustersLike, as_clusters
+from mie.scoring.statistics.arrays import Floats, numbers
+from mie.scoring.statistics.intervals import MIN_PATIENTS, jackknife_intervals
+from mie.scoring.statistics.ranks import average_ranks
 
 KINDS: Final = ("bradley-terry", "plackett-luce")
 # Half a win and half a loss against an average model: keeps a model that always won, or always lost, finite.
 PRIOR: Final = 0.5
-REPLICATES: Final = 1000
 _STEPS: Final = 10_000
 _CLOSE: Final = 1e-8  # of log strengths from one step to the next
 
@@ -41,43 +44,53 @@ class Standing:
     mean_rank: float  # over the `n` rankings that cover every model; nan where there is none
     n: int
     strength: float
-    ci95: tuple[float, float]
+    ci95: tuple[float, float]  # (nan, nan) for fewer than `MIN_PATIENTS` patients
+    patients: int
+    unknown: int  # images without a known patient, each counted as a patient of its own
 
 
 def leaderboard(
     rankings: Sequence[Ranking],
-    clusters: ArrayLike | None = None,
+    clusters: ClustersLike = None,
     *,
     kind: str = "bradley-terry",
     prior: float = PRIOR,
-    n: int = REPLICATES,
-    seed: int = 0,
 ) -> list[Standing]:
-    """Models from the strongest to the weakest, with 95% bootstrap intervals over clusters `(R,)`.
+    """Models from the strongest to the weakest, with 95% intervals over patients.
 
-    `clusters` says which rankings belong together (one patient, one sample); without it each stands alone.
+    `clusters` says which of the `(R,)` rankings are of one patient; without it each stands alone. The fit is
+    repeated without each patient in turn, and the interval is Student's, as those of means. A place that is
+    nan is refused (`MieError`).
     """
     if not rankings:
         return []
+    numbers([place for ranking in rankings for place in ranking.values()])
     models = sorted({model for ranking in rankings for model in ranking})
     choices = _Choices.of(rankings, models, kind)
     _check_connected(choices, models)
-    code = np.unique(
-        np.arange(len(rankings)) if clusters is None else np.asarray(clusters), return_inverse=True
-    )[1]
-    strengths = choices.fit(np.ones((1, len(rankings))), prior)[0]
+    groups = as_clusters(clusters, len(rankings))
+    sizes = np.unique(groups.codes, return_counts=True)[1]
+    times, wins = choices.times.sum(axis=0, keepdims=True), choices.wins.sum(axis=0, keepdims=True)
+    strengths = choices.fit(times, wins, prior)[0]
     low = high = np.full(len(models), np.nan)
-    if code.max(initial=0) >= 1:
-        draw = np.random.default_rng(seed)
-        count = int(code.max()) + 1
-        times = draw.multinomial(count, np.full(count, 1 / count), size=n)[:, code]
-        low, high = np.quantile(choices.fit(times, prior, close=1e-4), [0.025, 0.975], axis=0)
+    if len(sizes) >= MIN_PATIENTS:
+        times_of, wins_of = choices.by_patient(groups.codes)
+        without = choices.fit(times - times_of, wins - wins_of, prior, start=strengths)
+        low, high = jackknife_intervals(strengths, without, sizes)
     whole = [ranking for ranking in rankings if len(ranking) == len(models)]
     ranks = np.array([average_ranks([r[m] for m in models]) for r in whole]).reshape(-1, len(models))
     means = ranks.mean(axis=0) if len(whole) else np.full(len(models), np.nan)
     order = np.argsort(-strengths, kind="stable")
     return [
-        Standing(models[i], float(means[i]), len(whole), float(strengths[i]), (float(low[i]), float(high[i])))
+        Standing(
+            model=models[i],
+            mean_rank=float(means[i]),
+            n=len(whole),
+            strength=float(strengths[i]),
+            ci95=(float(low[i]), float(high[i])),
+            patients=groups.patients,
+            unknown=groups.unknown,
+        )
         for i in order
     ]
 
@@ -87,8 +100,10 @@ def place_model(
 ) -> float:
     """The log strength of a new model from its own comparisons alone, the others held where they are.
 
-    `strengths` are log strengths of the models it was compared with, as `leaderboard` gives them.
+    `strengths` are log strengths of the models it was compared with, as `leaderboard` gives them. A place or
+    a strength that is nan is refused (`MieError`).
     """
+    numbers([*strengths.values(), *(place for ranking in rankings for place in ranking.values())])
     mine = [r for r in rankings if model in r and any(other in strengths for other in r if other != model)]
     if not mine:
         raise MieError("a model that was not compared with any", found=model, expected=", ".join(strengths))
@@ -121,7 +136,7 @@ class _Choices:
     @classmethod
     def of(cls, rankings: Sequence[Ranking], models: Sequence[str], kind: str) -> _Choices:
         if kind not in KINDS:
-            raise ConfigError(f"no model of preference named {kind!r}", expected=", ".join(KINDS))
+            raise unknown_name("model of preference", kind, KINDS)
         number = {model: at for at, model in enumerate(models)}
         sets: dict[frozenset[int], int] = {}
         entries: list[tuple[int, int, float]] = []
@@ -141,17 +156,24 @@ class _Choices:
             times[row, at] += weight
         return cls(members, times, wins)
 
-    def fit(self, weights: NDArray[np.generic], prior: float, *, close: float = _CLOSE) -> Floats:
-        """Log strengths `(B, m)`, centred, for B ways `(B, R)` of counting the rankings."""
-        counted = weights.astype(np.float64)
-        times, wins = counted @ self.times, counted @ self.wins + prior
-        strengths = np.ones(wins.shape)
+    def by_patient(self, codes: NDArray[np.int64]) -> tuple[Floats, Floats]:
+        """What each of C patients adds: `times` `(C, U)` and `wins` `(C, m)`."""
+        _, code = np.unique(codes, return_inverse=True)
+        times, wins = (np.zeros((code.max() + 1, column.shape[1])) for column in (self.times, self.wins))
+        np.add.at(times, code, self.times)
+        np.add.at(wins, code, self.wins)
+        return times, wins
+
+    def fit(self, times: Floats, wins: Floats, prior: float, *, start: Floats | None = None) -> Floats:
+        """Log strengths `(B, m)`, centred, for B ways of counting: `times` `(B, U)` and `wins` `(B, m)`."""
+        wins = wins + prior
+        strengths = np.ones(wins.shape) if start is None else np.tile(np.exp(start), (len(wins), 1))
         for _ in range(_STEPS):
             share = (times / np.maximum(strengths @ self.members.T, 1e-300)) @ self.members
             new = wins / (share + 2 * prior / (strengths + 1))
             moved = np.abs(np.log(np.maximum(new, 1e-300) / strengths)).max(initial=0)
             strengths = np.maximum(new, 1e-300)
-            if moved < close:
+            if moved < _CLOSE:
                 break
         out: Floats = np.log(strengths)
         return out - out.mean(axis=1, keepdims=True)

@@ -12,7 +12,6 @@ from mie.cli import app
 from mie.editors.runs import Run
 from mie.judges import JudgeOptions, ParseError
 from mie.scoring.benchmarks.imgedit.judge import PARSERS, capped, released_scores
-from mie.scoring.statistics.bootstrap import bootstrap_macro, bootstrap_mean
 from tests.judges.server import JudgeServer, images_of, texts_of
 from tests.scoring.benchmarks.imgedit.made import answer, make_run
 from tests.scoring.benchmarks.recorded import transcript
@@ -138,17 +137,3 @@ def test_exactly_three_scores_and_the_cap(scores):
         return
     found = capped(PARSERS["paper"](text))
     assert found == (scores[0], min(scores[:2]), min(scores[0], scores[2]))
-
-
-def test_macro_interval_by_hand():
-    values, clusters = np.array([1.0, 2.0, 4.0, 8.0]), np.arange(4)
-    one = np.zeros(4)
-    assert bootstrap_macro(values, one, clusters) == pytest.approx(bootstrap_mean(values, clusters))
-    low, high = bootstrap_macro([1, 1, 5, 5], ["a", "a", "b", "b"], [0, 1, 2, 3])
-    assert (low, high) == (3, 3)  # no replicate misses a stratum
-    # Two clusters that lie in both strata and one in the first alone, which is always drawn: by hand.
-    values, strata, clusters = [0, 4, 8, 8, 2], list("aabba"), [0, 1, 0, 1, 2]
-    low, high = bootstrap_macro(values, strata, clusters)
-    assert (low, high) == pytest.approx(((2 / 3 + 8) / 2, (10 / 3 + 8) / 2))
-    assert np.isnan(bootstrap_macro([1.0], ["a"], [0])).all()
-    assert np.isnan(bootstrap_macro([1.0, 3.0], ["a", "b"], [0, 1])).all()

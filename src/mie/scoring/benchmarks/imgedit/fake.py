@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from mie.editors.runs import Run
 from mie.errors import ConfigError
-from mie.scoring.statistics import bootstrap_mean
+from mie.scoring.clusters import clusters_of_samples
+from mie.scoring.statistics import mean_interval
 
 _WORDS: Final = {
     "1": 1.0,
@@ -31,15 +32,16 @@ def fake_score(run_folder: Path | str, verdicts: Path | str) -> dict[str, Any]:
 
     `verdicts` is a CSV file with the columns `sample_id` and `fake` (yes or no, 1 or 0, fake or real). An
     output without a verdict is unscored, and so is a sample without an output; neither is a number. The
-    interval is a bootstrap over patients, or images where the patient is not known.
+    interval is over patients, or images where the patient is unknown.
     """
     run = Run.open(run_folder)
     dataset = run.dataset()
     said = _read(Path(verdicts))
     table = dataset.table(["id", "patient_id", "source", "case_id"])
     about = zip(table["patient_id"], table["source"], table["case_id"], strict=True)
-    clusters = {
-        sample: one[0] or f"{one[1]} {one[2]}" for sample, one in zip(table["id"], about, strict=True)
+    identities = {
+        sample: (patient, f"{source} {case}")
+        for sample, (patient, source, case) in zip(table["id"], about, strict=True)
     }
     ids = run.sample_ids(dataset)
     strangers = sorted(set(said) - set(ids))
@@ -56,7 +58,7 @@ def fake_score(run_folder: Path | str, verdicts: Path | str) -> dict[str, Any]:
         "mean": sum(values) / len(values) if values else float("nan"),
         "n": len(values),
         "unscored": len(ids) - len(values),
-        "ci95": list(bootstrap_mean(values, [clusters[sample] for sample in scored])),
+        **mean_interval(values, clusters_of_samples(scored, identities), bounds=(0, 1)).entry,
     }
 
 

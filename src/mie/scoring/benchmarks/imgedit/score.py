@@ -13,7 +13,7 @@ from mie.scoring.attempts import Context, LineBody, Row, each_output, line_of
 from mie.scoring.benchmarks.imgedit import CRITERIA
 from mie.scoring.benchmarks.imgedit.turns import edit_type, questions_of, suite_of
 from mie.scoring.chunks import Output
-from mie.scoring.statistics.bootstrap import bootstrap_macro
+from mie.scoring.statistics.intervals import macro_interval
 from mie.scoring.table import ScoreTable
 
 
@@ -56,4 +56,6 @@ def aggregate(document: dict[str, Any], table: ScoreTable, scores: Path) -> None
             entry["micro"] = entry["mean"]
             entry["mean"] = math.fsum(means) / len(means) if means else math.nan
             entry["types"] = len(means)
-            entry["ci95"] = list(bootstrap_macro(values, kinds, table.clusters[rows]))
+            entry.pop("no_interval", None)
+            bounds = table.metric("imgedit").scale
+            entry.update(macro_interval(values, kinds, table.clusters[rows], bounds=bounds).entry)

@@ -28,7 +28,7 @@ BENCHMARK: Final = Benchmark(
     title="Omni IIE",
     meaning="LPIPS, CLIP, SSIM and verifying questions as one Overall; scale gap and conversations",
     metrics=(
-        Metric("overall", "Overall", "LPIPS, CLIP, QA and SSIM together", scale=SHARE),
+        Metric("overall", "Overall", "LPIPS, CLIP, QA and SSIM together"),
         *(
             Metric(
                 f"lpips_{area}",
@@ -40,7 +40,7 @@ BENCHMARK: Final = Benchmark(
             for area, (label, where) in _AREAS.items()
         ),
         *(
-            Metric(f"clip_{area}", f"CLIP{label}", where, needs=_NETWORK, scale=SHARE)
+            Metric(f"clip_{area}", f"CLIP{label}", where, needs=_NETWORK)
             for area, (label, where) in _AREAS.items()
         ),
         Metric(

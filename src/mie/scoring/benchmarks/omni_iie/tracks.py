@@ -10,7 +10,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mie.scoring.statistics.bootstrap import bootstrap_mean, bootstrap_ratio
+from mie.scoring.clusters import Clusters
+from mie.scoring.statistics import mean_interval, ratio_interval
 from mie.scoring.table import ScoreTable
 
 SCORE: Final = "overall"
@@ -28,22 +29,22 @@ def scale_gap(table: ScoreTable, metric: str = SCORE) -> dict[str, Any]:
     for row in np.flatnonzero(table.groups["track"].astype(str) == "single"):
         sides[table.groups["context"][row]][table.groups["level"][row]].append(int(row))
     pairs = [side for side in sides.values() if side["low"] and side["high"]]
-    low, high, clusters = [], [], []
+    low, high, rows = [], [], []
     for side in pairs:
         means = [_mean(values[side[level]]) for level in ("low", "high")]
         if not np.isnan(means).any():
             low.append(means[0])
             high.append(means[1])
-            clusters.append(table.clusters[side["low"][0]])
+            rows.append(side["low"][0])
     gaps = np.subtract(low, high)
-    entry = _entry(gaps, clusters, len(pairs))
-    drop = float(gaps.sum() / np.sum(low)) if len(low) and np.sum(low) else np.nan
+    entry = _entry(gaps, table.clusters[rows], len(pairs))
+    drop_interval = ratio_interval(gaps, low, table.clusters[rows])
     return {
         **entry,
         "low": _mean(np.array(low)),
         "high": _mean(np.array(high)),
-        "relative_drop": drop,
-        "relative_drop_ci95": list(bootstrap_ratio(gaps, low, clusters)),
+        "relative_drop": drop_interval.value,
+        "relative_drop_ci95": [drop_interval.low, drop_interval.high],
     }
 
 
@@ -53,7 +54,7 @@ def turn_slope(table: ScoreTable, metric: str = SCORE) -> dict[str, Any]:
     A conversation with fewer than two scored turns is unscored. `by_turn` has each turn's mean.
     """
     values = _values(table, metric)
-    slopes, clusters = [], []
+    slopes, firsts = [], []
     talks = conversations(table)
     for rows in talks:
         turns = np.array([int(table.groups["turn"][row]) for row in rows], np.float64)
@@ -61,8 +62,8 @@ def turn_slope(table: ScoreTable, metric: str = SCORE) -> dict[str, Any]:
         there = ~np.isnan(scores)
         if len(set(turns[there])) >= 2:
             slopes.append(float(np.polyfit(turns[there], scores[there], 1)[0]))
-            clusters.append(table.clusters[rows[0]])
-    entry = _entry(np.array(slopes), clusters, len(talks))
+            firsts.append(rows[0])
+    entry = _entry(np.array(slopes), table.clusters[firsts], len(talks))
     by_turn: dict[str, list[int]] = defaultdict(list)
     for rows in talks:
         for row in rows:
@@ -106,12 +107,12 @@ def _group(values: NDArray[np.float64], table: ScoreTable, rows: Sequence[int]) 
     return _entry(values[there], table.clusters[there], len(rows))
 
 
-def _entry(values: NDArray[np.float64], clusters: Any, total: int) -> dict[str, Any]:
+def _entry(values: NDArray[np.float64], clusters: Clusters, total: int) -> dict[str, Any]:
     return {
         "mean": _mean(values),
         "n": len(values),
         "unscored": total - len(values),
-        "ci95": list(bootstrap_mean(values, clusters)),
+        **mean_interval(values, clusters).entry,
     }
 
 

@@ -1,0 +1,292 @@
+"""The functions behind `import mie`: each takes paths, arrays or the objects of another, and returns one.
+
+They add nothing that the command cannot do; they only convert what a notebook has at hand.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mie.core.registry import unknown_name
+from mie.errors import ConfigError, ImageError
+from mie.images.read import read_labels, read_picture
+from mie.records import Mask, Picture, Pixels, Sample
+from mie.vocabulary import COLOURS, MODALITIES, OPACITY, TARGET_KINDS, UNKNOWN
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from mie.datasets.build import Progress as BuildProgress
+    from mie.datasets.dataset import Dataset
+    from mie.datasets.recipe import RecipeConfig
+    from mie.editors.base import Edited, Editor
+    from mie.editors.functions import EditFunction
+    from mie.judges.contracts import JudgeOptions
+    from mie.scoring.benchmarks import Benchmark
+    from mie.scoring.results import Results
+
+Location: TypeAlias = str | os.PathLike[str]
+# An image as a notebook has it: a file, or pixels.
+ImageLike: TypeAlias = Location | NDArray[Any]
+
+
+def build(
+    recipe: Location | Mapping[str, Any] | RecipeConfig,
+    folder: Location,
+    *,
+    limit: int | None = None,
+    workers: int | None = None,
+    engine: str = "local",
+    overwrite: bool = False,
+    progress: Callable[[BuildProgress], None] = lambda _: None,
+) -> Dataset:
+    """Build a recipe's dataset. An interrupted build resumes; a finished one is opened as it is.
+
+    Args:
+        recipe: A YAML file, or the same as a dictionary. Relative roots in a file start at the file's folder,
+            those in a dictionary at the working directory.
+        folder: The dataset's folder: new, or one with this very dataset.
+        limit: At most this many images or volumes of each data set.
+        workers: Processes; one per core by default. Scripts that use several need the usual
+            `if __name__ == "__main__":`.
+        engine: "local" or "ray".
+        overwrite: Replace a dataset of another recipe.
+        progress: Called as the build moves on.
+
+    """
+    from mie.datasets.build import build as build_dataset
+    from mie.datasets.dataset import Dataset
+    from mie.datasets.recipe import RecipeConfig, parse_recipe, read_recipe
+
+    if isinstance(recipe, RecipeConfig):
+        config = recipe
+    elif isinstance(recipe, Mapping):
+        config = parse_recipe(recipe, where="the recipe", base=Path())
+    else:
+        config = read_recipe(Path(recipe))
+    build_dataset(
+        config,
+        Path(folder),
+        engine=engine,
+        workers=workers,
+        limit=limit,
+        overwrite=overwrite,
+        progress=progress,
+    )
+    return Dataset(folder)
+
+
+def triplet(
+    image: ImageLike,
+    mask: ImageLike,
+    target: str,
+    *,
+    modality: str,
+    colour: str | None = None,
+    kind: str = "anatomy",
+    plural: bool = False,
+    anatomy: str = UNKNOWN,
+    instruction: str | None = None,
+    opacity: float = OPACITY,
+    seed: int = 0,
+) -> Sample:
+    """Make a perception triplet: the image, an instruction, and the image with the region painted.
+
+    The same arguments always give the same triplet. No gate is applied.
+
+    Args:
+        image: A file, or `(H, W)` or `(H, W, 3) uint8` pixels.
+        mask: A file or an array `(H, W)`; every value but 0 is inside the region.
+        target: What the region shows, as a clinician says it: "optic disc".
+        modality: One of `mie.vocabulary.MODALITIES`: "CT", "MRI", "fundus", ...
+        colour: "red", "green" or "blue"; drawn from the content by default.
+        kind: "anatomy" or "lesion": which phrasings fit.
+        plural: Whether the target's name is plural ("lungs").
+        anatomy: The part of the body.
+        instruction: Your own words; drawn from the phrasings by default.
+        opacity: Of the overlay.
+        seed: Another seed draws another colour and phrasing.
+
+    """
+    from mie.images.overlay import paint
+    from mie.perspectives.perception.phrasings import ask_for_one, describe
+    from mie.perspectives.perception.samples import Perception
+    from mie.records import Case, Target
+
+    for noun, value, names in (
+        ("modality", modality, MODALITIES),
+        ("colour", colour, COLOURS),
+        ("kind of target", kind, TARGET_KINDS),
+    ):
+        if value is not None and value not in names:
+            raise unknown_name(noun, value, names)
+    if not 0.5 < opacity <= 1:
+        raise ConfigError("the opacity is out of range", expected="above 0.5, at most 1", found=opacity)
+    pixels = as_pixels(image)
+    region = _region(mask, pixels)
+    painted = Target(target, kind, plural)
+    case = Case(
+        source="mie.triplet",
+        case_id=Path(image).name if isinstance(image, str | os.PathLike) else "array",
+        image=pixels,
+        modality=modality,
+        anatomy=anatomy,
+        masks={target: region},
+        targets={target: painted},
+    )
+    # Samples of the test split keep the image's own size.
+    sample = next(iter(Perception(opacity=opacity).samples(case, "test", seed)))
+    assert isinstance(sample, Sample)  # noqa: S101 (the case has a mask)
+    if colour is not None and colour != sample.colour:
+        sample = replace(
+            sample,
+            colour=colour,
+            target_image=paint(pixels, region, colour, opacity),
+            prompt=ask_for_one(sample.prompt_template, painted, colour, modality),
+            description=describe([(painted, colour)], opacity),
+            params={**sample.params, "classes": [{"target": target, "colour": colour}]},
+        )
+    return sample if instruction is None else replace(sample, prompt=instruction, prompt_template=instruction)
+
+
+def score(
+    run: Location,
+    benchmark: Benchmark | str = "miedb",
+    *,
+    variant: str = "paper",
+    judge: JudgeOptions | str | None = None,
+    workers: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Results:
+    """Score a run by a benchmark: `results["dice"]` is a mean, `results.frame` a pandas frame.
+
+    Args:
+        run: A run, or its folder.
+        benchmark: "miedb", "medebench", "imgedit", "omni-iie", one that an installed package brings, or a
+            `mie.scoring.benchmarks.Benchmark`.
+        variant: "paper", or "as_released" for what the benchmark's released code computes.
+        judge: A language model that grades, such as "openai:gpt-4o"; `mie.judges.JudgeOptions` sets a cost
+            limit and more. Images leave this machine only if the dataset is de-identified.
+        workers: Processes; one per core by default.
+        progress: Called with the number of scored samples and their total.
+
+    """
+    from mie.scoring.score import score as score_run
+
+    return score_run(Path(run), benchmark, variant=variant, workers=workers, progress=progress, judge=judge)
+
+
+def compare(
+    run_a: Location,
+    run_b: Location,
+    *,
+    metric: str | None = None,
+    benchmark: str = "miedb",
+    variant: str = "paper",
+) -> pd.DataFrame:
+    """Compare two scored runs on the samples that both have: one row per metric, differences are a - b.
+
+    Args:
+        run_a: A scored run, or its folder.
+        run_b: Another one on the same dataset.
+        metric: One metric, such as "dice@1"; by default every metric that both runs have.
+        benchmark: Whose scores.
+        variant: Of the benchmark.
+
+    """
+    import pandas as pd
+
+    from mie.scoring.results import read_score_table
+    from mie.scoring.statistics.compare import compare_runs
+
+    files = [Path(run) / "scores" / f"{benchmark}.{variant}.jsonl" for run in (run_a, run_b)]
+    if metric is None:
+        first, second = ([f"{name}@{k}" for name, k in read_score_table(file).keys] for file in files)
+        metrics = [key for key in first if key in second]
+    else:
+        metrics = [metric]
+    return pd.DataFrame([_row(row) for key in metrics for row in compare_runs(files, key)])
+
+
+def edit(
+    image: ImageLike,
+    instruction: str,
+    editor: str | Editor | EditFunction = "compact",
+    *,
+    seed: int = 0,
+) -> Edited:
+    """Edit one image. The result has `.image` and `.meta`; NumPy and Matplotlib take it as an array.
+
+    Args:
+        image: A file (picture or DICOM), or `(H, W)` or `(H, W, 3) uint8` pixels.
+        instruction: What to change.
+        editor: A spec, an `Editor` or a function, as for `mie.run`.
+        seed: For editors that draw.
+
+    """
+    from mie.editors.base import EditError, Request, edit_all
+    from mie.editors.functions import opened
+    from mie.editors.outputs import check_output
+
+    pixels = as_pixels(image)
+    with opened(editor) as (editing, _):
+        (outcome,) = edit_all(editing, [Request(pixels.copy(), instruction, seed)])
+    if isinstance(outcome, EditError):
+        raise outcome
+    return check_output(outcome, (pixels.shape[0], pixels.shape[1]))
+
+
+def read_image(path: Location) -> Picture:
+    """Read a picture or DICOM file; a volume is refused with what to do instead."""
+    from mie.images.volumes import is_volume
+
+    path = Path(path)
+    if is_volume(path.name):
+        raise ImageError(
+            "this is a volume, and an editor takes one picture",
+            where=path,
+            expected="a picture or DICOM file",
+            found="a NIfTI, NRRD or MetaImage file",
+            fix="volumes are not edited slice by slice: save the slice as PNG, or build a dataset of the "
+            "volume's slices with `mie build` and edit it with `mie run`",
+        )
+    return read_picture(path)
+
+
+def as_pixels(image: ImageLike) -> Pixels:
+    """Read a file, or check an array: `(H, W, 3) uint8`."""
+    if isinstance(image, str | os.PathLike):
+        return read_image(image).pixels
+    pixels = np.asarray(image)
+    if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3) or (pixels.ndim == 3 and pixels.shape[2] != 3):
+        raise ImageError(
+            "not an image",
+            expected="(H, W) or (H, W, 3) uint8 pixels, or a file",
+            found=f"{pixels.shape} {pixels.dtype}",
+            fix="choose a window, scale it to 0..255 and convert with .astype('uint8')",
+        )
+    return np.ascontiguousarray(pixels if pixels.ndim == 3 else np.stack([pixels] * 3, axis=2))
+
+
+def _region(mask: ImageLike, image: Pixels) -> Mask:
+    values = read_labels(Path(mask)) if isinstance(mask, str | os.PathLike) else np.asarray(mask)
+    if values.shape != image.shape[:2]:
+        raise ImageError("mask and image differ in size", expected=image.shape[:2], found=values.shape)
+    region: Mask = np.ascontiguousarray(values != 0)
+    if not region.any():
+        raise ImageError("the mask is empty", expected="some values that are not 0", found="0 everywhere")
+    return region
+
+
+def _row(comparison: Any) -> dict[str, Any]:
+    """A comparison as columns of a table; the interval as two."""
+    row = {name: getattr(comparison, name) for name in comparison.__slots__}
+    low, high = row.pop("ci95")
+    return {**row, "low": low, "high": high}

@@ -1,0 +1,182 @@
+"""A dataset's samples as requests to an editor, and the turns of conversations.
+
+Samples with a `group` and a `turn` belong to one conversation. With turns `free` an editor edits its own
+output of the turn before, so that errors add up; with `forced` it edits the sample's own input, which is the
+reference of the turn before. Free turns run in waves, first turns first. An edit records the SHA-256 of the
+output that it started from, so that it is made again when that output changes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mie.core.hashing import file_stem, stable_hash
+from mie.datasets.dataset import Dataset
+from mie.editors.base import Request, SampleRef, Turn
+from mie.editors.outputs import as_rgb
+from mie.editors.runs import output_name
+from mie.errors import MieError
+from mie.images.png import decode_png
+from mie.records import Edit
+
+FREE: Final = "free"
+TURNS: Final = (FREE, "forced")
+TURN_BEFORE: Final = "turn_before"  # in an edit's `meta`: the SHA-256 of the output that it started from
+NO_TURN_BEFORE: Final = "the turn before has no output"
+_COLUMNS: Final = ("id", "prompt", "params", "colour", "input")
+
+Key = tuple[str, int]  # sample id, attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """An attempt that cannot be made because its images cannot be read; it fails with the reason."""
+
+    sample_id: str
+    attempt: int
+    reason: str
+
+
+def edit_seed(sample_id: str, attempt: int) -> int:
+    """31 bits from the sample and the attempt, never from order or time: the same in every run."""
+    return stable_hash("edit", sample_id, attempt) >> 33
+
+
+@contextmanager
+def dataset_errors(dataset: Dataset) -> Iterator[None]:
+    """Turn a damaged shard into a `MieError`."""
+    try:
+        yield
+    except (pa.ArrowException, EOFError) as error:
+        raise MieError(
+            "the dataset cannot be read",
+            where=dataset.folder,
+            found=error,
+            fix="`mie verify` says what is wrong",
+        ) from error
+
+
+def sample_requests(
+    dataset: Dataset, split: str | None, todo: Mapping[str, list[int]], *, needs_target: bool
+) -> Iterator[Request | Unreadable]:
+    """Yield the attempts of `todo` (by sample id) in dataset order. Only row groups with work are read."""
+    left = dict(todo)
+    columns = [*_COLUMNS, *(["target_image"] if needs_target else [])]
+    for path in dataset.shards(split):
+        with dataset_errors(dataset), pq.ParquetFile(path) as file:
+            for group in range(file.num_row_groups):
+                if not left:
+                    return
+                ids = file.read_row_group(group, columns=["id"]).column("id").to_pylist()
+                if left.keys().isdisjoint(ids):
+                    continue
+                for row in file.read_row_group(group, columns=columns).to_pylist():
+                    if row["id"] in left:
+                        yield from _row_requests(row, left.pop(row["id"]))
+
+
+def _row_requests(row: dict[str, Any], attempts: list[int]) -> Iterator[Request | Unreadable]:
+    try:
+        image = as_rgb(decode_png(row["input"]["bytes"]))
+        target = row.get("target_image")
+        sample = SampleRef(
+            id=row["id"],
+            stem=file_stem(row["id"]),
+            params=json.loads(row["params"]),
+            colour=row["colour"],
+            target_image=None if target is None else as_rgb(decode_png(target["bytes"])),
+        )
+    except (MieError, ValueError, TypeError) as error:
+        reason = error.reason if isinstance(error, MieError) else str(error)
+        yield from (Unreadable(row["id"], k, f"the sample cannot be read: {reason}") for k in attempts)
+        return
+    for k in attempts:
+        # A copy each: an editor may work in place.
+        pixels = image if k == attempts[-1] else image.copy()
+        yield Request(pixels, row["prompt"], edit_seed(row["id"], k), k, sample=sample)
+
+
+@dataclass(frozen=True, slots=True)
+class Conversations:
+    """Which sample follows which, and what each asks for."""
+
+    before: Mapping[str, str]  # sample -> the sample of the turn before
+    prompts: Mapping[str, str]
+
+    @classmethod
+    def of(cls, dataset: Dataset, split: str | None, ids: Iterable[str]) -> Conversations:
+        """Return the conversations among these samples. A turn that is not among them is skipped."""
+        chosen = set(ids)
+        table = dataset.table(["id", "group", "turn", "prompt"], split)
+        groups: dict[str, dict[int, str]] = {}
+        prompts = {}
+        for name, group, turn, prompt in zip(*table.values(), strict=True):
+            if group is not None and turn is not None and name in chosen:
+                groups.setdefault(group, {}).setdefault(turn, name)
+                prompts[name] = prompt
+        before: dict[str, str] = {}
+        for turns in groups.values():
+            order = [turns[turn] for turn in sorted(turns)]
+            before.update(zip(order[1:], order, strict=False))
+        return cls(before, prompts)
+
+    def earlier(self, sample: str) -> list[str]:
+        """The samples of the turns before, first turn first."""
+        samples: list[str] = []
+        while (previous := self.before.get(sample)) is not None:
+            samples.insert(0, previous)
+            sample = previous
+        return samples
+
+    def outdated(self, wanted: Iterable[Key], edits: Mapping[Key, Edit], missing: set[Key]) -> set[Key]:
+        """Edits to make again because the turn before is missing, or has changed since."""
+        outdated: set[Key] = set()
+        for name, k in sorted(wanted, key=lambda key: len(self.earlier(key[0]))):
+            previous = self.before.get(name)
+            if previous is None or (name, k) in missing:
+                continue
+            edit, past = edits.get((name, k)), edits.get((previous, k))
+            again = (previous, k) in missing or (previous, k) in outdated
+            if edit is not None and past is not None and past.state == "done":
+                stale = edit.meta.get(TURN_BEFORE) != past.sha256
+                again |= stale if edit.state == "done" else str(edit.reason).startswith(NO_TURN_BEFORE)
+            if again:
+                outdated.add((name, k))
+        return outdated
+
+    def waves(self, todo: Iterable[Key]) -> list[list[Key]]:
+        """Group what can run at the same time: first turns and single samples, then second turns, ..."""
+        waves: dict[int, list[Key]] = {}
+        for key in todo:
+            waves.setdefault(len(self.earlier(key[0])), []).append(key)
+        return [waves[depth] for depth in sorted(waves)]
+
+    def continued(
+        self, requests: Iterable[Request | Unreadable], folder: Path, edits: Mapping[Key, Edit]
+    ) -> Iterator[Request | Unreadable]:
+        """Give later turns the editor's own output of the turn before, and all earlier turns as history."""
+        for request in requests:
+            if isinstance(request, Unreadable) or request.sample is None:
+                yield request
+                continue
+            name, k = request.sample.id, request.attempt
+            earlier = self.earlier(name)
+            if not earlier:
+                yield request
+                continue
+            last = edits.get((earlier[-1], k))
+            if last is None or last.state != "done":
+                yield Unreadable(name, k, NO_TURN_BEFORE)
+                continue
+            images = [decode_png((folder / output_name(sample, k)).read_bytes()) for sample in earlier]
+            history = tuple(Turn(self.prompts[s], image) for s, image in zip(earlier, images, strict=True))
+            # A copy: the editor may work in place, and the image is in its history too.
+            yield replace(request, image=images[-1].copy(), history=history, origin=last.sha256)

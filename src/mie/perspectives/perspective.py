@@ -1,0 +1,189 @@
+"""What a perspective is: one object that says everything in which perspectives differ.
+
+Building, verifying, cards, training and scoring read this object, so a perspective that another package
+offers (entry-point group `mie.perspectives`) works wherever ours do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from mie.core.registry import Registry
+from mie.records import Case, Pairing, Refusal, Sample
+
+# What of the input an edit changes: "overlay" paints a region and leaves the anatomy, "area" changes what is
+# shown inside a region, "image" maps the whole image to another.
+EditKind: TypeAlias = Literal["overlay", "area", "image"]
+EDIT_KINDS: Final[tuple[EditKind, ...]] = ("overlay", "area", "image")
+
+# Name of a network family -> what was used of it -> SHA-256 of its weights.
+Weights: TypeAlias = Mapping[str, Mapping[str, str]]
+# Stored samples without their images: column -> value.
+Rows: TypeAlias = Iterable[Mapping[str, Any]]
+# (check, reason): one thing that is wrong with a stored sample.
+Problem: TypeAlias = tuple[str, str]
+
+
+class StrictModel(BaseModel):
+    """A part of a recipe: unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PerspectiveConfig(StrictModel):
+    """What a recipe may say under `recipe:`. Each perspective has a subclass; `kind` is its name."""
+
+    kind: str
+
+
+class GateConfig(StrictModel):
+    """Limits of the gates, the key `gates:` of a recipe."""
+
+    min_pixels: int = Field(24, ge=1)
+    min_fraction: float = Field(0.0002, ge=0, lt=1)
+    max_fraction: float = Field(0.9, gt=0, le=1)
+    max_shift: float = Field(3.0, gt=0, description="pixels between the two images of a pair")
+
+
+class Recipe(Protocol):
+    """Makes samples of cases, as one recipe file says."""
+
+    def samples(self, case: Case, split: str, build_seed: int) -> Iterator[Sample | Refusal]:
+        """The samples of one case, and why some of it, or all of it, gives none."""
+        ...
+
+
+@runtime_checkable
+class VolumeRecipe(Protocol):
+    """A recipe that wants the slices of a volume together."""
+
+    def volume(self, cases: Sequence[Case], split: str, build_seed: int) -> Iterator[Sample | Refusal]:
+        """The samples of a volume's slices, all in one split."""
+        ...
+
+
+class Gate(Protocol):
+    """Decides whether a sample is kept."""
+
+    def __call__(self, sample: Sample) -> Refusal | None:
+        """Why the sample is rejected; None where it is kept."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFacts:
+    """What a perspective may know about a data set before any image is read."""
+
+    name: str
+    modality: str
+    pairing: Pairing | None = None
+    # (whether it counts as de-identified, why); may read the headers of its files.
+    deidentification: Callable[[], tuple[bool, str]] = lambda: (False, "not stated")
+
+
+@dataclass(frozen=True, slots=True)
+class BuildFacts:
+    """What a perspective may know about the build that its recipe works for."""
+
+    dataset: str  # its name
+    bins: tuple[int, ...]
+    sources: tuple[SourceFacts, ...] = ()
+    folder: Path | None = None  # for what must outlive the build, such as replies that were paid for
+    resources: ExitStack = field(default_factory=ExitStack)  # closed when the recipe has made its samples
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A perspective's part of the data card.
+
+    `settings` and `details` are (label, key of the recipe) pairs: rows after the seed, and the last rows.
+    """
+
+    summary: str = ""  # ends the first sentence, where the dataset has no other perspective
+    making: str = ""  # how a sample comes about
+    settings: tuple[tuple[str, str], ...] = ()
+    details: tuple[tuple[str, str], ...] = ()
+    gates: Mapping[str, str] = field(default_factory=dict)  # its own gates: what each rejects
+    title: str = ""  # of the section about `Perspective.facts`
+    section: Callable[[Mapping[str, Any]], str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Perspective:
+    """Everything in which perspectives differ.
+
+    Args:
+        name: As samples and recipes say it.
+        tasks: What may be asked for inside the perspective.
+        edit: What of the input an edit changes.
+        config: The model of a recipe's `recipe:` mapping.
+        samples: Opens the recipe that makes samples as a config says.
+        gates: Every gate that a new sample must pass, in order.
+        prove: Everything that is wrong with one stored sample by itself, for `mie verify`.
+        prove_together: (where, reason) for what is wrong among the stored samples of this perspective. A row
+            holds a sample's columns without prompts and parameters and, as `pixels`, the digests of its
+            images.
+        metrics: The names of the metrics that apply.
+        card: What the data card says.
+        check: Raises `ConfigError` where the config does not suit the data sets.
+        prepare: Called before any image is read; raises where the build cannot work. The weights that it
+            returns become part of the dataset's identity; None where no network is used.
+        facts: What `dataset.json` says under the perspective's name, from the rows that were kept, the
+            rejections, and the modality of each data set. None: nothing.
+
+    """
+
+    name: str
+    tasks: tuple[str, ...]
+    edit: EditKind
+    config: type[PerspectiveConfig]
+    samples: Callable[[Any, BuildFacts], Recipe]
+    gates: Callable[[Any, GateConfig], Sequence[Gate]]
+    prove: Callable[[Sample], list[Problem]]
+    metrics: tuple[str, ...] = ()
+    card: Card = field(default_factory=Card)
+    prove_together: Callable[[Rows], list[Problem]] = lambda _: []
+    check: Callable[[Any, Sequence[SourceFacts]], None] = lambda _config, _sources: None
+    prepare: Callable[[Any, BuildFacts], Weights | None] = lambda _config, _build: None
+    facts: Callable[[Rows, Iterable[Refusal], Mapping[str, str]], Mapping[str, Any]] | None = None
+
+    @property
+    def needs_mask(self) -> bool:
+        """Whether every sample says where it changes the image."""
+        return self.edit != "image"
+
+    @property
+    def patient_images(self) -> tuple[str, ...]:
+        """The columns that show a patient's image of their own; an overlay's target repeats its input."""
+        return ("input",) if self.edit == "overlay" else ("input", "target_image")
+
+
+def _wrong_object(thing: object) -> str | None:
+    return None if isinstance(thing, Perspective) else "a mie.perspectives.Perspective"
+
+
+PERSPECTIVES: Final[Registry[Perspective]] = Registry(
+    "perspective",
+    {
+        "perception": "mie.perspectives.perception:PERSPECTIVE",
+        "modification": "mie.perspectives.modification:PERSPECTIVE",
+        "transformation": "mie.perspectives.transformation:PERSPECTIVE",
+    },
+    group="mie.perspectives",
+    check=_wrong_object,
+)
+
+
+def unnamed_words(sample: Sample) -> list[Problem]:
+    """The words of `params["named"]`, without which the prompt asks for something else, that it lacks."""
+    return [
+        ("prompt", f"does not name {word!r}: {sample.prompt!r}")
+        for word in sample.params.get("named", [])
+        if str(word).casefold() not in sample.prompt.casefold()
+    ]

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from bench.proof import people
 from bench.proof.commands import REPOSITORY, CommandLine
 from bench.proof.material import RECIPES, Material
 from bench.proof.scores import Scores
@@ -94,6 +95,35 @@ class Parts:
             found[f"pack {name}"] = {"info": pack, "files": self.mie.tree(f"packs/{name}")}
         return found
 
+    def review(self) -> dict[str, Any]:
+        """What two scripted raters say, as `mie review` exports it, and the dataset that follows from it."""
+        dataset = self.material.dataset("perception")
+        runs = [self.material.run(name) for name in ("p-identity", "p-otsu", "p-kmeans")]
+        kinds = ("inspect", "mask", "rank")
+        self.mie.remove("review")
+        self.mie.remove("reviewed")
+        database = "review/review.sqlite"
+        people.review(self.mie, [dataset, *runs], database, kinds, "--sample", 9, "--seed", 5)
+        found: dict[str, Any] = {}
+        for kind in kinds:
+            for ending in ("csv", "jsonl"):
+                out = f"review/{kind}.{ending}"
+                self.mie("review", dataset, *runs, "--db", database, "--kind", kind, "--export", out)
+            found[kind] = [
+                {name: value for name, value in line.items() if name != "event"}
+                for line in self.mie.lines(f"review/{kind}.jsonl")
+            ]
+            found[f"{kind}.csv"] = self.mie.text(f"review/{kind}.csv").splitlines()
+        masks = ("review", dataset, *runs, "--db", database, "--kind", "mask", "--export", "review/masks")
+        self.mie(*masks)
+        found["masks"] = self.mie.tree("review/masks")
+        for run in runs:
+            self.mie("score", run)
+        found["agree"] = self.mie.json("agree", *runs, "--human", database, "--criterion", "accuracy")
+        self.mie("build", dataset, "--apply-reviews", database, "-o", "reviewed", "--no-stats")
+        found["reviewed"] = self.mie.dataset("reviewed")
+        return found
+
     def examples(self) -> dict[str, Any]:
         """The datasets of the recipes in `examples/`; minutes each, from public data sets."""
         found: dict[str, Any] = {}
@@ -120,5 +150,6 @@ PARTS: dict[str, Callable[[Parts], dict[str, Any]]] = {
     "report": Parts.report,
     "journal": Parts.journal,
     "exports": Parts.exports,
+    "review": Parts.review,
     "examples": Parts.examples,
 }

@@ -126,11 +126,11 @@ class CommandLine:
         shutil.rmtree(self.folder / folder, ignore_errors=True)
 
     @contextmanager
-    def judge(self) -> Iterator[str]:
-        """The specification of a judge on this machine, `examples/loopback_judge.py`."""
+    def judge(self, port: int = 0) -> Iterator[str]:
+        """The specification of a judge on this machine, `examples/loopback_judge.py`; 0: any free port."""
         script = REPOSITORY / "examples" / "loopback_judge.py"
         log = self.folder / "requests.jsonl"
-        command = [sys.executable, str(script), "--log", str(log), "--delay", "0"]
+        command = [sys.executable, str(script), "--log", str(log), "--delay", "0", "--port", str(port)]
         server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=self.environment)
         try:
             assert server.stdout is not None

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from bench.proof import people
+from bench.proof import people, training
 from bench.proof.commands import REPOSITORY, CommandLine
 from bench.proof.material import RECIPES, Material
 from bench.proof.scores import Scores
@@ -95,6 +95,10 @@ class Parts:
             found[f"pack {name}"] = {"info": pack, "files": self.mie.tree(f"packs/{name}")}
         return found
 
+    def training(self) -> dict[str, Any]:
+        """Tiny networks of every kind, and their weights."""
+        return training.record(self.mie)
+
     def review(self) -> dict[str, Any]:
         """What two scripted raters say, as `mie review` exports it, and the dataset that follows from it."""
         dataset = self.material.dataset("perception")
@@ -151,5 +155,6 @@ PARTS: dict[str, Callable[[Parts], dict[str, Any]]] = {
     "journal": Parts.journal,
     "exports": Parts.exports,
     "review": Parts.review,
+    "training": Parts.training,
     "examples": Parts.examples,
 }

@@ -16,12 +16,14 @@ from bench.proof.parts import PARTS, Parts
 
 
 def record(path: Path, parts: list[str], work: Path) -> None:
-    recorded: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     made = Parts(work)
     for name in parts:
         started = time.monotonic()
-        recorded[name] = PARTS[name](made)
-        # Written after each part: a long recording that is stopped keeps what it has.
+        found = PARTS[name](made)
+        # Read and written after each part: a long recording that is stopped keeps what it has, and another
+        # one may add its parts meanwhile.
+        recorded: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        recorded[name] = found
         path.write_text(json.dumps(recorded, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         print(f"{name}: {time.monotonic() - started:.0f} s", flush=True)
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from bench.proof import people, training
+from bench.proof import people, training, verbs
 from bench.proof.commands import REPOSITORY, CommandLine
 from bench.proof.material import RECIPES, Material
 from bench.proof.scores import Scores
@@ -95,6 +95,10 @@ class Parts:
             found[f"pack {name}"] = {"info": pack, "files": self.mie.tree(f"packs/{name}")}
         return found
 
+    def verbs(self) -> dict[str, Any]:
+        """Commands and options, and what the smaller commands give."""
+        return verbs.record(self.mie, self.material)
+
     def training(self) -> dict[str, Any]:
         """Tiny networks of every kind, and their weights."""
         return training.record(self.mie)
@@ -155,6 +159,7 @@ PARTS: dict[str, Callable[[Parts], dict[str, Any]]] = {
     "journal": Parts.journal,
     "exports": Parts.exports,
     "review": Parts.review,
+    "verbs": Parts.verbs,
     "training": Parts.training,
     "examples": Parts.examples,
 }

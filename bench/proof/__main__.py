@@ -15,15 +15,15 @@ from bench.proof.compare import differences
 from bench.proof.parts import PARTS, Parts
 
 
-def record(path: Path, parts: list[str], work: Path) -> None:
-    made = Parts(work)
+def record(path: Path, parts: list[str], work: Path, recipes: list[str]) -> None:
+    made = Parts(work, recipes)
     for name in parts:
         started = time.monotonic()
         found = PARTS[name](made)
         # Read and written after each part: a long recording that is stopped keeps what it has, and another
         # one may add its parts meanwhile.
         recorded: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        recorded[name] = found
+        recorded[name] = {**recorded.get(name, {}), **found} if name == "examples" else found
         path.write_text(json.dumps(recorded, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         print(f"{name}: {time.monotonic() - started:.0f} s", flush=True)
 
@@ -52,6 +52,8 @@ def main() -> None:
     recording.add_argument("output", type=Path, help="a JSON file; parts that it holds are kept")
     recording.add_argument("--parts", nargs="+", choices=PARTS, default=[*PARTS], metavar="PART")
     recording.add_argument("--work", type=Path, help="keep datasets and runs in this folder")
+    about = "of the part `examples` these alone, such as quickstart; the others stay as recorded"
+    recording.add_argument("--recipes", nargs="+", default=[], metavar="NAME", help=about)
     comparing = verbs.add_parser("compare", help="print every difference; exit code 1 if there is one")
     comparing.add_argument("first", type=Path)
     comparing.add_argument("second", type=Path)
@@ -61,10 +63,10 @@ def main() -> None:
     if options.verb == "compare":
         sys.exit(compare(options.first, options.second, options.parts, options.ignore))
     if options.work is not None:
-        record(options.output, options.parts, options.work)
+        record(options.output, options.parts, options.work, options.recipes)
     else:
         with tempfile.TemporaryDirectory(prefix="mie-proof-") as folder:
-            record(options.output, options.parts, Path(folder))
+            record(options.output, options.parts, Path(folder), options.recipes)
 
 
 if __name__ == "__main__":

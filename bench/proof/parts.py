@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ FORMATS = ("folder", "miedb", "omnigen2", "webdataset")
 class Parts:
     """One method for each part; what several need is made once."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, recipes: Sequence[str] = ()) -> None:
+        self.recipes = recipes  # of `examples`; none: all of them
         self.mie = CommandLine(folder)
         self.material = Material(self.mie)
 
@@ -139,6 +140,8 @@ class Parts:
             text = path.read_text(encoding="utf-8")
             if not re.search(r"^sources:", text, re.MULTILINE):
                 continue  # no recipe
+            if self.recipes and path.stem not in self.recipes:
+                continue
             if "${MIE_DATA}" in text and not os.environ.get("MIE_DATA"):
                 found[path.name] = "skipped: MIE_DATA is not set"
                 continue

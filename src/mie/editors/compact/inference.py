@@ -215,7 +215,7 @@ class Inference:
     ) -> list[Maps]:
         inputs = self._inputs(
             images, instructions
-        )  # outside autocast, which cannot join half-precision tokens
+        )  # autocast cannot join half-precision tokens
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.half):
             residuals = self._network.restore(*inputs).float().cpu().numpy()
         return [Maps(residual[:0], residual) for residual in residuals]

@@ -5,8 +5,8 @@
 Builds a dataset (by default from the sample images of `mie demo`), makes and scores three runs, starts
 `mie review`, and lets two raters inspect and rank everything in headless Chromium: Ada with the keyboard, Bob
 with the mouse. Then `mie agree`, `mie report --review`, `mie build --apply-reviews` and `mie verify`. Every
-command is printed with its output, and every result is compared with what the raters did: a difference ends the
-script with exit code 1. Without Playwright or Chromium it is skipped, with exit code 0.
+command is printed with its output, and every result is compared with what the raters did: a difference ends
+the script with exit code 1. Without Playwright or Chromium it is skipped, with exit code 0.
 
 The raters are scripted. They rank accuracy by how far an output is from the reference, preservation and
 quality by how far it is from the input (Ada goes by the mean difference, Bob by the largest ones), and reject
@@ -224,7 +224,7 @@ def figures(
 
     command("report", *runs, "--review", database, "-o", out / "report")
     page = (out / "report/index.html").read_text(encoding="utf-8")
-    expect("What people answers" in page, "the report shows the ratings")
+    expect("What people said" in page, "the report shows the ratings")
     board = {row["model"]: row for row in rows(out / "report/tables/people_preference.csv")
              if (row["criterion"], row["method"]) == ("accuracy", "bradley-terry")}  # fmt: skip
     for one in agreed["leaderboard"]["bradley-terry"]:

@@ -61,8 +61,8 @@ def main() -> None:
 
 def left_out(rows: Rows, data: Mapping[str, Any]) -> tuple[Rows, list[str]]:
     """The rows that a training never saw, and their "modality/target" that other sources taught it."""
-    away = {data_set_of(name) for name in data["leave_out"]}
-    taught = [row for _, row in rows if row.fold == "train" and data_set_of(row.source) not in away]
+    left_out = {data_set_of(name) for name in data["leave_out"]}
+    taught = [row for _, row in rows if row.fold == "train" and data_set_of(row.source) not in left_out]
     seen = {data_set_of(row.source) for row in taught}
     unseen = [
         (p, r) for p, r in rows if data_set_of(r.source) not in seen and r.perspective in data["shares"]

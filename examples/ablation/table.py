@@ -43,13 +43,13 @@ ORDER = ("none", "P", "M", "T", "all")
 
 def read(runs: Path, identity: Path | None) -> dict[str, list[list[dict[str, Any]]]]:
     """Trained on -> the records of each seed. The input itself stands for a model that was not trained."""
-    found: dict[str, list[list[dict[str, Any]]]] = defaultdict(list)
+    scores: dict[str, list[list[dict[str, Any]]]] = defaultdict(list)
     for path in sorted(runs.glob("*.scores.json")):
         records = json.loads(path.read_text(encoding="utf-8"))["records"]
-        found[path.name.removesuffix(".scores.json").rsplit("-", 1)[0]].append(records)
+        scores[path.name.removesuffix(".scores.json").rsplit("-", 1)[0]].append(records)
     if identity is not None:
-        found["none"].append(json.loads(identity.read_text(encoding="utf-8"))["records"])
-    return {kind: found[kind] for kind in ORDER if kind in found}
+        scores["none"].append(json.loads(identity.read_text(encoding="utf-8"))["records"])
+    return {kind: scores[kind] for kind in ORDER if kind in scores}
 
 
 def cell(seeds: list[list[dict[str, Any]]], perspective: str, metric: str) -> dict[str, Any] | None:
@@ -62,10 +62,10 @@ def cell(seeds: list[list[dict[str, Any]]], perspective: str, metric: str) -> di
     return {**whole["groups"]["all"], "unscored": whole["unscored"], "seeds": each}
 
 
-def table(found: dict[str, list[list[dict[str, Any]]]]) -> str:
+def table(scores: dict[str, list[list[dict[str, Any]]]]) -> str:
     head = ["trained on", *(title for _, _, title, _ in COLUMNS)]
     lines = [head, ["---"] * len(head)]
-    for kind, seeds in found.items():
+    for kind, seeds in scores.items():
         line = ["nothing (the input)" if kind == "none" else kind]
         for perspective, metric, _, digits in COLUMNS:
             line.append(shown(cell(seeds, perspective, metric), digits))
@@ -99,7 +99,7 @@ def shown(value: dict[str, Any] | None, digits: int) -> str:
     return text
 
 
-def plot(found: dict[str, list[list[dict[str, Any]]]], path: Path) -> None:
+def plot(scores: dict[str, list[list[dict[str, Any]]]], path: Path) -> None:
     """One panel for each of three figures, ours above the published ones."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -107,10 +107,10 @@ def plot(found: dict[str, list[list[dict[str, Any]]]], path: Path) -> None:
     figure = Figure(figsize=(9, 5), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(2, 3)
-    kinds = [kind for kind in ORDER if kind in found]
+    kinds = [kind for kind in ORDER if kind in scores]
     for axis, (perspective, metric, title, _) in zip(axes[0], PLOTTED, strict=True):
         for at, kind in enumerate(kinds):
-            value = cell(found[kind], perspective, metric)
+            value = cell(scores[kind], perspective, metric)
             if value is None:
                 continue
             axis.bar(at, value["mean"], color="#0072B2" if kind == "all" else "#9AA5B1")
@@ -133,12 +133,12 @@ def main() -> None:
     parser.add_argument("--identity", type=Path, help="scores.json of `score_pack.py identity`")
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
-    found = read(options.runs, options.identity)
-    if not found:
+    scores = read(options.runs, options.identity)
+    if not scores:
         raise SystemExit(f"no NAME.scores.json in {options.runs}")
-    print(table(found))
+    print(table(scores))
     if options.plot:
-        plot(found, options.plot)
+        plot(scores, options.plot)
 
 
 if __name__ == "__main__":

@@ -60,14 +60,14 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=200)
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
-    found: dict[str, list[tuple[float, float]]] = {}
+    edits: dict[str, list[tuple[float, float]]] = {}
     editor = open_editor(options.editor)
     asked = list(requests(Dataset(options.perception), Dataset(options.modification), options.samples))
     for kind, image, prompt in track(asked, "editing", console=Console(stderr=True)):
         edited = editor.edit(image, prompt, seed=0, history=())
         painted = float((edited.image != image).any(2).mean())
-        found.setdefault(kind, []).append((painted, float(edited.meta["confidence"])))
-    rows = [row(kind, values) for kind, values in found.items()]
+        edits.setdefault(kind, []).append((painted, float(edited.meta["confidence"])))
+    rows = [row(kind, values) for kind, values in edits.items()]
     print("| asked for | images | painted | median share | median confidence | painted, sure |")
     print("| --- | --- | --- | --- | --- | --- |")
     for line in rows:

@@ -16,7 +16,7 @@ from mie.errors import ConfigError
 from mie.networks.weights import fit
 from mie.training.checkpoint import read_ema
 from mie.training.config import parse_config
-from mie.training.folder import Folder, without_folders
+from mie.training.folder import TrainingFolder, without_folders
 from mie.training.trainee import make_trainee
 
 
@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True)
     args = parser.parse_args()
     out = args.checkpoints[0].resolve().parents[1]
-    info = Folder(out).info()
+    info = TrainingFolder(out).info()
     if info is None:
         raise ConfigError("not a training's folder", where=out, expected="train.json", found="none")
     states = [read_ema(folder) for folder in args.checkpoints]

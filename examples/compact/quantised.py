@@ -54,7 +54,7 @@ def editor(state: Mapping[str, Tensor], config: NetConfig, device: str, where: P
 def compare(rows: Sequence[tuple[Pack, Row]], exact: Edit, rounded: Edit) -> list[dict[str, Any]]:
     """Each figure of both and what is lost, float less int8, with its interval by patient."""
     both = [evaluate(rows, edit) for edit in (exact, rounded)]
-    found = []
+    figures = []
     for metric, title, digits, by in FIGURES:
         pairs = [
             (a, b) for a, b in zip(*both, strict=True) if metric in a["scores"] and metric in b["scores"]
@@ -69,19 +69,19 @@ def compare(rows: Sequence[tuple[Pack, Row]], exact: Edit, rounded: Edit) -> lis
         }
         unscored = sum(metric in a["scores"] for records in both for a in records) - 2 * len(pairs)
         largest = max((abs(one["scores"]["lost"]) for one in lost), default=0.0)
-        found.append(
+        figures.append(
             {"figure": title, "digits": digits, "edits": len(pairs), "unscored": unscored, "largest": largest}
             | columns
         )
-    return found
+    return figures
 
 
-def shown(found: Sequence[Mapping[str, Any]]) -> str:
+def shown(figures: Sequence[Mapping[str, Any]]) -> str:
     lines = [
         "| figure | edits | float | int8 | lost (95% interval) | most for one edit |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
-    for one in found:
+    for one in figures:
         digits, lost = one["digits"], one["lost"]
         text = f"{lost['mean']:+.{digits}f}"
         if lost["low"] is not None:
@@ -107,11 +107,11 @@ def main() -> None:
     rows = [(pack, row) for pack in map(read_pack, args.packs) for row in pack.rows if row.fold == VALIDATION]
     if not rows:
         raise SystemExit("no validation rows in these packs")
-    made = (editor(weights, config, args.device, path) for weights in (exact, state))
-    found = compare(rows, *made)
+    editors = (editor(weights, config, args.device, path) for weights in (exact, state))
+    figures = compare(rows, *editors)
     if args.output:
-        atomic_write(args.output, json.dumps({"weights": str(path), "figures": found}, indent=2) + "\n")
-    print(shown(found))
+        atomic_write(args.output, json.dumps({"weights": str(path), "figures": figures}, indent=2) + "\n")
+    print(shown(figures))
 
 
 if __name__ == "__main__":

@@ -3,10 +3,11 @@
     python examples/compact/tables.py make DATASET... --runs RUNS [--editor compact:FILE] [-o PAGE]
     python examples/compact/tables.py tables RUN... [--plot FILE] [-o PAGE]
 
-`make` runs and scores the editor and the baselines of each dataset's perspectives (runs that are there stay)
-and writes the tables; `tables` takes runs that `mie score` has scored. Of a PAGE that holds the two comment
-lines BEGIN and END only what is between them is replaced. `--wordings FILE`, which `score_pack.py --unseen`
-wrote, adds what unseen wordings cost; `--plot` draws the run that is named last, and those of its name.
+`make` runs and scores the editor and the baselines of each dataset's perspectives (existing runs stay) and
+writes the tables; `tables` takes runs that `mie score` has scored. In a PAGE with the two comment lines BEGIN
+and END only the text between them is replaced. `--wordings FILE`, which `score_pack.py --unseen` wrote, adds
+what unseen wordings cost; `--plot` draws the run that is named last, and those of its name. All runs of an
+editor with weights must be of the same weights file.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import argparse
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from measured import GROUPS, Bench, Record, make, read
 from plots import draw
@@ -23,6 +24,12 @@ from plots import draw
 from mie.core.files import atomic_write
 from mie.scoring.benchmarks.miedb.score import PSNR_CAP
 from mie.training.compact_validation import summary
+
+
+class Patient(NamedTuple):
+    name: str
+    known: bool  # false: the data set does not name patients, and each image counts as one
+
 
 BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
 # Perspective -> what its lines are, and (metric, title, digits) of each table.
@@ -62,20 +69,21 @@ def table(
 ) -> list[str]:
     """A line for each group, a column for each run; then the means over groups and over samples."""
     by, title = GROUPS[perspective], TABLES[perspective][0]
-    patients: dict[str, dict[str, str]] = {}  # group -> sample -> patient
+    patients: dict[str, dict[str, Patient]] = {}  # group -> sample -> patient
     for record in (record for records in runs.values() for record in records):
-        patients.setdefault(by(record), {})[record["id"]] = record["patient"]
-    found = {name: summary(records, metric, by=by) for name, records in runs.items()}
+        patient = Patient(record["patient"], record["patient_known"])
+        patients.setdefault(by(record), {})[record["id"]] = patient
+    summaries = {name: summary(records, metric, by=by) for name, records in runs.items()}
     lines = [[title, "training samples", "samples", "patients", *runs]]
     for group, some in sorted(patients.items()):
-        cells = [cell(one["groups"].get(group), digits, len(some)) for one in found.values()]
+        cells = [cell(one["groups"].get(group), digits, len(some)) for one in summaries.values()]
         name = f"`{group}`" if "_" in group else group
         lines.append([name, str(trained.get(group, 0)), *_counts(some), *cells])
     everything = {sample: patient for some in patients.values() for sample, patient in some.items()}
-    known = {s: p for group, some in patients.items() if trained.get(group) for s, p in some.items()}
+    taught = {s: p for group, some in patients.items() if trained.get(group) for s, p in some.items()}
     parts = [("", everything)]
-    if known and len(known) < len(everything):
-        parts.append((" trained on", known))
+    if taught and len(taught) < len(everything):
+        parts.append((" trained on", taught))
     for words, samples in parts:
         inside = [[r for r in records if r["id"] in samples] for records in runs.values()]
         macro, micro = ([mean(some, metric, digits, over) for some in inside] for over in (by, None))
@@ -86,10 +94,10 @@ def table(
 
 def mean(records: Sequence[Record], metric: str, digits: int, over: Any = None) -> str:
     """Of all records, or over the groups by `over`."""
-    found = summary(records, metric, by=over or (lambda _: "all"))
-    one = found["groups"].get("all")
-    if over and found["groups"]:
-        one = {**found["macro"], "rows": found["rows"]}
+    result = summary(records, metric, by=over or (lambda _: "all"))
+    one = result["groups"].get("all")
+    if over and result["groups"]:
+        one = {**result["macro"], "rows": result["rows"]}
     return cell(one, digits, len(records))
 
 
@@ -108,8 +116,14 @@ def markdown(lines: Sequence[Sequence[str]]) -> list[str]:
     return ["| " + " | ".join(line) + " |" for line in ruled]
 
 
-def _counts(patients: Mapping[str, str]) -> list[str]:
-    return [str(len(patients)), str(len(set(patients.values())))]
+def _counts(patients: Mapping[str, Patient]) -> list[str]:
+    """Samples and patients; what is counted by image, because its patient is unknown, is marked so."""
+    distinct = set(patients.values())
+    known = sum(patient.known for patient in distinct)
+    images = len(distinct) - known
+    parts = [str(known)] if known or not images else []
+    parts += [f"{images} image{'s' if images > 1 else ''}"] if images else []
+    return [str(len(patients)), " + ".join(parts)]
 
 
 def bars(bench: Bench, name: str) -> list[list[str]]:
@@ -124,8 +138,8 @@ def bars(bench: Bench, name: str) -> list[list[str]]:
     ):
         if not painted:
             break
-        found = summary(painted, metric, by=over or (lambda _: "all"))
-        value = (found["macro"] if over else found["groups"]["all"])["mean"]
+        result = summary(painted, metric, by=over or (lambda _: "all"))
+        value = (result["macro"] if over else result["groups"]["all"])["mean"]
         shown = mean(painted, metric, digits, over)
         if metric == "b_psnr":
             inexact = [record for record in painted if record["scores"].get(metric, 0) < PSNR_CAP]
@@ -172,24 +186,38 @@ def verdict(met: bool) -> str:
     return "yes" if met else "**no**"
 
 
+def one_model(benches: Sequence[Bench]) -> dict[str, str]:
+    """Run -> SHA-256 of its weights. Tables under one digest must not mix runs of different weights."""
+    named = [
+        (name, bench.dataset.name, sha256) for bench in benches for name, sha256 in bench.weights().items()
+    ]
+    if len({sha256 for _, _, sha256 in named}) > 1:
+        runs = "\n".join(f"  {sha256[:16]}... {name} on {dataset}" for name, dataset, sha256 in named)
+        raise SystemExit(f"these runs are of different weights; make one page for each:\n{runs}")
+    return {name: sha256 for name, _, sha256 in named}
+
+
 def page(benches: Sequence[Bench], unseen: Sequence[Sequence[str]] = ()) -> str:
     """The bars, then all tables."""
-    models = {name: sha256 for bench in benches for name, sha256 in bench.weights().items()}
+    models = one_model(benches)
     if unseen and len(models) > 1:
         raise SystemExit(f"--wordings is of one editor; these runs are of {', '.join(models)}")
     text = []
     for name, sha256 in models.items():
         text += [f"## Bars: {name}", "", f"Weights with SHA-256 `{sha256[:16]}...`.", ""]
-        held = [line for bench in benches if name in bench.runs for line in bars(bench, name)] + [*unseen]
-        if held:
-            text += [*markdown([["figure", "bar", "measured (95% interval)", "met"], *held]), ""]
+        lines = [line for bench in benches if name in bench.runs for line in bars(bench, name)] + [*unseen]
+        if lines:
+            text += [*markdown([["figure", "bar", "measured (95% interval)", "met"], *lines]), ""]
     for bench in benches:
         for perspective, (_, metrics) in TABLES.items():
             runs = bench.part(perspective)
             if not any(runs.values()):
                 continue
             text += [f"## {perspective.capitalize()}", ""]
-            text += [f"Dataset `{bench.dataset.name}`, digest `{bench.dataset.digest[:16]}...`.", ""]
+            text += [f"Dataset `{bench.dataset.name}`, digest `{bench.dataset.digest[:16]}...`."]
+            if not all(record["patient_known"] for records in runs.values() for record in records):
+                text += ["Where a data set does not name its patients, images are counted instead."]
+            text += [""]
             for metric, title, digits in metrics:
                 text += [f"### {perspective.capitalize()}: {title}", ""]
                 text += [*table(runs, perspective, metric, digits, bench.trained(perspective)), ""]

@@ -30,21 +30,21 @@ def read(runs: Path) -> list[dict[str, Any]]:
 
 
 def table(records: list[dict[str, Any]]) -> str:
-    found = summary(records, "dice", by=lambda r: r["source"])
-    told = [r for r in records if r["elsewhere"]]
+    result = summary(records, "dice", by=lambda r: r["source"])
+    taught = [r for r in records if r["elsewhere"]]
     lines = ["| data set | DICE | rows | patients | elsewhere |", "| --- | --- | --- | --- | --- |"]
-    for source, one in found["groups"].items():
+    for source, one in result["groups"].items():
         mine = [r for r in records if r["source"] == source]
         share = sum(r["elsewhere"] for r in mine) / len(mine)
         lines.append(f"| {source} | {interval(one)} | {one['rows']} | {one['patients']} | {share:.0%} |")
-    lines.append(f"| **macro, all rows** | {interval(found['macro'])} | {found['rows']} | | |")
-    if told:
-        same = summary(told, "dice", by=lambda r: r["source"])
+    lines.append(f"| **macro, all rows** | {interval(result['macro'])} | {result['rows']} | | |")
+    if taught:
+        same = summary(taught, "dice", by=lambda r: r["source"])
         lines.append(
             f"| **macro, targets taught elsewhere** | {interval(same['macro'])} | {same['rows']} | | |"
         )
-    if found["unscored"]:
-        lines.append(f"\n{found['unscored']} rows unscored.")
+    if result["unscored"]:
+        lines.append(f"\n{result['unscored']} rows unscored.")
     return "\n".join(lines)
 
 

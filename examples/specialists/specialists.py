@@ -25,10 +25,12 @@ import yaml
 from mie.core.files import atomic_write
 from mie.datasets.dataset import Dataset
 from mie.editors.base import open_editor
+from mie.editors.compact.kinds import EditKind
 from mie.images.overlay import paint
 from mie.perspectives.modification.detectors.compact import CompactDetector
 from mie.records import Sample
-from mie.scoring.benchmarks.miedb.score import Reference, score_output
+from mie.scoring.benchmarks.miedb.score import score_output
+from mie.scoring.reference import Reference
 from mie.scoring.statistics.intervals import mean_interval
 from mie.training.pack import VALIDATION, read_pack
 
@@ -71,7 +73,7 @@ def write_configs(pack: Path, folder: Path, least: int, trunk: Path | None) -> l
     images: dict[tuple[str, str, str], set[int]] = defaultdict(set)
     held_out = set()
     for row in read_pack(pack).rows:
-        if row.perspective == "perception" and row.task != "holistic":
+        if row.kind is EditKind.OVERLAY and row.task != "holistic":
             images[row.source, row.task, row.target].add(row.input)
             if row.fold == VALIDATION:
                 held_out.add((row.source, row.task, row.target))
@@ -90,8 +92,8 @@ def dice(sample: Sample, output: Any) -> float | None:
     reference = Reference.of(
         sample.perspective, sample.task, sample.colour, sample.input, sample.target_image
     )
-    found = score_output(reference, output, "paper")["metrics"].get("dice")
-    return None if found is None else float(found)
+    value = score_output(reference, output, "paper")["metrics"].get("dice")
+    return None if value is None else float(value)
 
 
 def compare(folder: Path, samples: Iterable[Sample], editor: Any) -> dict[str, Any] | None:
@@ -168,8 +170,8 @@ def main() -> None:
     dataset = Dataset(args.dataset)
     with open_editor(args.editor) as editor:
         folders = sorted(path.parent for path in args.trainings.glob("*/weights.safetensors"))
-        found = [compare(folder, dataset.samples(args.split), editor) for folder in folders]
-    rows = [row for row in found if row is not None]
+        compared = [compare(folder, dataset.samples(args.split), editor) for folder in folders]
+    rows = [row for row in compared if row is not None]
     body = {"dataset": dataset.digest, "editor": args.editor, "split": args.split, "rows": rows}
     atomic_write(args.output, json.dumps(body, indent=2) + "\n")
     print(markdown(rows))

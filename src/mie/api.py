@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from mie.editors.base import Edited, Editor
     from mie.editors.functions import EditFunction
     from mie.judges.contracts import JudgeOptions
+    from mie.scoring.benchmarks import Benchmark
+    from mie.scoring.results import Results
 
 Location: TypeAlias = str | os.PathLike[str]
 # An image as a notebook has it: a file, or pixels.
@@ -156,18 +158,19 @@ def triplet(
 
 def score(
     run: Location,
-    benchmark: str = "miedb",
+    benchmark: Benchmark | str = "miedb",
     *,
     variant: str = "paper",
     judge: JudgeOptions | str | None = None,
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> dict[str, Any]:
-    """Score a run by a benchmark. What was scored before is not scored again.
+) -> Results:
+    """Score a run by a benchmark: `results["dice"]` is a mean, `results.frame` a pandas frame.
 
     Args:
         run: A run, or its folder.
-        benchmark: "miedb", "medebench", "imgedit", "omni-iie", or one that an installed package brings.
+        benchmark: "miedb", "medebench", "imgedit", "omni-iie", one that an installed package brings, or a
+            `mie.scoring.benchmarks.Benchmark`.
         variant: "paper", or "as_released" for what the benchmark's released code computes.
         judge: A language model that grades, such as "openai:gpt-4o"; `mie.judges.JudgeOptions` sets a cost
             limit and more. Images leave this machine only if the dataset is de-identified.
@@ -175,7 +178,7 @@ def score(
         progress: Called with the number of scored samples and their total.
 
     """
-    from mie.scoring.benchmarks import score as score_run
+    from mie.scoring.score import score as score_run
 
     return score_run(Path(run), benchmark, variant=variant, workers=workers, progress=progress, judge=judge)
 

@@ -62,7 +62,7 @@ def test_the_plots_are_there(dataset):
         "modality.png",
         "targets.png",
         "area.png",
-        "words.png",
+        "sizes.png",
     }
 
 

@@ -38,8 +38,8 @@ def test_no_weight_is_off_by_more_than_half_a_step(rows, factor):
 
 @pytest.mark.parametrize(
     "config",
-    [tiny.CONFIG, tiny.CHANGE, tiny.MENDER, tiny.EFFICIENT],
-    ids=["first", "change", "mender", "efficientnet"],
+    [tiny.CONFIG, tiny.CHANGE, tiny.RESTORATION, tiny.EFFICIENT],
+    ids=["first", "change", "restoration", "efficientnet"],
 )
 def test_a_network_comes_back(tmp_path, config):
     path = tmp_path / "w.safetensors"

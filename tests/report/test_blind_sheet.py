@@ -21,6 +21,7 @@ from mie.errors import ConfigError, MieError
 from mie.images.png import decode_png
 from mie.report.blind_sheet import write_sheet
 from mie.scoring.statistics.quality import draw_key, quality, read_answers, read_key
+from tests.report.test_page import Reader
 from tests.scoring.benchmarks.runs import structure, transformation, write_samples
 
 
@@ -235,4 +236,10 @@ def test_the_policy_names_the_one_script(dataset, tmp_path):
     page = (tmp_path / "sheet/index.html").read_text(encoding="utf-8")
     script = re.search(r'<script>("use strict".*?)</script>', page, re.DOTALL)[1]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    assert f"script-src &#x27;sha256-{digest}&#x27;" in page
+    (policy,) = (
+        a["content"] for a in Reader(page).all("meta") if a.get("http-equiv") == "Content-Security-Policy"
+    )
+    assert f"script-src 'sha256-{digest}'" in policy
+    style = re.search(r"<style>(.*?)</style>", page, re.DOTALL)[1]
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    assert f"style-src 'sha256-{digest}'" in policy

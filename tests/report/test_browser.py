@@ -17,6 +17,7 @@ CHROMIUM = next(
 if CHROMIUM is None:
     pytest.skip("no Chromium on this machine", allow_module_level=True)
 
+SMALLEST = 9.5 * 96 / 72  # pixels of the smallest text of a chart, as test_charts has it
 QUIET = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"),
     *("--disable-component-update", "--disable-sync", "--no-first-run"),
@@ -155,6 +156,17 @@ def test_nothing_sticks_out_sideways(opened):
         width,
     )
     assert outside == []
+
+
+@pytest.mark.parametrize("opened", [{"width": 400}, {"width": 700}, {"width": 1400}], indirect=True)
+def test_text_of_charts_is_eleven_pixels_or_more(opened):
+    load_everything(opened)
+    drawn = opened.evaluate(
+        "[...document.querySelectorAll('.chart img')].map(i => i.getBoundingClientRect().width"
+        " / Number(i.getAttribute('width')))"
+    )
+    assert len(drawn) > 10
+    assert min(drawn) * SMALLEST >= 11
 
 
 @pytest.mark.parametrize("opened", [{"color_scheme": "dark"}], indirect=True)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mie.errors import MieError
 from mie.images.overlay import paint
 from mie.records import Pixels, Sample
-from mie.report.contact_sheet import contact_sheet
+from mie.report.contact_sheet import contact_sheet, sample_title
 
 
 def make_sample(height: int = 224, width: int = 224) -> Sample:
@@ -126,6 +126,47 @@ def test_no_text_leaves_its_block(target: str, prompt: str) -> None:
     sheet = contact_sheet([replace(make_sample(), target=target, prompt=prompt)], cell=112)
     assert not ink(sheet[:, -5:]).any()
     assert not ink(sheet[-3:]).any()
+
+
+def whole_image(change: Pixels) -> Sample:
+    """A sample without a region: its target is the input plus `change`."""
+    sample = make_sample()
+    target = np.clip(sample.input.astype(int) + change, 0, 255).astype(np.uint8)
+    return replace(sample, perspective="transformation", target_image=target, mask=None, colour=None)
+
+
+def test_a_small_difference_is_shown_enlarged_in_both_images() -> None:
+    change = np.zeros((224, 224, 3), int)
+    change[40:60, 100:120] = 60
+    sample = whole_image(change)
+    row, _ = find(contact_sheet([replace(sample, mask=make_sample().mask)]), sample.input)
+    insets = contact_sheet([sample])[row + 224 - 94 : row + 224]  # 42% of 224, below the change
+    places = {}
+    for name, image in (("input", sample.input), ("target", sample.target_image)):
+        # 37 pixels, a sixth of 224, with the change in their middle.
+        for top, left in np.ndindex(5, 5):
+            part = image[29 + top : 66 + top, 89 + left : 126 + left]
+            large = cv2.resize(part, (94, 94), interpolation=cv2.INTER_CUBIC)[4:-4, 4:-4]
+            at = int(cv2.matchTemplate(insets[4:-4], large, cv2.TM_SQDIFF)[0].argmin())
+            if np.array_equal(insets[4:-4, at : at + 86], large):
+                places[name] = at
+    assert 94 <= places["target"] - places["input"] < 104  # beside each other
+
+
+def test_a_change_that_is_seen_is_not_enlarged() -> None:
+    for sample in (make_sample(), whole_image(np.full((224, 224, 3), 90))):
+        assert not (contact_sheet([sample]) == (255, 225, 77)).all(axis=-1).any()
+
+
+def test_the_modality_is_named_once() -> None:
+    assert sample_title("MRI", "MRI bias field") == "MRI bias field"
+    assert sample_title("CT", "low-dose CT noise", " · ") == "low-dose CT noise"
+    assert sample_title("MRI", "super-resolution", " · ") == "MRI · super-resolution"
+    assert sample_title("CT", "octopus") == "CT, octopus"  # not the CT in the middle of a word
+    assert sample_title("X-ray", "x-ray noise") == "x-ray noise"
+    sample = replace(make_sample(), modality="MRI", target="MRI bias field")
+    once = contact_sheet([replace(sample, modality="bias field")])
+    assert np.array_equal(contact_sheet([sample]), once)
 
 
 def test_nothing_to_show() -> None:

@@ -28,12 +28,15 @@ from mie.cli.report import report as verb
 from mie.datasets.dataset import Dataset
 from mie.errors import ConfigError, MieError
 from mie.report.gallery import choose, rows_by_id
-from mie.report.leaderboard import comparisons_table, ranked
-from mie.report.markup import escaped, tag
-from mie.report.measures import MEASURES, PUBLISHED
+from mie.report.layouts import layout_of, metric
 from mie.report.page import write_report
-from mie.report.scored import read_runs
+from mie.report.scored import Support, read_runs
+from mie.report.sections import ranked
+from mie.report.views import Label, TextTable, comparison_table, templates
 from tests.report.conftest import HOSTILE, make_dataset, make_run
+
+MIEDB = layout_of("miedb")
+PUBLISHED = MIEDB.published.rows
 
 
 class Reader(HTMLParser):
@@ -121,18 +124,29 @@ def test_names_and_prompts_are_text_and_the_policy_forbids_scripts_in_the_page(r
     assert "time limit of 60 s <b>reached</b>" in text
 
 
-@given(st.text())
+def laid_out(table: TextTable) -> str:
+    return templates().get_template("parts.html").module.text_table(table)
+
+
+@given(st.text(min_size=1))
 def test_any_text_survives_as_text(text):
-    found = Reader(tag("p", text, title=text))
-    assert [name for name, _ in found.elements] == ["p"]
-    shown = "".join(found.text)
+    found = Reader(laid_out(TextTable(text, ("Run", text), [(Label(text, note=text), [text])])))
+    assert found.open == []
+    assert {name for name, _ in found.elements} <= {
+        "div",
+        "table",
+        "caption",
+        *["thead", "tbody", "tr", "th", "td", "span"],
+    }
     printable = re.sub("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]", "\N{REPLACEMENT CHARACTER}", text)
-    assert shown == printable
-    assert found.all("p")[0]["title"] == printable
+    assert "".join(found.text).count(printable) >= 5
+    assert found.all("div")[0]["aria-label"] == printable
 
 
 def test_lone_surrogates_can_be_written():
-    assert escaped("a\ud800b") == "a\N{REPLACEMENT CHARACTER}b"
+    page = laid_out(TextTable("a\ud800b", ("x",), []))
+    assert "a\N{REPLACEMENT CHARACTER}b" in page
+    page.encode()
 
 
 def test_headings_descend_and_pictures_have_words(page):
@@ -166,7 +180,7 @@ def test_means_intervals_and_coverage_are_the_summary_s(report, page, scored_run
 
 
 def test_best_run_first_and_published_rows_apart(report, page, scored_runs):
-    names = [run.name for run in ranked(read_runs(scored_runs, "paper"))]
+    names = [run.name for run in ranked(read_runs(scored_runs, "paper"), MIEDB)]
     assert names == ["careful editor", "<script>alert('n')</script>_5%"]
     html = (report / "index.html").read_text()
     tables = re.findall(r"<table.*?</table>", html, re.DOTALL)
@@ -176,12 +190,12 @@ def test_best_run_first_and_published_rows_apart(report, page, scored_runs):
     assert published[0].count(">published<") == len(PUBLISHED) == 10
     heads = re.findall(r"<th scope=\"col\">(.*?)</th>", published[0])
     assert [("†" in h) for h in heads] == [False, False, False, True, True, False, False, False, False]
-    assert [row["model"] for row in table(report, "published.csv")] == [row.model for row in PUBLISHED]
-    assert not {row["run"] for row in table(report, "leaderboard.csv")} & {row.model for row in PUBLISHED}
+    assert [row["model"] for row in table(report, "published.csv")] == [model for model, _ in PUBLISHED]
+    assert not {row["run"] for row in table(report, "leaderboard.csv")} & {model for model, _ in PUBLISHED}
 
 
 def test_published_rows_are_those_of_the_paper():
-    rows = {row.model: row.values for row in PUBLISHED}
+    rows = dict(PUBLISHED)
     assert rows["OmniGen2-MIE"] == (0.831, 0.737, 28.1, 0.917, 65.9, 1.4, 22.6, 0.685)
     assert rows["SDXL-turbo"] == (0.002, 0.0, 16.6, 0.467, 8.4, 7.7, 15.9, 0.397)
     assert math.isclose(sum(values[0] for values in rows.values()), 3.439)
@@ -246,13 +260,15 @@ def test_markdown_and_latex_escape_names(report):
 
 def test_worst_and_best_are_the_extremes(scored_runs):
     (run,) = read_runs(scored_runs[:1], "paper")
-    values = {i: v for i, v in zip(run.ids, run.first("dice"), strict=True) if not np.isnan(v)}
-    worst, best = choose(run)["dice"]
+    samples = run.scores["miedb"].samples
+    first = samples.first("dice")[0]
+    values = {i: v for i, v in zip(samples.table.ids, first, strict=True) if not np.isnan(v)}
+    worst, best = choose(run, MIEDB)["dice"]
     assert [p.value for p in worst] == sorted(values.values())[:6]
     assert [p.value for p in best] == sorted(values.values(), reverse=True)[:6]
     assert all(values[p.sample_id] == p.value for p in (*worst, *best))
-    assert "p_acc" not in choose(run)
-    few_worst, few_best = choose(run, each=1000)["dice"]
+    assert "p_acc" not in choose(run, MIEDB)
+    few_worst, few_best = choose(run, MIEDB, each=1000)["dice"]
     assert not {p.sample_id for p in few_worst} & {p.sample_id for p in few_best}
     assert len(few_worst) + len(few_best) == len(values)
 
@@ -426,7 +442,7 @@ def test_infinite_means_are_shown(scored_dataset, tmp_path):
     ],
 )
 def test_numbers_look_as_in_a_paper(key, value, shown):
-    assert MEASURES[key].show(value) == shown
+    assert metric(key).show(value) == shown
 
 
 def test_equal_names_are_told_apart(scored_dataset, tmp_path):
@@ -447,27 +463,18 @@ def test_dataset_is_found_beside_the_run(scored_dataset: Dataset, tmp_path):
 
 
 def test_differences_are_bold_only_where_they_are_sure():
-    pair = {
-        "a": "A",
-        "b": "<B>",
-        "n": 72,
-        "left_out": 8,
-        "wins": 60,
-        "ties": 0,
-        "losses": 12,
-        "patients": 9,
-        "unknown": 0,
-    }
+    pair = {"a": "A", "b": "<B>", "n": 72, "left_out": 8, "wins": 60, "ties": 0, "losses": 12}
+    pair |= {"patients": 9, "unknown": 0, "reason": ""}
     sure = SimpleNamespace(**pair, difference=0.0312, ci95=(0.01, 0.05), p=0.0001, p_holm=0.0003)
     unsure = SimpleNamespace(**pair, difference=-0.0312, ci95=(-0.05, 0.01), p=0.02, p_holm=0.06)
-    found = Reader(comparisons_table(MEASURES["dice"], [sure, unsure]))
+    table = comparison_table(metric("dice"), [sure, unsure])
+    found = Reader(laid_out(table))
     assert found.open == []
     strong = [at for at, (name, _) in enumerate(found.elements) if name == "strong"]
     assert len(strong) == 1
-    text = " ".join(found.text)
-    assert "+.031 [+.010, +.050] 60 / 0 / 12 < .001 < .001 72 9 patients 8 left out" in text
+    text = " ".join("".join(found.text).split())
+    assert "A − <B> +.031 [+.010, +.050] 60 / 0 / 12 < .001 < .001 72 9 patients; 8 left out" in text
     assert "−.031 [−.050, +.010]" in text
-    assert "<B>" in text
 
 
 def test_runs_are_compared_on_the_samples_they_share(report, page):
@@ -484,3 +491,115 @@ def test_runs_are_compared_on_the_samples_they_share(report, page):
     at = page.text.index("DICE: paired differences")
     shown = next(text for text in page.text[at:] if re.fullmatch(r"\+\.\d{3}", text))
     assert float(shown) == pytest.approx(good["dice"] - poor["dice"], abs=0.05)  # failed samples are left out
+
+
+def test_patients_stand_beside_every_n(report, page, scored_runs):
+    lines = (scored_runs[1] / "scores" / "miedb.paper.jsonl").read_text().splitlines()[1:]
+    lines = [json.loads(line) for line in lines]
+    scored = [line for line in lines if "dice" in line["attempts"][0]["metrics"]]
+    ct = [line for line in scored if line["group"]["modality"] == "CT"]
+    patients = [len({line["patient"] for line in part}) for part in (lines, scored, ct)]
+    assert patients[2] < patients[1]
+    text = " ".join("".join(page.text).split())
+    assert f"Samples {len(lines)} ({patients[0]} patients)" in text
+    assert f"n {len(scored)}/{len(scored)} · {patients[1]} patients" in text
+    (whole,) = (r for r in table(report, "leaderboard.csv") if (r["run"], r["metric"], r["k"]) == GOOD)
+    assert (whole["patients"], whole["images_without_patient"]) == (str(patients[1]), "0")
+    rows = [r for r in table(report, "groups.csv") if (r["run"], r["metric"], r["k"]) == GOOD]
+    assert [r["patients"] for r in rows if r["modality"] == "CT"] == [str(patients[2])]
+    markdown = (report / "tables" / "leaderboard.md").read_text()
+    assert f" {len(scored)}/{len(scored)}, {patients[1]} patients |" in markdown
+    pair = text[text.index("DICE: paired differences") :]
+    assert re.search(rf" {patients[1]} patients; \d+ left out", pair)
+
+
+GOOD = ("careful editor", "dice", "1")
+
+
+def test_unknown_patients_are_never_counted_as_patients(scored_dataset, tmp_path):
+    run = make_run(scored_dataset, tmp_path / "run", "x", 0.9, attempts=1)
+    path = run / "scores" / "miedb.paper.jsonl"
+    header, *lines = path.read_text().splitlines()
+    lines = [json.loads(line) for line in lines]
+    first = lines[0]["patient"]
+    for known, words in (({}, ""), ({first}, "1 patient and ")):
+        body = [{**line, "patient": line["patient"] if line["patient"] in known else None} for line in lines]
+        path.write_text("\n".join([header, *map(json.dumps, body), ""]))
+        images = len({(line["group"]["source"], line["case"]) for line in body if line["patient"] is None})
+        page = Reader(write_report([run], tmp_path / "out").read_text())
+        text = " ".join("".join(page.text).split())
+        assert f"Samples {len(lines)} ({words}{images} images, patients unknown)" in text
+    assert str(Support(1, 0)) == "1 patient"
+    assert str(Support(0, 1)) == "1 image, patient unknown"
+
+
+def test_a_benchmark_of_another_package_has_a_section(scored_runs, tmp_path):
+    """Only a summary, no score file, a metric that nobody here knows."""
+    for name, mean in (("one", 0.25), ("two", 0.75)):
+        run = shutil.copytree(scored_runs[0], tmp_path / name)
+        info = json.loads((run / "run.json").read_text())
+        info["editor"]["name"] = f"editor {name}"
+        (run / "run.json").write_text(json.dumps(info))
+        entry = {"mean": mean, "n": 4, "unscored": 1, "ci95": None}
+        groups = [{"group": {}, "metrics": {"wiggle_room@1": entry}}]
+        summary = {"protocol": "ours <i>", "variant": "paper", "n_samples": 5, "groups": groups}
+        (run / "summary" / "ours <i>.paper.json").write_text(json.dumps(summary))
+    out = write_report([tmp_path / "one", tmp_path / "two"], tmp_path / "out")
+    page = Reader(out.read_text())
+    assert page.open == []
+    text = " ".join("".join(page.text).split())
+    section = text[text.index("Every metric, first attempt, variant paper") :]
+    assert re.match(r".*? Run wiggle room editor two \.750 n 4/5 editor one \.250 n 4/5 ", section)
+    assert "Who judged" not in section[: section.index("Best and worst")]
+    rows = [row for row in table(out.parent, "judged.csv") if row["protocol"] == "ours <i>"]
+    found = {(row["run"], row["mean"], row["n"]) for row in rows}
+    assert found == {("editor one", "0.25", "4"), ("editor two", "0.75", "4")}
+    for where in [tmp_path / "one", tmp_path / "two"]:  # nothing but that benchmark
+        for path in [*where.glob("summary/miedb*"), *where.glob("scores/*")]:
+            path.unlink()
+    alone = write_report([tmp_path / "one", tmp_path / "two"], tmp_path / "alone").read_text()
+    assert "wiggle room" in alone
+    assert 'id="leaderboard"' not in alone
+
+
+def test_a_folder_that_cannot_be_written_is_said_in_words(scored_runs, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("mine")
+    for out in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(MieError) as caught:
+            write_report(scored_runs, out)
+        assert caught.value.fix
+    mkdir = Path.mkdir
+
+    def forbidden(self, *args, **options):
+        if self == tmp_path / "sealed":
+            raise PermissionError(13, "Permission denied", str(self))
+        return mkdir(self, *args, **options)
+
+    monkeypatch.setattr(Path, "mkdir", forbidden)
+    with pytest.raises(MieError, match="cannot write here"):
+        write_report(scored_runs, tmp_path / "sealed")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_as_released_the_histogram_has_what_the_mean_has(scored_dataset, tmp_path):
+    """The first attempt that exists; a sample without any counts 0 and has no picture."""
+    run = make_run(scored_dataset, tmp_path / "run", "x", 0.9, attempts=2, variant="as_released")
+    path = run / "scores" / "miedb.as_released.jsonl"
+    header, *lines = (json.loads(line) for line in path.read_text().splitlines())
+    painted = [line for line in lines if "dice" in line["applies"]]
+    gone = {"metrics": {}, "unscored": {"*": "no output"}}
+    painted[0]["attempts"][0] = {"k": 0, **gone}
+    painted[1]["attempts"] = [{"k": k, **gone} for k in range(2)]
+    del painted[2]["attempts"][0]["metrics"]["dice"]  # an output, but no number: not the next attempt's
+    path.write_text("\n".join(map(json.dumps, [header, *lines, ""]))[:-3])
+    (read,) = read_runs([run], "as_released")
+    samples = read.scores["miedb"].samples
+    values, attempts = samples.first("dice")
+    at = {sample: row for row, sample in enumerate(samples.table.ids)}
+    second = painted[0]["attempts"][1]["metrics"]["dice"]
+    assert (values[at[painted[0]["id"]]], attempts[at[painted[0]["id"]]]) == (second, 1)
+    assert values[at[painted[1]["id"]]] == 0
+    assert np.isnan(values[at[painted[2]["id"]]])
+    shown = {pick.sample_id for picks in choose(read, MIEDB, each=99)["dice"] for pick in picks}
+    assert painted[1]["id"] not in shown
+    assert painted[0]["id"] in shown

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from mie.cli.report import report as verb
 from mie.datasets.dataset import Dataset
 from mie.errors import MieError
+from mie.report.layouts import layout_of
 from mie.report.page import write_report
 from mie.report.people import people_in, read_people
 from mie.report.scored import read_runs
@@ -71,8 +72,8 @@ def test_the_page_has_the_section_with_its_coverage(folder, scored_dataset):
     n = len(scored_dataset)
     for criterion in CRITERIA:
         assert f"Preference, {criterion}: {2 * n} rankings" in text
-    assert f"{n} samples, 2 raters" in text
-    assert f"n {2 * n} answers, {n} samples, 2 raters" in text
+    assert f"{n} samples, 6 patients, 2 raters" in text
+    assert f"n {2 * n} answers, {n} samples, 6 patients, 2 raters" in text
     sources = [image["src"] for image in page.all("img") if "people" in image["src"]]
     assert sources == [
         "plots/people_0.svg",
@@ -123,11 +124,11 @@ def test_metrics_are_compared_with_people(folder, runs, ratings):
         for r in rows(folder, "people_metrics.csv")
         if r["coefficient"] == "spearman"
     }
-    values = {run.folder.name: run for run in read_runs(runs, "paper")}
-    ids = values["good"].ids
+    values = {run.folder.name: run.scores["miedb"].samples for run in read_runs(runs, "paper")}
+    ids = values["good"].table.ids
     expected = []
     for at in range(len(ids)):
-        dice = [values[name].first("dice")[at] for name in ("good", "fair", "bad")]
+        dice = [values[name].first("dice")[0][at] for name in ("good", "fair", "bad")]
         turned = at % 3 == 0
         order = [2, 2, 2] if turned else [1, 2, 3]  # the mean of both raters
         if not np.isnan(dice).any() and len(set(order)) > 1 and len(set(dice)) > 1:
@@ -158,7 +159,7 @@ def test_models_never_compared_have_no_strength_and_the_page_says_so(runs, ratin
         for sample, pair in zip(ids, (("good", "bad"), ("fair", "other")), strict=True)
         for place, model in enumerate(pair, start=1)
     ]
-    (question,) = read_people(apart, read_runs(runs, "paper"), "paper").questions
+    (question,) = read_people(apart, read_runs(runs, "paper"), layout_of("miedb")).questions
     assert question.name == "overall"
     assert "never compared" in question.found["leaderboard"]["reason"]
     assert question.found["not_among_the_runs"] == ["other"]

@@ -6,9 +6,11 @@ environment kills itself, as `kill -9` would, in the middle of step n. `CHANGES`
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -20,10 +22,20 @@ from torch import Tensor, nn
 from mie.training import compact, compact_data
 from mie.training.config import TrainConfig, parse_config
 from mie.training.loop import train
-from mie.training.pack import TRAIN, VALIDATION, Ask, Pack, Row, Wording, one_channel_if_grey, write_pack
+from mie.training.pack import (
+    TRAIN,
+    VALIDATION,
+    Instruction,
+    Pack,
+    Row,
+    Wording,
+    one_channel_if_grey,
+    write_pack,
+)
 from tests.conftest import crop, ellipse
 from tests.editors.compact.tiny import Words
 
+ROOT = Path(__file__).parents[2]
 SMALL = 64  # the side of the training views, 256 in earnest
 
 
@@ -51,47 +63,51 @@ def said(text: str, *colours: str) -> Wording:
     return Wording(text, text, colours)
 
 
-ASKS = [
-    Ask(
+INSTRUCTIONS = [
+    Instruction(
         "perception/structure/optic disc/fundus",
         (said("Paint the optic disc GREEN", "green"), said("Mark the optic disc in RED", "red")),
         (said("Where is the optic disc? Show it in BLUE", "blue"),),
     ),
-    Ask(
+    Instruction(
         "perception/holistic//microscopy",
         (said("Nuclei RED and stroma BLUE", "red", "blue"),),
         (said("Colour stroma GREEN, nuclei RED", "red", "green"),),
     ),
-    Ask(
+    Instruction(
         "perception/structure/left lung/X-ray",
         (said("Paint the left lung BLUE", "blue"),),
     ),
-    Ask(
+    Instruction(
         "transformation/mri_noise/MRI/brain",
         (said("Remove the noise"), said("Denoise this MRI slice")),
         (said("Make it less grainy"),),
     ),
-    Ask("modification/removal/polyp/endoscopy", (said("Remove the polyp"), said("Take away the polyp"))),
-    Ask("modification/addition/polyp/endoscopy", (said("Add a polyp in the upper left quadrant"),)),
-    Ask("modification/inpainting/polyp/endoscopy", (said("Fill the white area with healthy mucosa"),)),
-    Ask("modification/simulation/polyp/endoscopy", (said("Draw a polyp into the white area"),)),
+    Instruction(
+        "modification/removal/polyp/endoscopy", (said("Remove the polyp"), said("Take away the polyp"))
+    ),
+    Instruction("modification/addition/polyp/endoscopy", (said("Add a polyp in the upper left quadrant"),)),
+    Instruction(
+        "modification/inpainting/polyp/endoscopy", (said("Fill the white area with healthy mucosa"),)
+    ),
+    Instruction("modification/simulation/polyp/endoscopy", (said("Draw a polyp into the white area"),)),
 ]
 
 
 def _row(number: int, fold: str, ask: int, image: int, **changes: Any) -> Row:
-    perspective, task, target, modality = ASKS[ask].key.split("/")
+    perspective, task, target, modality = INSTRUCTIONS[ask].key.split("/")
     body: dict[str, Any] = {
         "id": f"row-{number}", "perspective": perspective, "task": task, "target": target, "key": None,
         "modality": modality, "anatomy": "unknown", "source": modality, "patient_id": f"p{number}",
         "license": "CC0-1.0", "fold": fold, "input": image, "goal": None, "mask": None, "classes": 0,
-        "ask": ask,
+        "instruction": ask,
     }  # fmt: skip
     return Row(**body | changes)
 
 
 def tiny_pack(*, pairs: bool = True) -> Pack:
     """Three kinds of pictures to paint on, some larger than a view; and grey pairs, each other's negative."""
-    pack = Pack([], [], [], ASKS, {"made": "for a test"})
+    pack = Pack([], [], [], INSTRUCTIONS, {"made": "for a test"})
 
     def kept(array: np.ndarray, into: list[np.ndarray]) -> int:
         into.append(array)
@@ -161,6 +177,36 @@ def compact_config(pack: Path, **changes: Any) -> TrainConfig:
     data = {"packs": [str(pack)], "validate_rows": 4, "absent": 0.3, **changes.pop("data", {})}
     model = {"widths": [8, 8, 16, 16], "down": [1, 1, 1, 1], "up": [1, 1, 1], **changes.pop("model", {})}
     return parse_config({**body, "data": data, "model": model, **changes})
+
+
+# All three perspectives, transformation by a restoration network, by the name that older training files use.
+RESTORATION = {
+    "batch": 6,
+    "data": {"shares": {"perception": 2, "transformation": 2, "modification": 2}, "holes": 0.5},
+    "model": {"mender": [8, 8, 8, 16], "dropout": 0.1},
+}
+
+
+def train_tiny(
+    pack: Path, out: Path, kill_at: int | None = None, changes: dict[str, Any] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Train in a process of its own with one thread."""
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
+        "MIE_CACHE": str(out.parent / "cache"),
+        "KILL_AT": str(kill_at),
+        "CHANGES": json.dumps(changes or {}),
+    }
+    command = [sys.executable, __file__, str(pack), str(out)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+
+def digests(out: Path) -> dict[str, str]:
+    files = [out / "weights.safetensors", *(out / "checkpoints/step-000004").glob("*.safetensors")]
+    assert len(files) == 4
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 def write_tiny_pack(path: Path) -> Path:

@@ -97,5 +97,37 @@ def imported(tmp_path_factory) -> Path:
     return write_samples(samples, tmp_path_factory.mktemp("data") / "imported")
 
 
+@pytest.fixture(scope="session")
+def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny pack of the compact editor."""
+    from tests.training.compact_tiny import write_tiny_pack
+
+    return write_tiny_pack(tmp_path_factory.mktemp("compact") / "pack")
+
+
+@pytest.fixture(scope="session")
+def whole(pack: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny compact editor, trained without an interruption."""
+    from tests.training.compact_tiny import train_tiny
+
+    out = tmp_path_factory.mktemp("whole") / "out"
+    done = train_tiny(pack, out)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+@pytest.fixture(scope="session")
+def restoring(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same of all three perspectives with a restoration network; beside its pack."""
+    from mie.training.pack import write_pack
+    from tests.training.compact_tiny import RESTORATION, changed_pack, train_tiny
+
+    folder = tmp_path_factory.mktemp("restoring")
+    write_pack(folder / "pack", changed_pack())
+    done = train_tiny(folder / "pack", folder / "out", changes=RESTORATION)
+    assert done.returncode == 0, done.stderr
+    return folder / "out"
+
+
 def same(a: np.ndarray, b: np.ndarray) -> bool:
     return a.shape == b.shape and a.dtype == b.dtype and bool((a == b).all())

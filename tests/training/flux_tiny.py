@@ -8,10 +8,14 @@ from typing import Any
 import numpy as np
 
 from mie.training.config import TrainConfig, parse_config
-from mie.training.pack import TRAIN, VALIDATION, Ask, Pack, Row, Wording, write_pack
+from mie.training.pack import TRAIN, VALIDATION, Instruction, Pack, Row, Wording, write_pack
 from tests.conftest import crop, ellipse
 
-ASKS = [Ask("perception/lesion/skin lesion/dermoscopy", (Wording("Paint it RED", "Paint it RED", ("red",)),))]
+INSTRUCTIONS = [
+    Instruction(
+        "perception/lesion/skin lesion/dermoscopy", (Wording("Paint it RED", "Paint it RED", ("red",)),)
+    )
+]
 
 
 def skin_row(number: int, fold: str, **changes: Any) -> Row:
@@ -19,14 +23,14 @@ def skin_row(number: int, fold: str, **changes: Any) -> Row:
         "id": f"row-{number}", "perspective": "perception", "task": "lesion", "target": "skin lesion",
         "key": None, "modality": "dermoscopy", "anatomy": "skin", "source": "skin", "patient_id": None,
         "license": "CC0-1.0", "fold": fold, "input": number, "goal": None, "mask": number, "classes": 1,
-        "ask": 0,
+        "instruction": 0,
     }  # fmt: skip
     return Row(**body | changes)
 
 
 def skin_pack() -> Pack:
     """Eight pictures of several sizes; the last two are for validation."""
-    pack = Pack([], [], [], ASKS, {"made": "for a test"})
+    pack = Pack([], [], [], INSTRUCTIONS, {"made": "for a test"})
     for number in range(8):
         height, width = ((80, 96), (64, 64), (200, 90))[number % 3]
         pack.images.append(np.maximum(crop(4 * number + 1, height, width), 40))

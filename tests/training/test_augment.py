@@ -11,7 +11,7 @@ pytest.importorskip("torch", reason="training needs the extra `models`")
 import torch
 from torch import Tensor
 
-from mie.training.augment import STRENGTHS, Draw, cropped, cut_out, histograms_mixed, moved, recoloured
+from mie.training.augment import STRENGTHS, Draw, crop_pairs, cut_out, mix_histograms, recolour, warp
 from tests.conftest import crop, ellipse
 
 COUNT, SIDE = 24, 96
@@ -26,7 +26,7 @@ def views(
 ) -> tuple[Tensor, Tensor, Tensor]:
     count = len(images)
     options = {"seed": 0, "filled": torch.ones(count, 2), "window": torch.ones(count), **changes}
-    return moved(
+    return warp(
         draw(options["seed"], count),
         images,
         images[:, :1] if masks is None else masks,
@@ -115,8 +115,8 @@ def test_the_same_seed_gives_the_same_views() -> None:
     grey = torch.zeros(4, dtype=torch.bool)
     for make in (
         lambda seed: views(images, seed=seed)[0],
-        lambda seed: recoloured(draw(seed, 4), images, grey),
-        lambda seed: cropped(draw(seed, 4), images, 64, grey),
+        lambda seed: recolour(draw(seed, 4), images, grey),
+        lambda seed: crop_pairs(draw(seed, 4), images, 64, grey),
     ):
         first = make(7)
         torch.rand(3)  # the global generator is not asked
@@ -130,7 +130,7 @@ def test_grey_stays_exactly_grey_and_colour_changes(strength: str) -> None:
     colour = torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2) / 255
     flat = torch.from_numpy(np.stack([cv2.cvtColor(p, cv2.COLOR_RGB2GRAY) for p in pictures])) / 255
     images = torch.cat([colour, flat[:, None].expand(-1, 3, -1, -1)])
-    made = recoloured(draw(3, 120), images, torch.arange(120) >= 60, STRENGTHS[strength])
+    made = recolour(draw(3, 120), images, torch.arange(120) >= 60, STRENGTHS[strength])
     assert made.min() >= 0
     assert made.max() <= 1
     assert torch.equal(made[60:, 0], made[60:, 1])
@@ -145,7 +145,7 @@ def test_grey_stays_exactly_grey_and_colour_changes(strength: str) -> None:
 @pytest.mark.parametrize("turns", [False, True])
 def test_both_halves_of_a_pair_are_cut_alike(turns: bool) -> None:
     images = torch.from_numpy(np.stack([crop(n, 96, 96) for n in range(COUNT)])).permute(0, 3, 1, 2) / 255
-    cut = cropped(draw(1), torch.cat([images, 1 - images], 1), 64, torch.full((COUNT,), turns))
+    cut = crop_pairs(draw(1), torch.cat([images, 1 - images], 1), 64, torch.full((COUNT,), turns))
     assert cut.shape == (COUNT, 6, 64, 64)
     torch.testing.assert_close(cut[:, 3:], 1 - cut[:, :3], rtol=0, atol=1e-7)
 
@@ -154,7 +154,7 @@ def test_a_cut_keeps_pixels_and_turns_only_what_may() -> None:
     """By coordinates: steps of one pixel along an axis, mirrored or turned by quarters."""
     place = coordinates(200, 96)[:, :2] * 48  # in pixels
     for turns in (False, True):
-        cut = cropped(draw(2, 200), place, 64, torch.full((200,), turns))
+        cut = crop_pairs(draw(2, 200), place, 64, torch.full((200,), turns))
         down, right = (cut.diff(dim=axis)[:, :, :63, :63].mean((2, 3)).round().abs() for axis in (2, 3))
         axes = torch.cat([down, right], 1)
         upright = (axes == torch.tensor([0.0, 1, 1, 0])).all(1)
@@ -171,7 +171,7 @@ def test_a_cut_keeps_pixels_and_turns_only_what_may() -> None:
 
 def test_a_pair_that_just_fits_is_shown_whole() -> None:
     pairs = torch.rand(8, 6, 64, 64, generator=torch.Generator().manual_seed(0))
-    cut = cropped(draw(4, 8), pairs, 64, torch.zeros(8, dtype=torch.bool))
+    cut = crop_pairs(draw(4, 8), pairs, 64, torch.zeros(8, dtype=torch.bool))
     assert all(torch.equal(a, b) or torch.equal(a, b.flip(2)) for a, b in zip(cut, pairs, strict=True))
 
 
@@ -189,7 +189,7 @@ def test_histograms_are_mixed_with_the_partner_s() -> None:
     draws = torch.rand(40, 1, 64, 64, generator=torch.Generator().manual_seed(0))
     images = torch.cat([0.4 * draws[:20], 0.6 + 0.4 * draws[20:]]).expand(-1, 3, -1, -1)
     partner = torch.arange(40).roll(20)
-    made = histograms_mixed(draw(0, 40), images, partner, 1.0)
+    made = mix_histograms(draw(0, 40), images, partner, 1.0)
     assert torch.equal(made[:, 0], made[:, 2])
     lifted, sunk = (made - images)[:20].mean((1, 2, 3)), (made - images)[20:].mean((1, 2, 3))
     assert (lifted > -1e-3).all()
@@ -197,8 +197,8 @@ def test_histograms_are_mixed_with_the_partner_s() -> None:
     assert (sunk < 1e-3).all()
     order = np.corrcoef(made[:20].flatten(1), images[:20].flatten(1))[range(20), range(20, 40)]
     assert (order > 0.99).all()
-    assert torch.equal(histograms_mixed(draw(0, 40), images, partner, 0.0), images)
-    alone = histograms_mixed(draw(0, 40), images, torch.arange(40), 1.0)
+    assert torch.equal(mix_histograms(draw(0, 40), images, partner, 0.0), images)
+    alone = mix_histograms(draw(0, 40), images, torch.arange(40), 1.0)
     torch.testing.assert_close(alone, images, rtol=0, atol=0.02)
 
 
@@ -220,7 +220,7 @@ def test_a_window_around_a_point_shows_it() -> None:
     place = coordinates(100, 128)[:, :2] * 64 + 64  # in pixels (x, y)
     around = torch.rand(100, 2, generator=torch.Generator().manual_seed(5)) * 128
     none = torch.zeros(100, dtype=torch.bool)
-    cut = cropped(draw(2, 100), place, 64, none, none, around)
+    cut = crop_pairs(draw(2, 100), place, 64, none, none, around)
     for axis, channel in ((0, 1), (1, 0)):
         low, high = cut[:, channel].flatten(1).min(1).values, cut[:, channel].flatten(1).max(1).values
         assert ((low - 1 <= around[:, axis]) & (around[:, axis] <= high + 1)).all()

@@ -5,13 +5,9 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
@@ -25,13 +21,12 @@ import torch
 from typer.testing import CliRunner
 
 from mie.cli import app
-from mie.core.files import digest
 from mie.editors.compact import inference
+from mie.editors.compact.kinds import EditKind
 from mie.errors import ConfigError, MieError
 from mie.networks.compact import Heads, load_network, load_weights
 from mie.networks.shipped import COMPACT, shipped_weights
 from mie.training import compact
-from mie.training.compact_data import Views
 from mie.training.config import read_config
 from mie.training.folder import read_log, without_folders
 from mie.training.loop import train
@@ -39,14 +34,16 @@ from mie.training.pack import TRAIN, read_pack, write_pack
 from tests.conftest import crop
 from tests.editors.compact.tiny import Words
 from tests.training import compact_tiny
-from tests.training.compact_tiny import Encoder, changed_pack, compact_config, tiny_pack, write_tiny_pack
+from tests.training.compact_tiny import (
+    RESTORATION,
+    Encoder,
+    compact_config,
+    digests,
+    tiny_pack,
+    train_tiny,
+)
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_pack(tmp_path_factory.mktemp("compact") / "pack")
 
 
 @pytest.fixture
@@ -62,66 +59,18 @@ def trainee(pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> comp
     return made
 
 
-# All three perspectives, transformation by a mender.
-MENDER = {
-    "batch": 6,
-    "data": {"shares": {"perception": 2, "transformation": 2, "modification": 2}, "holes": 0.5},
-    "model": {"mender": [8, 8, 8, 16], "dropout": 0.1},
-}
-
-
-def sitting(
-    pack: Path, out: Path, kill_at: int | None = None, changes: dict | None = None
-) -> subprocess.CompletedProcess[str]:
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
-        "MIE_CACHE": str(out.parent / "cache"),
-        "KILL_AT": str(kill_at),
-        "CHANGES": json.dumps(changes or {}),
-    }
-    command = [sys.executable, compact_tiny.__file__, str(pack), str(out)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True)
-
-
-@pytest.fixture(scope="module")
-def whole(pack: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Trained without an interruption, in a process of its own with one thread."""
-    out = tmp_path_factory.mktemp("whole") / "out"
-    done = sitting(pack, out)
-    assert done.returncode == 0, done.stderr
-    return out
-
-
-@pytest.fixture(scope="module")
-def mending(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same of all three perspectives with a mender; beside its pack."""
-    folder = tmp_path_factory.mktemp("mending")
-    write_pack(folder / "pack", changed_pack())
-    done = sitting(folder / "pack", folder / "out", changes=MENDER)
-    assert done.returncode == 0, done.stderr
-    return folder / "out"
-
-
-def digests(out: Path) -> dict[str, str]:
-    files = [out / "weights.safetensors", *(out / "checkpoints/step-000004").glob("*.safetensors")]
-    assert len(files) == 4
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-
-
-@pytest.mark.parametrize("kind", ["whole", "mending"])
+@pytest.mark.parametrize("kind", ["whole", "restoring"])
 def test_killed_in_the_middle_and_resumed_it_ends_with_the_same_weights(
     pack: Path, tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
     whole: Path = request.getfixturevalue(kind)
     changes = None
-    if kind == "mending":
-        pack, changes = whole.parent / "pack", MENDER
+    if kind == "restoring":
+        pack, changes = whole.parent / "pack", RESTORATION
     out = tmp_path / "out"
-    assert sitting(pack, out, 3, changes).returncode == -9
+    assert train_tiny(pack, out, 3, changes).returncode == -9
     assert not (out / "weights.safetensors").exists()
-    done = sitting(pack, out, changes=changes)
+    done = train_tiny(pack, out, changes=changes)
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in (out / "log.jsonl").open()]
     assert [line["step"] for line in lines if line["event"] == "resume"] == [3]
@@ -151,133 +100,15 @@ def test_the_folder_says_what_was_trained(pack: Path, whole: Path) -> None:
     assert meta["config"]["data"]["packs"] == ["pack"], "a name, not a path of this machine"
     assert str(pack.parent) not in json.dumps(meta)
     made = read_pack(pack)
-    asks = {row.ask for row in made.rows if row.perspective == "transformation" and row.fold == "train"}
-    prompts = {wording.prompt: wording.template for ask in asks for wording in made.asks[ask].wordings}
+    asks = {
+        row.instruction for row in made.rows if row.perspective == "transformation" and row.fold == "train"
+    }
+    prompts = {
+        wording.prompt: wording.template for ask in asks for wording in made.instructions[ask].wordings
+    }
     assert meta["taught"]["readings"], "one at least"
     assert {*meta["taught"]["readings"], *meta["taught"]["wordings"]} <= prompts.keys()
     assert {prompts[prompt] for prompt in meta["taught"]["wordings"]} == set(prompts.values())
-
-
-def test_a_mender_is_trained_validated_and_put_to_work(
-    mending: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lines = list(read_log(mending / "log.jsonl"))
-    parts = {"loss", "overlay", "restoration", "gate", "change", "texture", "perspective", "presence"}
-    for line in lines:
-        if line["event"] == "train":
-            assert parts <= line.keys()
-            assert all(np.isfinite(line[name]) for name in parts)
-    figures = [line["figures"] for line in lines if line["event"] == "validation"][-1]
-    assert {"dice_macro", "gain_db", "change_gain_db"} <= figures.keys()
-    network, _ = load_network(mending / "weights.safetensors")
-    assert network.config.mender == (8, 8, 8, 16)
-    assert network.mender.leave.weight.any(), "zero at first"
-    tokens, mask = Words().encode(["Remove the noise"])
-    assert network.mend(torch.rand(1, 3, 64, 64), tokens.float(), mask).any()
-    monkeypatch.setattr(inference, "TextEncoder", Words)
-    cv2.imwrite(str(tmp_path / "in.png"), crop(0, 75, 110))
-    editor = f"compact:{mending / 'weights.safetensors'},precision=fp32,device=cpu"
-    command = ["edit", str(tmp_path / "in.png"), "Remove the noise", "-e", editor]
-    done = CliRunner().invoke(app, [*command, "-o", str(tmp_path / "out.png")])
-    assert done.exit_code == 0, done.output
-
-
-def split(views: Views, seen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of a row each, those of the network and those of the mender."""
-    p, m = len(views.overlay), len(views.area)
-    return torch.cat([seen[:p], seen[len(seen) - m :]]), seen[p : len(seen) - m]
-
-
-def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> compact.Compact:
-    """A trainee of all three kinds of rows, ready to be asked for losses."""
-    write_pack(tmp_path / "pack", changed_pack())
-    monkeypatch.setenv("MIE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(compact, "TextEncoder", Encoder)
-    monkeypatch.setattr("mie.training.compact_data.SIDE", compact_tiny.SMALL)
-    monkeypatch.setattr("mie.training.compact_data.LARGE", 2 * compact_tiny.SMALL)
-    made = compact.Compact(compact_config(tmp_path / "pack", **changes))
-    made.check()
-    made.prepare(torch.device("cpu"))
-    return made
-
-
-def test_each_network_sees_its_own_rows_and_is_judged_by_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The sum is that of one network that gives the same maps, but for the rows that keep still no more."""
-    made = prepared(tmp_path, monkeypatch, **MENDER)
-    batch = made.batch(0, 0, 1)
-    views = made.pool.views(batch, batch["seed"])
-    seen = {}
-    torch.manual_seed(0)
-    one = Heads(
-        overlay=torch.randn_like(views.image),
-        residual=0.1 * torch.randn_like(views.image),
-        perspective=torch.randn(6, 3),
-        presence=torch.randn(6),
-        change=torch.randn(6, 1, *views.image.shape[2:]),
-    )
-
-    def model(image, tokens, mask, hole, mend):
-        seen.update(image=image, tokens=tokens, hole=hole, mend=mend)
-        heads = {name: split(views, head) for name, head in one.known().items()}
-        both = {name: ours for name, (ours, _) in heads.items()}
-        both["perspective"] = torch.cat(heads["perspective"])
-        return Heads(**both, mended=heads["residual"][1])
-
-    loss, parts = made.loss(model, batch, 0)
-    main, mended = split(views, views.image)
-    assert torch.equal(seen["image"], main)
-    assert torch.equal(seen["mend"][0], mended)
-    tokens = made.tokens[views.prompt].float()
-    assert torch.equal(seen["tokens"], split(views, tokens)[0])
-    assert torch.equal(seen["mend"][1], split(views, tokens)[1])
-    assert torch.equal(seen["hole"], split(views, views.hole)[0])
-    whole, wanted = compact._sum(views, one, made.texture, made.shape.texture)
-    assert {name: float(part) for name, part in parts.items()} == pytest.approx(
-        {name: float(part) for name, part in wanted.items()}
-    )
-    closed = [torch.nn.functional.softplus(some).mean() for some in (one.overlay[2:], one.overlay[4:])]
-    assert loss.item() == pytest.approx((whole - 0.1 * closed[0] + 0.1 * closed[1]).item(), abs=1e-5)
-
-
-def test_a_mender_alone_and_a_mender_with_nothing_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    changes = {**MENDER, "data": {"shares": {"transformation": 1}}}
-    made = prepared(tmp_path, monkeypatch, **changes)
-    torch.manual_seed(0)
-    net = made.model()
-    loss, parts = made.loss(net, made.batch(0, 0, 1), 0)
-    loss.backward()
-    assert set(parts) == {"restoration", "perspective", "presence"}
-    learns = {name.split(".")[0] for name, p in net.named_parameters() if p.requires_grad}
-    assert learns == {"mender", "reader"}
-    assert net.mender.leave.weight.grad.any()
-    idle = compact.Compact(
-        compact_config(tmp_path / "pack", data={"shares": {"perception": 1}}, model=MENDER["model"])
-    )
-    assert idle.model().mender is None
-
-
-def test_a_mender_goes_on_from_weights_and_the_rest_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = prepared(tmp_path, monkeypatch, **MENDER)
-    torch.manual_seed(1)
-    first.save(first.model(), tmp_path / "start.safetensors", {})
-    begun = load_weights(tmp_path / "start.safetensors")[0]
-    model = {**MENDER["model"], "change": True, "start": str(tmp_path / "start.safetensors")}
-    config = compact_config(tmp_path / "pack", data={"shares": {"transformation": 1}}, model=model)
-    assert train(config, tmp_path / "out", device="cpu").complete
-    ended, _, meta = load_weights(tmp_path / "out/weights.safetensors")
-    differ = {name.split(".")[0] for name in begun if not torch.allclose(begun[name], ended[name], atol=1e-6)}
-    assert differ == {"mender"}
-    assert meta["data_digests"]["start"] == digest(tmp_path / "start.safetensors")
-    wider = {**model, "mender": [16, 16, 16, 24]}
-    other = compact_config(tmp_path / "pack", data={"shares": {"transformation": 1}}, model=wider)
-    with pytest.raises(MieError, match="another architecture"):
-        compact.Compact(other).check()
 
 
 def test_the_weights_work_in_the_editor(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,25 +149,25 @@ def test_a_batch_is_a_function_of_seed_step_and_rank(trainee: compact.Compact) -
     assert summary(3) == summary(3)
     assert len({summary(3), summary(4), summary(3, 1)}) == 3
     batch = trainee.batch(0, 0, 1)
-    assert (len(batch["painted"]), len(batch["mended"])) == (3, 2)
+    assert (len(batch[EditKind.OVERLAY]), len(batch[EditKind.IMAGE])) == (3, 2)
 
 
 def test_the_loss_is_lowest_for_what_was_wanted(trainee: compact.Compact) -> None:
     views = trainee.pool.views(trainee.batch(0, 0, 1), 0)
     p, count = len(views.overlay), len(views.image)
 
-    def loss(sure: float, mended: float) -> float:
+    def loss(sure: float, restored: float) -> float:
         overlay = torch.full((count, 3, *views.image.shape[2:]), -20.0)
         overlay[:p] = sure * (2 * views.overlay - 1)
         residual = torch.zeros_like(views.image)
-        residual[p:] = mended * (views.goal - views.image[p:])
+        residual[p:] = restored * (views.goal - views.image[p:])
         heads = Heads(
             overlay=overlay,
             residual=residual,
             perspective=sure * torch.eye(3)[views.perspective],
             presence=torch.cat([sure * (2 * views.present - 1), torch.zeros(count - p)]),
         )
-        return compact._sum(views, heads)[0].item()
+        return compact._total_loss(views, heads)[0].item()
 
     best = loss(20, 1)
     assert best == pytest.approx((count - p) * -0.5 / count, abs=1e-3), "an exact restoration costs -0.5"
@@ -356,7 +187,7 @@ def test_each_head_is_still_where_the_other_works(trainee: compact.Compact) -> N
             "presence": torch.zeros(len(views.image)),
         }
         heads[head].requires_grad_()
-        compact._sum(views, Heads(**heads))[0].backward()
+        compact._total_loss(views, Heads(**heads))[0].backward()
         return heads[head].grad
 
     assert (slopes("overlay")[p:] > 0).all(), "downwards: nothing is painted on a restoration"
@@ -401,7 +232,7 @@ def test_sources_are_left_out_with_their_twins(tmp_path: Path, name: str) -> Non
             {"data": {"shares": {"modification": 1}, "holes": 1}, "model": {"change": False}},
             "no modification to train on",  # there are no lesions whose shapes holes could have
         ),
-        ({"data": {"healthy": 0.5}}, "no picture whose lesion was taken away"),
+        ({"data": {"healthy": 0.5}}, "no picture whose lesion was removed"),
         ({"data": {"abscent": 0.1}}, "did you mean 'absent'"),
         ({"model": {"trunk": "nowhere.pt"}}, "no such file of pretrained weights"),
         ({"model": {"widths": [8, 8, 12, 16]}}, "multiple of 8"),
@@ -434,7 +265,9 @@ def test_the_trunk_starts_from_the_pretrained_file(pack: Path, tmp_path: Path) -
     state = pretrained()
     torch.save(state, tmp_path / "trunk.pt")
     made = compact.Compact(
-        compact_config(pack, model={"trunk": str(tmp_path / "trunk.pt"), "trunk_lr": 0.5, "mender_lr": 0.3})
+        compact_config(
+            pack, model={"trunk": str(tmp_path / "trunk.pt"), "trunk_lr": 0.5, "restoration_lr": 0.3}
+        )
     )
     assert made.slower == {"trunk.": 0.5, "mender.": 0.3}
     assert made.check()["trunk"] == hashlib.sha256((tmp_path / "trunk.pt").read_bytes()).hexdigest()
@@ -494,99 +327,10 @@ def test_new_simulations_join_the_training_rows(pack: Path) -> None:
     assert {(row.key, row.fold) for row in new} == {("mri_noise", TRAIN)}
 
 
-@pytest.fixture(scope="module")
-def all_three(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Perception, transformation and modification trained together, with all that came later switched on."""
-    folder = tmp_path_factory.mktemp("all")
-    write_pack(folder / "pack", changed_pack())
-    data = {
-        "shares": {"perception": 2, "transformation": 1, "modification": 3},
-        "holes": 0.34,
-        "absent": 0.3,
-        "merge": True,
-        "patients": True,
-        "augment": "strong",
-        "smoothing": 0.05,
-        "emphasis": {"mri_noise": 2},
-        "validate_rows": 100,
-    }
-    model = {"detail": 1, "dropout": 0.1, "drop_path": 0.1, "texture": 0.2, "local": True}
-    config = compact_config(folder / "pack", batch=6, steps=4, data=data, model=model)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MIE_CACHE", str(folder / "cache"))
-        patch.setattr(compact, "TextEncoder", Encoder)
-        patch.setattr("mie.training.compact_data.SIDE", compact_tiny.SMALL)
-        patch.setattr("mie.training.compact_data.LARGE", 2 * compact_tiny.SMALL)
-        assert train(config, folder / "out", device="cpu").complete
-    return folder / "out"
-
-
-def test_modification_is_trained_and_validated(all_three: Path) -> None:
-    lines = list(read_log(all_three / "log.jsonl"))
-    parts = {"loss", "overlay", "restoration", "gate", "change", "texture", "perspective", "presence"}
-    for line in lines:
-        if line["event"] == "train":
-            assert parts <= line.keys()
-            assert all(np.isfinite(line[name]) for name in parts)
-            assert line["skipped"] == 0
-    figures = [line["figures"] for line in lines if line["event"] == "validation"][-1]
-    for task in ("removal", "addition", "inpainting", "simulation", "hole"):
-        assert figures[f"change_gain_db/{task}"] is not None
-    assert figures["change_b_psnr"] > 0
-    dice, gain, change = (figures[name] for name in ("dice_macro", "gain_db", "change_gain_db"))
-    assert figures["score"] == pytest.approx(dice + gain / 50 + change / 50)
-
-
-def test_its_weights_modify(all_three: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    network, _ = load_network(all_three / "weights.safetensors")
-    assert network.config.change
-    assert network.config.detail == 1
-    assert not network.training
-    monkeypatch.setattr(inference, "TextEncoder", Words)
-    image = np.minimum(crop(3, 90, 70), 250)
-    image[20:40, 20:40] = 255
-    cv2.imwrite(str(tmp_path / "in.png"), image[..., ::-1])
-    editor = f"compact:{all_three / 'weights.safetensors'},precision=fp32,device=cpu"
-    command = ["edit", str(tmp_path / "in.png"), "Fill the white area with healthy mucosa", "-e", editor]
-    done = CliRunner().invoke(app, [*command, "-o", str(tmp_path / "out.png"), "--json"])
-    assert done.exit_code == 0, done.output
-    assert "confidence" in done.stdout
-
-
-def test_every_head_learns_from_modifications(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loss is lowest for the right gate and the right pixels; beside the area nothing counts but calm."""
-    write_pack(tmp_path / "pack", changed_pack())
-    monkeypatch.setenv("MIE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(compact, "TextEncoder", Encoder)
-    monkeypatch.setattr("mie.training.compact_data.SIDE", compact_tiny.SMALL)
-    monkeypatch.setattr("mie.training.compact_data.LARGE", 2 * compact_tiny.SMALL)
-    made = compact.Compact(compact_config(tmp_path / "pack", batch=8, data={"shares": {"modification": 1}}))
-    made.check()
-    made.prepare(torch.device("cpu"))
-    views = made.pool.views(made.batch(0, 0, 1), 0)
-
-    def loss(sure: float, drawn: float, beside: float = 0.0) -> float:
-        residual = drawn * (views.goal - views.image) * views.area + beside * (1 - views.area)
-        heads = Heads(
-            overlay=torch.full_like(views.image, -20.0),
-            residual=residual,
-            perspective=20 * torch.eye(3)[views.perspective],
-            presence=sure * (2 * views.there - 1),
-            change=sure * (2 * views.area - 1),
-        )
-        return compact._sum(views, heads, made.texture, 0.1)[0].item()
-
-    best = loss(20, 1)
-    assert best == pytest.approx(0, abs=0.01), "exact: 2 + 10 log10(1e-4) / 20"
-    assert best < loss(2, 1) < loss(0, 1) < loss(-5, 1)
-    assert best < loss(20, 0.9) < loss(20, 0.5) < loss(20, 0)
-    assert best < loss(20, 1, 0.1)
-
-
-@pytest.mark.parametrize("mender", [None, [8, 8, 8, 16]])
-def test_the_cost_of_an_image_is_counted(pack: Path, mender: list[int] | None) -> None:
+@pytest.mark.parametrize("restoration", [None, [8, 8, 8, 16]])
+def test_the_cost_of_an_image_is_counted(pack: Path, restoration: list[int] | None) -> None:
     """Against a count by hand: each convolution's and matrix's products, by hooks, at the same side."""
-    made = compact.Compact(compact_config(pack, model={"mender": mender}))
+    made = compact.Compact(compact_config(pack, model={"restoration": restoration}))
     net, total = made.model().eval(), 0
 
     def count(module: torch.nn.Module, given: tuple, made: torch.Tensor) -> None:
@@ -600,9 +344,9 @@ def test_the_cost_of_an_image_is_counted(pack: Path, mender: list[int] | None) -
     tokens, mask = Words().encode(["Remove the noise"])
     with torch.no_grad():
         net(torch.zeros(1, 3, 256, 256), tokens.float(), mask)
-        if mender:
+        if restoration:
             alone, total = total, 0
-            net.mend(torch.zeros(1, 3, 256, 256), tokens.float(), mask)
+            net.restore(torch.zeros(1, 3, 256, 256), tokens.float(), mask)
             assert total < alone
             total = 0.6 * alone + 0.4 * total
     assert made.flops_per_image == pytest.approx(3 * 2 * total, rel=0.1)

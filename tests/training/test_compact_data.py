@@ -14,6 +14,7 @@ pytest.importorskip("accelerate", reason="training needs the extra `models`")
 
 import torch
 
+from mie.editors.compact.kinds import EditKind
 from mie.training import compact_data
 from mie.training.compact_data import Choices, CompactData, Views
 from mie.training.pack import TRAIN
@@ -57,7 +58,7 @@ def test_only_the_training_fold_and_its_wordings_are_seen(data: CompactData) -> 
     trained = [row for row in pack.rows if row.fold == TRAIN]
     assert sum(len(pool) for pool in data.images if pool) == sum(row.mask is not None for row in trained)
     assert sum(len(pool) for pool in data.pairs if pool) == sum(row.goal is not None for row in trained)
-    held_out = {w.prompt for ask in pack.asks for w in ask.held_out}
+    held_out = {w.prompt for ask in pack.instructions for w in ask.held_out}
     assert held_out
     assert not held_out & set(data.prompts.texts)
 
@@ -110,15 +111,15 @@ def test_each_class_has_its_own_colour_and_the_background_none(data: CompactData
 def test_what_is_asked_in_vain_is_of_another_kind_of_picture(data: CompactData) -> None:
     chosen = drawn(data, 200, absent=0.5, perception=1.0)
     views = data.views(chosen, 0)
-    vain = views.present == 0
-    assert 0.35 < vain.float().mean() < 0.65
-    assert not views.overlay[vain].any()
-    assert not views.asked[vain].any()
-    assert views.asked[~vain].any(1).all()
-    # Only the X-rays are grey: in vain, they are never asked for the lung.
+    absent = views.present == 0
+    assert 0.35 < absent.float().mean() < 0.65
+    assert not views.overlay[absent].any()
+    assert not views.asked[absent].any()
+    assert views.asked[~absent].any(1).all()
+    # Only the X-rays are grey: in absent, they are never asked for the lung.
     lung = torch.tensor(["lung" in data.prompts.texts[p] for p in views.prompt])
-    assert not (vain & lung & views.grey).any()
-    assert (lung == views.grey)[~vain].all()
+    assert not (absent & lung & views.grey).any()
+    assert (lung == views.grey)[~absent].all()
 
 
 def test_what_two_kinds_of_picture_show_is_asked_of_neither_in_vain(small_views: None) -> None:
@@ -127,8 +128,8 @@ def test_what_two_kinds_of_picture_show_is_asked_of_neither_in_vain(small_views:
     lung = next(row for row in pack.rows if row.modality == "X-ray")
     pack.rows.append(replace(lung, id="more", modality="fundus", fold=TRAIN))
     data = CompactData([pack], TRAIN, torch.device("cpu"))
-    items = drawn(data, 300, absent=0.9, perception=1.0)["painted"]
-    asked = [data.prompts.texts[item.prompt] for item in items if item.vain and item.modality == "fundus"]
+    items = drawn(data, 300, absent=0.9, perception=1.0)[EditKind.OVERLAY]
+    asked = [data.prompts.texts[item.prompt] for item in items if item.absent and item.modality == "fundus"]
     assert asked
     assert not any("lung" in text for text in asked)
 
@@ -150,7 +151,7 @@ def test_grey_pictures_stay_grey(data: CompactData) -> None:
 
 
 def test_sides_are_not_mirrored_and_only_some_pictures_turn(data: CompactData) -> None:
-    items = drawn(data, 200, perception=1.0)["painted"]
+    items = drawn(data, 200, perception=1.0)[EditKind.OVERLAY]
     lung = {p for p, text in enumerate(data.prompts.texts) if "left lung" in text}
     assert all(item.flips == (item.prompt not in lung) for item in items)
     nuclei = {p for p, text in enumerate(data.prompts.texts) if text.startswith("Nuclei")}
@@ -159,7 +160,7 @@ def test_sides_are_not_mirrored_and_only_some_pictures_turn(data: CompactData) -
 
 def test_every_row_is_drawn(data: CompactData) -> None:
     chosen = drawn(data, 600)
-    for kind, rows in (("painted", 9), ("mended", 4)):
+    for kind, rows in ((EditKind.OVERLAY, 9), (EditKind.IMAGE, 4)):
         often = Counter((item.large, item.place) for item in chosen[kind])
         assert len(often) == rows
         assert [item.large for item in chosen[kind]] == sorted(item.large for item in chosen[kind])
@@ -171,7 +172,9 @@ def test_one_patient_fills_no_more_groups_by_other_choices_of_classes(small_view
     pack.rows = [
         replace(row, target=f"a{row.id}, b", **one) if row.task == "holistic" else row for row in pack.rows
     ]
-    groups = CompactData([pack], TRAIN, torch.device("cpu"), Choices(merge=True, patients=True)).painted
+    groups = CompactData(
+        [pack], TRAIN, torch.device("cpu"), Choices(merge=True, patients=True)
+    ).overlay_groups
     assert groups is not None
     assert sorted(len(rows) for rows in groups.rows) == [3, 3, 3]
     # Three patients each, but for the three slices of one: sqrt(3 * 1) against 3, to the power of one half.

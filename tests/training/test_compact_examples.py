@@ -14,6 +14,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from matplotlib.text import Text
 from skimage.metrics import peak_signal_noise_ratio
 
 pytest.importorskip("torch", reason="training needs the extra `models`")
@@ -29,6 +30,7 @@ from mie.training import compact
 from mie.training.checkpoint import checkpoints, read_ema
 from mie.training.loop import train
 from mie.training.pack import VALIDATION
+from mie.vocabulary import MODALITIES
 from tests.conftest import crop, ellipse
 from tests.training import compact_tiny
 from tests.training.compact_tiny import Encoder, compact_config, tiny_pack, write_tiny_pack
@@ -158,7 +160,8 @@ def test_gains_are_over_the_input(tables: ModuleType, tmp_path: Path) -> None:
 
 def record(n: int, perspective: str, scores: dict[str, float], **facts: Any) -> dict[str, Any]:
     like = {"id": f"{n}", "patient": f"p{n}", "source": "test", "task": "lesion", "target": "noise"}
-    return {**like, "perspective": perspective, "scores": scores, **facts}
+    known = {"patient_known": True, "modality": "MRI"}
+    return {**like, **known, "perspective": perspective, "scores": scores, **facts}
 
 
 def test_bars_are_of_what_was_trained_on(
@@ -197,6 +200,66 @@ def test_unseen_wordings_are_held_against_seen_ones(tables: ModuleType, tmp_path
     assert title == "DICE lost by unseen wordings, mean over 2 samples of perception"
     assert (most, met) == ("at most 0.02", "**no**")
     assert lost.startswith("0.050 (")
+
+
+class Scored:
+    """As much of a run as the tables ask for."""
+
+    def __init__(self, sha256: str | None) -> None:
+        self.info = {"editor": {"meta": {"weights_sha256": sha256} if sha256 else {}}}
+
+
+def test_runs_of_different_weights_are_not_mixed(tables: ModuleType, overlays: Path) -> None:
+    def bench(name: str, sha256: str) -> Any:
+        records = [record(0, "perception", {"dice": 0.5, "p_acc": 0.0, "b_psnr": 40.0})]
+        runs = {"identity": Scored(None), name: Scored(sha256)}
+        return tables.Bench(Dataset(overlays), runs, {"identity": records, name: records})
+
+    text = tables.page([bench("compact", "a" * 64), bench("compact", "a" * 64)])
+    assert text.count("## Bars: compact") == 1
+    assert f"SHA-256 `{'a' * 16}...`" in text
+    for name in ("compact", "other"):  # also where the folders have one name
+        with pytest.raises(SystemExit, match=f"different weights[\\s\\S]*{'b' * 16}... {name} on overlays"):
+            tables.page([bench("compact", "a" * 64), bench(name, "b" * 64)])
+
+
+def test_images_are_not_counted_as_patients_without_saying_so(tables: ModuleType, overlays: Path) -> None:
+    scores = {"dice": 0.5, "p_acc": 0.0, "b_psnr": 40.0}
+    facts = [("named", "p1", True), ("named", "p1", True), ("mixed", "p2", True), ("mixed", "i1", False)]
+    facts += [("unnamed", "i2", False), ("unnamed", "i3", False)]
+    records = [
+        record(n, "perception", scores, source=source, patient=patient, patient_known=known)
+        for n, (source, patient, known) in enumerate(facts)
+    ]
+    text = tables.page([tables.Bench(Dataset(overlays), {}, {"compact": records})])
+    cells = lines_of(text, "### Perception: DICE")
+    patients = {source: cells[source][2] for source in ("named", "mixed", "unnamed")}
+    assert patients == {"named": "1", "mixed": "1 + 1 image", "unnamed": "2 images"}
+    assert cells["**mean over samples**"][2] == "2 + 3 images"
+    assert "does not name its patients" in text
+
+
+def test_every_modality_has_its_own_colour_and_mark_and_text_can_be_read(
+    tables: ModuleType, overlays: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plots = script("plots", monkeypatch)
+    records = [
+        record(n, "perception", {"dice": 0.1 * n}, source=f"set{n}", modality=modality)
+        for n, modality in enumerate(MODALITIES)
+    ]
+    records += [record(20, "transformation", {"gain_psnr": 4.0}, target="noise")]
+    bench = tables.Bench(Dataset(overlays), {}, {"compact": records})
+    counts = {"perception": {f"set{n}": n + 1 for n in range(10)}, "transformation": {"noise": 1}}
+    monkeypatch.setattr(tables.Bench, "trained", lambda _, kind: Counter(counts[kind]))
+    figure = plots.figure_of([bench], "compact")
+    points = figure.axes[0].collections[: len(MODALITIES)]
+    assert len({tuple(one.get_facecolor()[0]) for one in points}) == len(MODALITIES)
+    assert len({one.get_paths()[0].vertices.tobytes() for one in points}) == len(MODALITIES)
+    figure.canvas.draw()
+    shrunk = min(1.0, 800 / (figure.get_figwidth() * figure.dpi))
+    texts = [text for text in figure.findobj(Text) if text.get_text() and text.get_visible()]
+    assert len(texts) > 20
+    assert min(text.get_fontsize() * figure.dpi / 72 * shrunk for text in texts) >= 10
 
 
 def test_what_has_no_number_is_said(tables: ModuleType) -> None:
@@ -239,7 +302,7 @@ def test_float_and_int8_on_the_validation_rows(
         assert one["lost"]["mean"] == pytest.approx(one["float"]["mean"] - one["int8"]["mean"])
         assert one["unscored"] == 0
     held = [row for row in tiny_pack().rows if row.fold == VALIDATION]
-    twice = [row for row in held if tiny_pack().asks[row.ask].held_out]
+    twice = [row for row in held if tiny_pack().instructions[row.instruction].held_out]
     assert sum(one["edits"] for one in found) == len(held) + len(twice)
     assert "| DICE |" in capsys.readouterr().out
 

@@ -85,7 +85,7 @@ def test_every_second_wording_was_never_trained_on() -> None:
     checked, pack = validation(), tiny_pack()
     assert len(checked.cases) == 5
     for at, case in enumerate(checked.cases):
-        ask = pack.asks[case.row.ask]
+        ask = pack.instructions[case.row.instruction]
         assert case.seen == (at % 2 == 0 or not ask.held_out)
         assert case.wording in (ask.wordings if case.seen else ask.held_out)
     assert {case.seen for case in checked.cases} == {True, False}

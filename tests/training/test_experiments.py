@@ -58,7 +58,7 @@ def oracle(requests: Any) -> list[np.ndarray]:
 
 def test_every_row_is_scored_in_both_kinds_of_wording() -> None:
     records = evaluate(rows(), oracle)
-    asks = {row.id: bool(pack.asks[row.ask].held_out) for pack, row in rows()}
+    asks = {row.id: bool(pack.instructions[row.instruction].held_out) for pack, row in rows()}
     for row_id, both in asks.items():
         assert sorted(r["seen"] for r in records if r["id"] == row_id) == ([False, True] if both else [True])
     assert len(evaluate(rows(), oracle, unseen=False)) == len(asks)

@@ -25,6 +25,7 @@ from mie.cli import app
 from mie.errors import ConfigError
 from mie.perspectives.modification.inpainters import make_inpainter
 from mie.perspectives.modification.inpainters.flux import _Options, load_lora, load_pipeline, read_facts
+from mie.training.batches import seed_step
 from mie.training.config import read_config
 from mie.training.flux_lora import (
     DataConfig,
@@ -32,12 +33,11 @@ from mie.training.flux_lora import (
     LoraFactors,
     ModelConfig,
     draw_levels,
+    flow_inputs,
     flow_loss,
-    pose,
 )
 from mie.training.folder import read_log
 from mie.training.loop import train
-from mie.training.optimize import seed_step
 from tests.conftest import crop, ellipse
 from tests.perspectives.modification.inpainters.flux_tiny import LATENT, write_tiny_flux
 from tests.training.flux_tiny import lora_body, lora_config, write_skin_pack
@@ -202,7 +202,7 @@ def test_what_flux_is_given_is_what_the_pipeline_gives_it(
     monkeypatch.setattr(pipe.transformer, "forward", catch)
     words = {"prompt_embeds": trainee.words.embeds, "pooled_prompt_embeds": trainee.words.pooled}
     pipe(**words, image=image, mask_image=hole, height=64, width=64, num_inference_steps=1)
-    problem = pose(pipe, image, hole)
+    problem = flow_inputs(pipe, image, hole)
     torch.testing.assert_close(problem.given, seen["hidden_states"][..., 4 * LATENT :])
     torch.testing.assert_close(problem.places, seen["img_ids"])
     ours: dict[str, Any] = {}
@@ -225,7 +225,7 @@ def test_the_velocity_leads_from_noise_to_the_picture(
     pipe, batch = trainee.pipe, trainee.batch(0, 0, 1)
     image = batch["image"][:1].permute(0, 3, 1, 2) / 255
     hole = batch["hole"][:1, None].float()
-    problem = pose(pipe, image, hole)
+    problem = flow_inputs(pipe, image, hole)
 
     def velocity(hidden_states: torch.Tensor, timestep: torch.Tensor, **_: Any) -> torch.Tensor:
         return (hidden_states[..., : 4 * LATENT] - problem.latents) / timestep[:, None, None]
@@ -247,7 +247,7 @@ def test_the_hole_counts_ten_times_its_surroundings(trainee: FluxFillLora, witho
     image = torch.rand(1, 3, 64, 64)
     hole = torch.zeros(1, 1, 64, 64)
     hole[..., 16:32, 32:48] = 1  # one token
-    problem = pose(trainee.pipe, image, hole)
+    problem = flow_inputs(trainee.pipe, image, hole)
     touched = (problem.weight == 1).all(2)[0].reshape(4, 4)
     assert touched.nonzero().tolist() == [[1, 2]]
     assert problem.weight.min().item() == pytest.approx(0.1)
@@ -256,7 +256,7 @@ def test_the_hole_counts_ten_times_its_surroundings(trainee: FluxFillLora, witho
 
 def test_noise_levels_are_shifted_as_in_sampling(trainee: FluxFillLora) -> None:
     image, hole = torch.rand(1, 3, 64, 64), torch.ones(1, 1, 64, 64)
-    problem, normal = pose(trainee.pipe, image, hole), torch.randn(200)
+    problem, normal = flow_inputs(trainee.pipe, image, hole), torch.randn(200)
     shift = 0.5 + (1.15 - 0.5) * (16 - 256) / (4096 - 256)
     wanted = trainee.pipe.scheduler.time_shift(shift, 1.0, torch.sigmoid(normal))
     torch.testing.assert_close(draw_levels(trainee.pipe, problem, normal), wanted)

@@ -18,7 +18,7 @@ from mie.training.loop import train  # noqa: E402
 from mie.training.pack import (  # noqa: E402
     TRAIN,
     VALIDATION,
-    Ask,
+    Instruction,
     Pack,
     Row,
     Wording,
@@ -39,7 +39,7 @@ def made_pack(images=6, lesions=True):
             Row(f"r{at}", "perception", "lesion" if lesions else "structure", "lesion", None, "ultrasound",
                 "breast", "made", f"p{at}", "", fold, at, None, at, 1, 0)
         )  # fmt: skip
-    return Pack(pictures, masks, rows, [Ask("a", (Wording("Mark it in RED", "t", ("red",)),))], {})
+    return Pack(pictures, masks, rows, [Instruction("a", (Wording("Mark it in RED", "t", ("red",)),))], {})
 
 
 @pytest.fixture

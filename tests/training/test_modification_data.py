@@ -1,4 +1,4 @@
-"""Modifications as they are shown: only the area differs, holes are white, words about places stay true."""
+"""Edits of an area as views: only the area differs, holes are white, words about places stay true."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ pytest.importorskip("accelerate", reason="training needs the extra `models`")
 
 import torch
 
+from mie.editors.compact.kinds import EditKind
 from mie.training import compact_data
 from mie.training.augment import STRENGTHS
 from mie.training.compact_data import Choices, CompactData, Views
 from mie.training.compact_validation import hole_cases
 from mie.training.modification_data import (
     TEMPLATES,
-    grown,
-    hole_ask,
+    fill_instruction,
+    grow_hole,
     lesion_shape,
     mean_filled,
     names_a_place,
@@ -62,10 +63,10 @@ def test_a_batch_of_all_three() -> None:
     assert views.area.shape == (16, 1, SMALL, SMALL)
     assert views.hole.shape == (40, 1, SMALL, SMALL)
     assert not views.hole[:24].any()
-    assert len(views.there) == len(views.removal) == 16
+    assert len(views.removable) == len(views.removal) == 16
 
 
-def test_a_picture_without_its_lesion_is_asked_for_it_in_vain() -> None:
+def test_a_picture_without_its_lesion_is_asked_for_although_it_is_absent() -> None:
     """Counterfactuals of training patients, in the lesion's own words: nothing is to be painted on them."""
     pack = changed_pack()
     lesion = {"source": "endoscopy", "target": "polyp"}  # as the modifications have it
@@ -76,22 +77,24 @@ def test_a_picture_without_its_lesion_is_asked_for_it_in_vain() -> None:
     )
     sizes = [sum(len(pool) for pool in each.images if pool) for each in (plain, data)]
     assert sizes[1] - sizes[0] == len(healthy) == 4
-    items = drawn(data, 60, absent=0.5, perception=1.0)["painted"]
-    views = data.views({"painted": items, "mended": [], "changed": []}, 0)
-    vain = views.present == 0
-    assert 0.3 < vain.float().mean() < 0.7
+    items = drawn(data, 60, absent=0.5, perception=1.0)[EditKind.OVERLAY]
+    views = data.views({EditKind.OVERLAY: items, EditKind.IMAGE: [], EditKind.AREA: []}, 0)
+    absent = views.present == 0
+    assert 0.3 < absent.float().mean() < 0.7
     said = texts(data, views)
-    assert all("optic disc" in text for text, absent in zip(said, vain, strict=True) if absent)
-    assert not views.overlay[vain].any()
+    assert all("optic disc" in text for text, missing in zip(said, absent, strict=True) if missing)
+    assert not views.overlay[absent].any()
     # What is shown is the picture after removal, not before.
-    for stored, row in zip(data._healthy, healthy, strict=True):
+    for stored, row in zip(data._healthy_rows, healthy, strict=True):
         pool = data.images[stored.large]
         assert pool is not None
         side = (SMALL, 2 * SMALL)[stored.large]
         shown = pool.gather(torch.tensor([stored.place]))[0].permute(1, 2, 0).numpy()
         assert np.array_equal(shown, letterbox(as_rgb(pack.images[row.goal]), side)[0])
-    assert {item.modality for item in items if item.vain} == {"endoscopy"}
-    assert {item.grey for item in items if item.vain} == {pack.images[row.goal].ndim == 2 for row in healthy}
+    assert {item.modality for item in items if item.absent} == {"endoscopy"}
+    assert {item.grey for item in items if item.absent} == {
+        pack.images[row.goal].ndim == 2 for row in healthy
+    }
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: on a CPU nothing waits")
@@ -137,21 +140,21 @@ def test_grey_pairs_stay_grey() -> None:
 def test_what_is_not_there_cannot_be_removed() -> None:
     data = made()
     views = data.views(drawn(data, 80, absent=0.5, modification=1), 1)
-    vain = views.there == 0
-    assert vain.any()
-    assert views.removal[vain].all(), "only a removal can be in vain"
-    assert (views.there[views.removal] == 1).any()
-    assert not views.area[vain].any()
-    assert torch.equal(views.image[vain], views.goal[vain])
+    absent = views.removable == 0
+    assert absent.any()
+    assert views.removal[absent].all(), "only a removal can be in absent"
+    assert (views.removable[views.removal] == 1).any()
+    assert not views.area[absent].any()
+    assert torch.equal(views.image[absent], views.goal[absent])
 
 
 def test_words_about_a_place_are_not_made_wrong() -> None:
     data = made()
-    for item in drawn(data, 80, modification=1)["changed"]:
+    for item in drawn(data, 80, modification=1)[EditKind.AREA]:
         if "left" in data.prompts.texts[item.prompt]:
             assert not item.flips
             assert not item.turns
-    assert any(item.flips and item.turns for item in drawn(data, 80, modification=1)["changed"])
+    assert any(item.flips and item.turns for item in drawn(data, 80, modification=1)[EditKind.AREA])
     assert names_a_place("Add a lesion at 3 o'clock.")
     assert names_a_place("in the LEFT lobe")
     assert not names_a_place("Fill the white area, leftover tissue stays")
@@ -161,17 +164,19 @@ def test_words_about_a_place_are_not_made_wrong() -> None:
 def test_holes_made_on_the_way(holes: float) -> None:
     data = made(holes)
     chosen = drawn(data, 40, modification=1)
-    assert sum(item.fresh for item in chosen["changed"]) == round(40 * holes)
+    assert sum(item.new_hole for item in chosen[EditKind.AREA]) == round(40 * holes)
     views = data.views(chosen, 5)
-    new = torch.tensor([item.fresh for item in chosen["changed"]])
+    new = torch.tensor([item.new_hole for item in chosen[EditKind.AREA]])
     area, image, goal = views.area[new], views.image[new], views.goal[new]
     assert (area.sum((1, 2, 3)) > 0).float().mean() > 0.9
     assert area.mean() < 0.4
     assert (image[area.expand_as(image) > 0] == 1).all()
     torch.testing.assert_close(image * (1 - area), goal * (1 - area), rtol=0, atol=1e-6)
     assert (views.hole[new] >= area).all()
-    known = {t.format(picture="X-ray") for t in TEMPLATES} | {w.prompt for w in hole_ask("fundus").wordings}
-    said = [text for text, fresh in zip(texts(data, views), new, strict=True) if fresh]
+    known = {t.format(picture="X-ray") for t in TEMPLATES} | {
+        w.prompt for w in fill_instruction("fundus").wordings
+    }
+    said = [text for text, made in zip(texts(data, views), new, strict=True) if made]
     assert any(text in known for text in said)
     again = data.views(chosen, 5)
     assert torch.equal(again.image, views.image)
@@ -180,15 +185,15 @@ def test_holes_made_on_the_way(holes: float) -> None:
 def test_holes_keep_off_what_is_marked_as_a_lesion() -> None:
     """Where most of a picture is lesion, what is left of a hole lies beside it, and inside the picture."""
     data = made(1.0)
-    assert data.fresh is not None
+    assert data.holes is not None
     image = torch.rand(30, 3, SMALL, SMALL, generator=torch.Generator().manual_seed(0))
     marked = torch.zeros(30, 1, SMALL, SMALL, dtype=torch.bool)
     marked[..., : SMALL // 2] = True
     draw = compact_data.Draw(30, torch.Generator().manual_seed(1))
-    area = data.fresh._placed(draw, image, marked, 1.0)
+    area = data.holes._placed(draw, image, marked, 1.0)
     assert area.any()
     assert not (area & marked).any()
-    for one in data.fresh.shown:
+    for one in data.holes.pictures:
         beside = one.lesions[0, 0]
         assert beside == 1 or data.images[one.large].values.shape[-1] == SMALL
 
@@ -197,7 +202,7 @@ def test_a_pack_without_modifications_trains_on_holes_alone() -> None:
     pack = changed_pack()
     pack.rows = [row for row in pack.rows if row.perspective != "modification"]
     data = CompactData([pack], TRAIN, torch.device("cpu"), Choices(holes=0.3))
-    assert all(item.fresh for item in drawn(data, 10, modification=1)["changed"])
+    assert all(item.new_hole for item in drawn(data, 10, modification=1)[EditKind.AREA])
 
 
 def test_a_shape_is_the_largest_part_at_its_own_proportions() -> None:
@@ -218,7 +223,7 @@ def test_a_hole_runs_on_into_white_that_touches_it() -> None:
     image[..., 10:14] = 1  # a white stripe from top to bottom
     area = torch.zeros(1, 1, 32, 32)
     area[..., 8:12, 4:10] = 1
-    hole = grown(area.bool(), image)
+    hole = grow_hole(area.bool(), image)
     assert hole[0, 0, 8:12, 4:14].all()
     assert hole[0, 0, 0:8, 10:14].all()
     assert not hole[0, 0, :, :4].any()

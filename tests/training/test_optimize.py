@@ -21,7 +21,7 @@ class Two(nn.Module):
         self.head = nn.Linear(3, 2)
 
 
-def moved(slower: dict[str, float] | None, decay: float = 0.0, lr: float = 1e-2) -> dict[str, torch.Tensor]:
+def warp(slower: dict[str, float] | None, decay: float = 0.0, lr: float = 1e-2) -> dict[str, torch.Tensor]:
     """How far each parameter goes in the first step, in units of lr."""
     torch.manual_seed(0)
     model = Two()
@@ -34,13 +34,13 @@ def moved(slower: dict[str, float] | None, decay: float = 0.0, lr: float = 1e-2)
 
 
 def test_the_first_step_of_adamw_is_the_rate_times_the_share() -> None:
-    for name, step in moved({"trunk.": 0.2}).items():
+    for name, step in warp({"trunk.": 0.2}).items():
         share = 0.2 if name.startswith("trunk.") else 1.0
         torch.testing.assert_close(step.abs(), torch.full_like(step, share), rtol=1e-3, atol=1e-4)
 
 
 def test_all_learn_alike_by_default() -> None:
-    for step in moved(None).values():
+    for step in warp(None).values():
         torch.testing.assert_close(step.abs(), torch.ones_like(step), rtol=1e-3, atol=1e-4)
 
 
@@ -48,7 +48,7 @@ def test_the_share_is_of_the_decay_too() -> None:
     """Decoupled decay is lr * decay * weight, so a slower weight also decays slower; vectors never do."""
     torch.manual_seed(0)
     start = dict(Two().named_parameters())
-    plain, decayed = moved({"trunk.": 0.5}), moved({"trunk.": 0.5}, decay=0.1)
+    plain, decayed = warp({"trunk.": 0.5}), warp({"trunk.": 0.5}, decay=0.1)
     for name, step in decayed.items():
         share = 0.5 if name.startswith("trunk.") else 1.0
         expected = -0.1 * share * start[name].detach() if start[name].ndim > 1 else torch.zeros_like(step)

@@ -44,13 +44,13 @@ def test_words_are_those_of_the_recipe_in_correct_grammar(overlays) -> None:
     pack = pack_datasets([overlays], wordings=1000)
     stored = {s.id: s for s in Dataset(overlays).samples("train")}
     for row in pack.rows:
-        ask, sample = pack.asks[row.ask], stored[row.id]
+        ask, sample = pack.instructions[row.instruction], stored[row.id]
         said = {w.prompt: w for w in (*ask.wordings, *ask.held_out)}
         seen = {w.prompt for w in ask.wordings}
         assert (sample.prompt in seen) == (sample.prompt_template not in held_out_templates(row.task))
         if sample.prompt in said:
             assert said[sample.prompt].colours == tuple((sample.colour or "").split(","))
-    plural = next(a for a in pack.asks if a.key == "perception/lesion/hard exudates/fundus")
+    plural = next(a for a in pack.instructions if a.key == "perception/lesion/hard exudates/fundus")
     assert any("them" in w.prompt.split() for w in plural.wordings)
 
 
@@ -131,10 +131,10 @@ def test_other_tools_prompts_stay_as_they_are(imported) -> None:
     pack = pack_datasets([imported])
     assert pack.rows
     for row in pack.rows:
-        (wording,) = pack.asks[row.ask].wordings
+        (wording,) = pack.instructions[row.instruction].wordings
         assert wording.prompt == f"do it to the {row.target}"
         assert len(wording.colours) == row.classes
-        assert pack.asks[row.ask].held_out == ()
+        assert pack.instructions[row.instruction].held_out == ()
 
 
 def test_pairs_keep_their_pixels_and_say_how_to_simulate_again(pairs) -> None:
@@ -146,12 +146,12 @@ def test_pairs_keep_their_pixels_and_say_how_to_simulate_again(pairs) -> None:
         assert same(rgb(pack.images[row.goal]), sample.target_image)
         assert (row.key, row.mask, row.classes) == (sample.params["key"], None, 0)
         assert (row.simulate is None) == (sample.params["made"] == "pair")
-        assert not pack.asks[row.ask].key.startswith("stored/")
+        assert not pack.instructions[row.instruction].key.startswith("stored/")
     ct = next(row for row in pack.rows if row.key == "low_dose_ct_soft")
     assert ct.simulate == {"fixed": {"kernel": "hann"}, "hu_range": [-160.0, 240.0], "field_mm": 360.0}
     factors = {row.simulate["fixed"]["factor"] for row in pack.rows if row.key == "super_resolution"}
     assert factors == {2, 4}
-    keys = {pack.asks[row.ask].key for row in pack.rows if row.key == "mri_sequence"}
+    keys = {pack.instructions[row.instruction].key for row in pack.rows if row.key == "mri_sequence"}
     assert keys == {
         "transformation/mri_sequence/MRI/brain/goal=T2/source=T1",
         "transformation/mri_sequence/MRI/brain/goal=T1/source=T2",
@@ -172,7 +172,7 @@ def test_parts_and_joints(overlays, pairs) -> None:
             assert pack.images[other.input] is whole.images[row.input]
             assert row.goal is None or pack.images[other.goal] is whole.images[row.goal]
             assert row.mask is None or pack.masks[other.mask] is whole.masks[row.mask]
-            assert pack.asks[other.ask] == whole.asks[row.ask]
+            assert pack.instructions[other.instruction] == whole.instructions[row.instruction]
     assert len(joined.rows) == len(whole.rows)
 
 
@@ -184,5 +184,5 @@ def test_a_dataset_without_a_train_split(tmp_path) -> None:
 
 def test_all_colours_are_asked_for(overlays) -> None:
     pack = pack_datasets([overlays])
-    for ask in pack.asks:
+    for ask in pack.instructions:
         assert {c for w in ask.wordings for c in w.colours} == set(COLOURS)

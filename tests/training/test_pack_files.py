@@ -33,7 +33,7 @@ def written(pack, tmp_path):
 def test_what_was_written_comes_back(pack, written) -> None:
     found = read_pack(written, workers=2)
     assert found.rows == pack.rows
-    assert found.asks == pack.asks
+    assert found.instructions == pack.instructions
     assert {k: found.facts[k] for k in pack.facts} == json.loads(json.dumps(pack.facts))
     for name in ("images", "masks"):
         ours, theirs = getattr(pack, name), getattr(found, name)

@@ -1,4 +1,4 @@
-"""Modifications in a pack: one picture whole, the others as what differs; and read from a dataset."""
+"""AreaRows in a pack: one picture whole, the others as what differs; and read from a dataset."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_modification_keeps_both_images_and_its_area(dataset, groups) -> None:
         assert same(as_rgb(pack.images[row.goal]), sample.target_image)
         assert np.array_equal(pack.masks[row.mask] * 255, sample.mask)
         assert (row.classes, row.simulate, row.key) == (1, None, None)
-        assert pack.asks[row.ask].wordings[0].prompt == sample.prompt
+        assert pack.instructions[row.instruction].wordings[0].prompt == sample.prompt
 
 
 @pytest.mark.parametrize("lossy", [None, 80])
@@ -122,9 +122,9 @@ def test_words_are_those_of_the_recipe(tmp_path) -> None:
     folder = write_samples(made, tmp_path / "m", {"name": "m", "sources": [{"entry": entry}]})
     pack = pack_datasets([folder], wordings=100)
     stored = {sample.id: sample for sample in made}
-    assert len(pack.asks) == 4
+    assert len(pack.instructions) == 4
     for row in pack.rows:
-        known, sample = pack.asks[row.ask], stored[row.id]
+        known, sample = pack.instructions[row.instruction], stored[row.id]
         trained = {w.prompt for w in known.wordings}
         held_out = {w.template for w in known.held_out}
         assert held_out == held_out_templates(row.task)
@@ -151,7 +151,7 @@ def test_a_pack_without_bases_is_read(dataset, tmp_path) -> None:
 
     import pyarrow.parquet as pq
 
-    from mie.training.pack import _sha256
+    from mie.core.files import digest
 
     pack = pack_datasets([dataset])
     pack.rows = [row for row in pack.rows if row.perspective == "perception"]
@@ -160,7 +160,7 @@ def test_a_pack_without_bases_is_read(dataset, tmp_path) -> None:
     for name in ("images", "masks"):
         path = tmp_path / f"pack/{name}.parquet"
         pq.write_table(pq.read_table(path).drop_columns(["base"]), path)
-        info["files"][path.name] = _sha256(path)
+        info["files"][path.name] = digest(path)
     (tmp_path / "pack/pack.json").write_text(json.dumps({**info, "version": 1}))
     read = read_pack(tmp_path / "pack")
     assert all(same(a, b) for a, b in zip(read.images, pack.images, strict=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import threading
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,12 +20,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from mie.errors import ConfigError, MieError
-from mie.training.checkpoint import Ema, newest, prune, read_checkpoint, write_checkpoint
+from mie.training.batches import Prefetch, seed_step, step_seed, to_device
+from mie.training.checkpoint import newest, prune, read_checkpoint, write_checkpoint
 from mie.training.config import OptimizerConfig
-from mie.training.folder import Journal, read_log
-from mie.training.loop import learning_rate
-from mie.training.optimize import Meter, Optimizer, Prefetch, seed_step, step_seed, to_device
-from mie.training.trainee import make_trainee, trainee_class
+from mie.training.folder import TrainingLog, read_log
+from mie.training.optimize import Meter, MovingAverage, Optimizer, learning_rate
+from mie.training.trainee import TRAINEES, make_trainee, trainee_class
 from tests.training.tiny import Batch, Tiny, tiny_config
 
 
@@ -59,7 +60,7 @@ def test_all_global_generators_are_seeded() -> None:
 
 def test_the_average_follows_by_its_formula() -> None:
     model = nn.BatchNorm1d(3)
-    ema = Ema(model, 0.9)
+    ema = MovingAverage(model, 0.9)
     wanted = model.weight.detach().clone().double()
     for done in range(1, 200):
         with torch.no_grad():
@@ -141,16 +142,16 @@ def test_batches_come_in_order_and_keep_their_form() -> None:
 
 def test_a_log_of_a_killed_run_is_one_history(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
-    journal = Journal(path)
+    log = TrainingLog(path)
     for event, step in (("start", 0), ("train", 2), ("train", 4), ("train", 6)):
-        journal.append(event, step, {"loss": 1.0})
-    journal.close()
+        log.append(event, step, {"loss": 1.0})
+    log.close()
     with path.open("ab") as handle:
         handle.write(b'{"event": "train", "st')  # torn by a kill
-    journal = Journal(path)
-    journal.append("resume", 4, {})
-    journal.append("train", 6, {"loss": 2.0})
-    journal.close()
+    log = TrainingLog(path)
+    log.append("resume", 4, {})
+    log.append("train", 6, {"loss": 2.0})
+    log.close()
     assert [(line["step"], line["loss"]) for line in read_log(path)] == [(0, 1), (2, 1), (4, 1), (6, 2)]
     assert len(path.read_text().splitlines()) == 6  # nothing whole was taken away
 
@@ -166,13 +167,13 @@ def test_a_corrupted_checkpoint_is_refused(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(bytes(data))
-    with pytest.raises(MieError, match=r"corrupted[\s\S]*ema\.safetensors[\s\S]*goes on from step-000005"):
+    with pytest.raises(MieError, match=r"corrupted[\s\S]*ema\.safetensors[\s\S]*resumes from step-000005"):
         read_checkpoint(tmp_path / "step-000010")
     path.unlink()
     with pytest.raises(MieError, match="corrupted"):
         read_checkpoint(tmp_path / "step-000010")
     (tmp_path / "step-000005/state.json").write_text("{")
-    with pytest.raises(MieError, match=r"state\.json[\s\S]*goes on from the beginning"):
+    with pytest.raises(MieError, match=r"state\.json[\s\S]*resumes from the beginning"):
         read_checkpoint(tmp_path / "step-000005")
 
 
@@ -194,10 +195,26 @@ def test_trainees_by_name() -> None:
         ("compct", "did you mean 'compact'"),
         ("no.such.module:X", "cannot be imported"),
         ("json:nothing", "cannot be imported"),
-        ("pathlib:Path", "is no trainee"),
+        ("pathlib:Path", "is not a trainee"),
     ):
         with pytest.raises(ConfigError, match=message):
             trainee_class(name)
+
+
+def test_trainees_of_installed_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    offered = [
+        EntryPoint("tiny", "tests.training.tiny:Tiny", "mie.trainees"),
+        EntryPoint("compact", "tests.training.tiny:Tiny", "mie.trainees"),
+        EntryPoint("broken", "pathlib:Path", "mie.trainees"),
+    ]
+    monkeypatch.setattr(
+        "mie.core.registry.entry_points", lambda group: [one for one in offered if one.group == group]
+    )
+    assert isinstance(make_trainee(tiny_config(trainee="tiny")), Tiny)
+    assert trainee_class("compact") is not Tiny, "our own names win"
+    with pytest.raises(ConfigError, match=r"'broken' is not a trainee[\s\S]*no model, batch"):
+        trainee_class("broken")
+    assert TRAINEES.names() == ["broken", "compact", "flux-fill-lora", "inpainter", "segmenter", "tiny"]
 
 
 def test_a_trainee_of_the_wrong_keys_is_told(tmp_path: Path) -> None:

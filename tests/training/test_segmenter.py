@@ -25,8 +25,8 @@ from mie.perspectives.modification.detectors.quality import measure
 from mie.training.config import TrainConfig, parse_config, read_config
 from mie.training.folder import read_log
 from mie.training.loop import train
-from mie.training.pack import TRAIN, VALIDATION, Ask, Pack, Row, Wording, as_rgb, write_pack
-from mie.training.segmenter import Segmenter, SegmenterData, Wanted, counts, marked_images
+from mie.training.pack import TRAIN, VALIDATION, Instruction, Pack, Row, Wording, as_rgb, write_pack
+from mie.training.segmenter import RowFilter, Segmenter, SegmenterData, counts, marked_images
 from tests.conftest import crop, ellipse
 
 ROOT = Path(__file__).parents[2]
@@ -46,14 +46,16 @@ def row(number: int, image: int, mask: int | None, **changes: Any) -> Row:
         "id": f"row-{number}", "perspective": "perception", "task": "lesion", "target": "skin lesion",
         "key": None, "modality": "dermoscopy", "anatomy": "skin", "source": "skin", "patient_id": f"p{image}",
         "license": "CC0-1.0", "fold": TRAIN, "input": image, "goal": None, "mask": mask, "classes": 1,
-        "ask": 0,
+        "instruction": 0,
     }  # fmt: skip
     return Row(**body | changes)
 
 
 def made_pack() -> Pack:
     """20 images with a blot (5 held out), two of them with a second lesion, and images without."""
-    pack = Pack([], [], [], [Ask("perception/lesion/skin lesion/dermoscopy", (SAID,))], {"made": "here"})
+    pack = Pack(
+        [], [], [], [Instruction("perception/lesion/skin lesion/dermoscopy", (SAID,))], {"made": "here"}
+    )
     for number in range(20):
         image, mask = lesion_image(number)
         fold = VALIDATION if number % 4 == 3 else TRAIN
@@ -108,7 +110,7 @@ def trained(pack: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_all_lesions_of_an_image_are_one_mask_and_only_a_marking_data_set_says_healthy() -> None:
     pack = made_pack()
-    images = marked_images([pack], Wanted("lesion", family="dermoscopy"))
+    images = marked_images([pack], RowFilter("lesion", family="dermoscopy"))
     assert counts(images) == {"images": 22, "healthy": 2, "patients": 22}
     np.testing.assert_array_equal(images[0].mask, (pack.masks[0] | pack.masks[20]) > 0)
     np.testing.assert_array_equal(images[2].mask, pack.masks[2] > 0)
@@ -119,11 +121,11 @@ def test_all_lesions_of_an_image_are_one_mask_and_only_a_marking_data_set_says_h
 
 def test_a_specialist_sees_its_own_rows_alone() -> None:
     pack = made_pack()
-    images = marked_images([pack], Wanted("lesion", sources=("skin",), targets=("naevus",)))
+    images = marked_images([pack], RowFilter("lesion", sources=("skin",), targets=("naevus",)))
     assert [one.patient for one in images] == ["p0", "p1"]
     np.testing.assert_array_equal(images[0].mask, pack.masks[20] > 0)
-    kidney = marked_images([pack], Wanted("structure", sources=("ct",), targets=("left kidney",)))
-    liver = marked_images([pack], Wanted("structure", sources=("ct",), targets=("liver",)))
+    kidney = marked_images([pack], RowFilter("structure", sources=("ct",), targets=("left kidney",)))
+    liver = marked_images([pack], RowFilter("structure", sources=("ct",), targets=("liver",)))
     assert [one.flips for one in kidney + liver] == [False, True]
     assert not kidney[0].turns
     assert images[0].turns
@@ -132,14 +134,14 @@ def test_a_specialist_sees_its_own_rows_alone() -> None:
 def test_who_is_held_out_in_one_pack_is_held_out_in_all() -> None:
     first, second = made_pack(), made_pack()
     second.rows = [replace(one, fold=TRAIN) for one in second.rows]
-    images = marked_images([first, second], Wanted("lesion", family="dermoscopy"))
+    images = marked_images([first, second], RowFilter("lesion", family="dermoscopy"))
     train_side = {one.patient for one in images if not one.held_out}
     assert not train_side & {one.patient for one in images if one.held_out}
     assert len(images) == 44
 
 
 def test_views_show_image_and_mask_together_and_depend_on_the_seed_alone() -> None:
-    images = marked_images([made_pack()], Wanted("lesion", family="dermoscopy"))
+    images = marked_images([made_pack()], RowFilter("lesion", family="dermoscopy"))
     pool = SegmenterData(images, SIDE, torch.device("cpu"))
     place = torch.tensor([0, 5, 20] * 8)
     image, mask, counted = pool.views(place, 7)
@@ -158,7 +160,7 @@ def test_views_show_image_and_mask_together_and_depend_on_the_seed_alone() -> No
 
 
 def test_sources_are_drawn_by_the_root_of_their_size() -> None:
-    images = marked_images([made_pack()], Wanted("lesion", family="dermoscopy"))
+    images = marked_images([made_pack()], RowFilter("lesion", family="dermoscopy"))
     some = [replace(one, source="a" if at < 16 else "b") for at, one in enumerate(images[:20])]
     pool = SegmenterData(some, SIDE, torch.device("cpu"))
     chosen = pool.choose(np.random.default_rng(0), 6000)
@@ -188,7 +190,7 @@ def test_the_weights_find_the_lesions_of_held_out_patients(pack: Path, trained: 
     assert detector.meta["family"] == "dermoscopy"
     assert detector.meta["config"]["seed"] == 3
     away = [
-        one for one in marked_images([made_pack()], Wanted("lesion", family="dermoscopy")) if one.held_out
+        one for one in marked_images([made_pack()], RowFilter("lesion", family="dermoscopy")) if one.held_out
     ]
     again = measure(detector, [(as_rgb(one.image), one.mask) for one in away])
     assert (again.images, again.healthy, again.lesions) == (5, 1, 5)

@@ -130,7 +130,7 @@ def test_a_darkened_clean_image_is_brightened_first(pack) -> None:
     clean = np.minimum(crop(4, 128, 128)[..., 1], 200)
     dark = np.floor(clean * (255 / 400) + 0.5).astype(np.uint8)
     facts = {"fixed": {"percent": 3.0}, "white": 400.0}
-    changed = Pack([*pack.images, dark], [], [*pack.rows], pack.asks, {})
+    changed = Pack([*pack.images, dark], [], [*pack.rows], pack.instructions, {})
     changed.rows[at] = replace(row, goal=len(pack.images), simulate=facts)
     (job,) = [job for job in own_jobs(changed) if job.row == at]
     (pair,) = fresh_pairs(changed, jobs=[job], workers=1)
@@ -187,7 +187,7 @@ def test_ct_pictures_of_perception_are_clean_images_in_an_assumed_window(pack, o
 
 def test_an_image_that_physics_refuses_gives_no_pair(pack) -> None:
     at, row = next((at, r) for at, r in enumerate(pack.rows) if r.key == "mri_noise" and r.fold == TRAIN)
-    changed = Pack([*pack.images, crop(1)], [], [*pack.rows], pack.asks, {})
+    changed = Pack([*pack.images, crop(1)], [], [*pack.rows], pack.instructions, {})
     changed.rows[at] = replace(row, goal=len(pack.images))
     jobs = [job for job in own_jobs(changed) if job.key == "mri_noise"]
     made = fresh_pairs(changed, jobs=jobs, workers=1)
@@ -196,16 +196,16 @@ def test_an_image_that_physics_refuses_gives_no_pair(pack) -> None:
 
 
 def test_pairs_become_rows_with_their_own_words(pack, fresh) -> None:
-    before = len(pack.rows), len(pack.images), len(pack.asks)
+    before = len(pack.rows), len(pack.images), len(pack.instructions)
     grown = add_pairs(pack, fresh)
-    assert (len(pack.rows), len(pack.images), len(pack.asks)) == before
+    assert (len(pack.rows), len(pack.images), len(pack.instructions)) == before
     added = grown.rows[len(pack.rows) :]
     assert len({row.id for row in grown.rows}) == len(grown.rows)
     for row, pair in zip(added, fresh, strict=True):
         assert same(grown.images[row.input], pair.input)
         assert same(grown.images[row.goal], pair.goal)
         assert (row.key, row.fold, row.perspective) == (pair.job.key, TRAIN, "transformation")
-        ask = grown.asks[row.ask]
+        ask = grown.instructions[row.instruction]
         assert ask.key.startswith(f"transformation/{row.key}/")
         if row.key == "mri_undersampling":
             assert any(pair.words["factor"] in w.prompt for w in ask.wordings)

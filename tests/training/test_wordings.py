@@ -7,7 +7,7 @@ import pytest
 from mie.perspectives.perception.phrasings import PHRASINGS, SEVERAL, ask_for_one
 from mie.perspectives.transformation.phrasings import PHRASINGS as TRANSFORMS
 from mie.records import Target
-from mie.training.wordings import held_out_templates, perception_ask, transformation_ask
+from mie.training.wordings import held_out_templates, perception_instruction, transformation_instruction
 from mie.vocabulary import COLOURS
 
 LISTS = {**PHRASINGS, **TRANSFORMS}
@@ -33,7 +33,7 @@ def test_the_held_out_ones_never_change() -> None:
 
 def test_one_class_in_all_colours() -> None:
     target = Target("hard exudates", "lesion", True)
-    ask = perception_ask("lesion", [target], "fundus", limit=24)
+    ask = perception_instruction("lesion", [target], "fundus", limit=24)
     assert ask.key == "perception/lesion/hard exudates/fundus"
     assert len({w.prompt for w in ask.wordings}) == len(ask.wordings) == 24
     assert {w.template for w in ask.wordings} == set(PHRASINGS["lesion"]) - held_out_templates("lesion")
@@ -46,13 +46,15 @@ def test_one_class_in_all_colours() -> None:
 
 
 def test_all_that_there_is_when_more_is_wanted() -> None:
-    ask = perception_ask("structure", [Target("liver", "anatomy")], "CT", limit=1000)
+    ask = perception_instruction("structure", [Target("liver", "anatomy")], "CT", limit=1000)
     assert len({w.prompt for w in ask.wordings}) == len(ask.wordings) == 3 * (18 - 3)
 
 
 def test_without_a_number_the_sentences_fit_one_and_many() -> None:
     asks = [
-        perception_ask("lesion", [Target("polyp", "lesion", plural)], "endoscopy", numbered=False, limit=1000)
+        perception_instruction(
+            "lesion", [Target("polyp", "lesion", plural)], "endoscopy", numbered=False, limit=1000
+        )
         for plural in (False, True)
     ]
     assert asks[0] == asks[1]
@@ -61,7 +63,7 @@ def test_without_a_number_the_sentences_fit_one_and_many() -> None:
 
 def test_several_classes_in_every_order_of_colours() -> None:
     targets = [Target("liver", "anatomy"), Target("spleen", "anatomy"), Target("stomach", "anatomy")]
-    ask = perception_ask("holistic", targets, "CT", several=True)
+    ask = perception_instruction("holistic", targets, "CT", several=True)
     assert len({w.colours for w in ask.wordings}) == 6
     assert {w.template for w in ask.wordings} <= set(SEVERAL)
     for wording in ask.wordings:
@@ -71,13 +73,13 @@ def test_several_classes_in_every_order_of_colours() -> None:
 
 
 def test_transformations_are_asked_for_with_what_is_known() -> None:
-    ask = transformation_ask("super_resolution", "MRI", "brain", {"factor": "4"})
+    ask = transformation_instruction("super_resolution", "MRI", "brain", {"factor": "4"})
     assert ask.key == "transformation/super_resolution/MRI/brain/factor=4"
     assert all("4" in w.prompt and w.colours == () for w in (*ask.wordings, *ask.held_out))
     assert len(ask.wordings) == 9
-    unknown = transformation_ask("ct_sparse_view", "CT", "chest", {})
+    unknown = transformation_instruction("ct_sparse_view", "CT", "chest", {})
     assert unknown.wordings
     assert all("{views}" not in w.template for w in unknown.wordings)
-    assert transformation_ask("mri_noise", "MRI", "heart", {}) == transformation_ask(
+    assert transformation_instruction("mri_noise", "MRI", "heart", {}) == transformation_instruction(
         "mri_noise", "MRI", "heart", {}
     )

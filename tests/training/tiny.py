@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d
 
 from mie.records import Pixels
+from mie.training.batches import step_seed
 from mie.training.config import Strict, TrainConfig, parse_config, parse_section
-from mie.training.optimize import step_seed
 from mie.training.trainee import Trainee
 
 

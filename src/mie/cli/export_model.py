@@ -12,7 +12,7 @@ def export_model(
         ..., "-e", "--editor", help="The editor: compact, or compact:PATH.", show_default=False
     ),
     output: Path = typer.Option(..., "-o", "--output", help="The ONNX file to write.", show_default=False),
-    overwrite: bool = typer.Option(False, help="Replace the output if it is there."),
+    overwrite: bool = typer.Option(False, help="Replace the output if it exists."),
     json: bool = typer.Option(False, "--json", help="Print the result as one JSON document."),
 ) -> None:
     """Write the compact editor's network as ONNX, checked against torch.
@@ -27,7 +27,7 @@ def export_model(
     if output.suffix.lower() != ".onnx":
         raise ConfigError("the model is written as ONNX", expected="a name that ends in .onnx", found=output)
     if output.exists() and not overwrite:
-        raise ConfigError("the output is there already", where=output, fix="give --overwrite to replace it")
+        raise ConfigError("the output exists already", where=output, fix="give --overwrite to replace it")
     if not output.parent.is_dir():
         raise ConfigError("no such folder", where=output.parent)
     with open_editor(editor) as opened:

@@ -22,18 +22,18 @@ def train(
     profile: int = typer.Option(0, min=0, help="Time this many steps by phase and show the shares."),
     json: bool = typer.Option(False, "--json", help="Print train.json as one JSON document."),
 ) -> None:
-    """Train an editor.
+    """Train an editor, a lesion detector or an inpainter.
 
-    Interrupted at any point, even by kill -9, the same command goes on and ends with the weights of a run
-    that nobody interrupted. With --stop-after the exit code is 3 while steps are left.
+    The training is resumed by running the same command again, even after kill -9, and ends with the weights
+    of an uninterrupted run. With --stop-after the exit code is 3 while steps are left. For several GPUs, put
+    `accelerate launch --multi_gpu -m` before the command.
 
-    Example: mie train examples/compact.yaml -o out/compact
-
-    Example: accelerate launch --multi_gpu -m mie train examples/compact.yaml -o out/compact
+    Example: mie train examples/segmenter.yaml -o out/segmenter
     """
     from contextlib import nullcontext
 
     from mie.cli._show import print_json, progress_bar
+    from mie.core.install import install_hint
     from mie.errors import MieError
     from mie.training.config import read_config
 
@@ -44,19 +44,19 @@ def train(
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] not in ("torch", "accelerate", "safetensors"):
             raise
-        raise MieError("training needs PyTorch", found=error, fix="pip install 'mie[models]'") from None
+        raise MieError("training needs PyTorch", found=error, fix=install_hint("models")) from None
 
-    # A scheduler's polite stop ends like Ctrl-C: files are closed, the lock is dropped.
+    # SIGTERM from a scheduler ends like Ctrl-C: files are closed, the lock is released.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    asked = read_config(config)
-    folder = output or Path("out") / asked.name
-    main = machine.rank() == 0  # of several processes one speaks
+    parsed = read_config(config)
+    folder = output or Path("out") / parsed.name
+    main = machine.rank() == 0  # only one of several processes prints
     with progress_bar("training") if main else nullcontext(lambda *_: None) as bar:
 
         def show(at: Progress) -> None:
             bar(at.step - at.first, at.steps - at.first, _note(at))
 
-        result = run(asked, folder, device=device, stop_after=stop_after, profile=profile, progress=show)
+        result = run(parsed, folder, device=device, stop_after=stop_after, profile=profile, progress=show)
     if not main:
         return
     info = result.info
@@ -68,7 +68,7 @@ def train(
             _show_profile(result.profile)
         typer.echo(_summary(folder, info))
     if not result.complete:
-        typer.echo("the same command goes on from there", err=True)
+        typer.echo("run the same command again to resume", err=True)
         raise typer.Exit(3)
 
 

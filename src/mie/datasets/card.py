@@ -75,7 +75,6 @@ PLOTS: Final[dict[str, str]] = {
     "modality": "Samples by modality and split",
     "targets": "The most frequent targets",
     "area": "Region area by modality",
-    "words": "Words of the instructions",
     "sizes": "Image sizes",
 }
 
@@ -119,11 +118,18 @@ def data_card(info: DatasetInfo) -> str:
         *_own_sections(info),
         "## What was refused\n\n" + _refused(info),
         "## Columns\n\n" + _columns(),
-        "## Plots\n\n" + "\n\n".join(f"![{title}](stats/{name}.png)" for name, title in PLOTS.items()),
+        "## Plots\n\n" + "\n\n".join(f"![{title}](stats/{name}.png)" for name, title in _plots(info)),
         "## Terms of use\n\n" + _terms(info),
         "## Digest and versions\n\n" + _provenance(info),
     )
     return f"---\n{head}---\n\n" + "\n\n".join(sections) + "\n"
+
+
+def _plots(info: DatasetInfo) -> list[tuple[str, str]]:
+    """Return name and title of each plot; edits of whole images alone have no region to measure."""
+    names = info["counts"]["by_perspective"]
+    regions = any(name not in PERSPECTIVES or PERSPECTIVES[name].needs_mask for name in names)
+    return [(name, title) for name, title in PLOTS.items() if regions or name != "area"]
 
 
 def _front_matter(info: DatasetInfo) -> dict[str, Any]:

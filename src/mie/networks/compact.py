@@ -9,8 +9,8 @@ the query. So "the liver in red and the kidneys in blue" is understood in the te
 With `change`, a query more says where a modification changes the image, in the same embedding, so that what
 perception knows of lesions is known here too; and a white hole comes as a channel of its own. With `detail`,
 the correction has a branch at full resolution. With `local`, the image's local contrast is a channel more.
-With `mender`, a network of its own corrects the image where an instruction asks for a transformation. Both
-have the reader in common: by the text it is known what is asked for, so at use one of the two runs.
+With `restoration`, a network of its own corrects the image where an instruction asks for a transformation.
+Both share the reader: the text alone says what is asked for, so in use only one of the two runs.
 """
 
 from __future__ import annotations
@@ -26,14 +26,24 @@ from torch import Tensor, nn
 
 from mie.errors import MieError
 from mie.networks import weights
-from mie.networks.compact_layers import Attention, Block, Detail, Mender, attend, local_contrast
-from mie.networks.fill import continued
+from mie.networks.compact_layers import (
+    Attention,
+    Block,
+    Detail,
+    RestorationNet,
+    Widths,
+    attend,
+    local_contrast,
+)
+from mie.networks.fill import pull_push
 from mie.networks.trunk import BACKBONES, Trunk
 from mie.vocabulary import COLOURS, PERSPECTIVES
 
 TEXT_WIDTH: Final = 384
 STRIDE: Final = 32  # the sides of an image must be multiples of it
 _HALVINGS: Final = 5  # the last one makes a pixel of a stride
+FORMAT: Final = "compact 1"  # of weights files
+_IN_FILES: Final = {"restoration": "mender"}  # fields that weights files know by another name
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,25 +64,29 @@ class NetConfig:
     dropout: float = 0.0  # of features at strides 8 and 16, in training
     drop_path: float = 0.0  # of whole blocks there, per image, in training
     local: bool = False  # a channel more: the image's local contrast
-    mender: tuple[int, int, int, int] | tuple[()] = ()  # its widths at strides 2, 4, 8 and 16; empty: none
+    restoration: Widths | tuple[()] = ()  # widths of the restoration network; empty: none
     backbone: str = "mobilenetv2"  # of the trunk
 
     def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {_IN_FILES.get(name, name): value for name, value in asdict(self).items()}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> NetConfig:
-        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+        names = {key: name for name, key in _IN_FILES.items()}
+        fields: dict[str, Any] = {
+            names.get(key, key): tuple(value) if isinstance(value, list) else value
+            for key, value in values.items()
+        }
         return cls(**fields)
 
 
 class Heads(NamedTuple):
     overlay: Tensor  # (B, 3, H, W) logits: is this pixel painted red, green, blue
     residual: Tensor  # (B, 3, H, W) what to add to the image in [0, 1]
-    perspective: Tensor  # (B, 3) logits, from the text alone; (B + T, 3) with T rows for the mender
+    perspective: Tensor  # (B, 3) logits, from the text alone; (B + T, 3) with T rows to restore
     presence: Tensor  # (B,) logit: what is asked for is in this image
     change: Tensor | None = None  # (B, 1, H, W) logits: is this pixel modified
-    mended: Tensor | None = None  # (T, 3, H, W) what the mender adds to its own rows
+    restored: Tensor | None = None  # (T, 3, H, W) what the restoration network adds to its own rows
 
     def known(self) -> dict[str, Tensor]:
         """The heads that this network has, by name."""
@@ -120,7 +134,14 @@ class CompactNet(nn.Module):
         nn.init.zeros_(self.residual.weight)
         assert self.residual.bias is not None  # noqa: S101
         nn.init.zeros_(self.residual.bias)
-        self.mender = Mender(config.mender, text, config.heads) if config.mender else None
+        widths = config.restoration
+        # By this name its tensors are in weights files.
+        self.mender = RestorationNet(widths, text, config.heads) if widths else None
+
+    @property
+    def restoration(self) -> RestorationNet | None:
+        """The network that edits the whole image, where it is separate."""
+        return self.mender
 
     def forward(
         self,
@@ -128,40 +149,40 @@ class CompactNet(nn.Module):
         tokens: Tensor,
         token_mask: Tensor,
         hole: Tensor | None = None,
-        mend: tuple[Tensor, Tensor, Tensor] | None = None,
+        restore: tuple[Tensor, Tensor, Tensor] | None = None,
     ) -> Heads:
-        """`image (B, 3, H, W)` in [0, 1], `hole (B, 1, H, W)` 1 inside; only with `change` is it looked at.
+        """`image (B, 3, H, W)` in [0, 1], `hole (B, 1, H, W)` 1 inside; it is only used with `change`.
 
         The hole is filled smoothly before anything looks at the image; the residual leads from the image as
-        it was given. `mend` is image, tokens and mask of T other rows, which the mender alone sees; training
-        needs all in one pass. There may be no rows but those.
+        it was given. `restore` is image, tokens and mask of T other rows, which the restoration network alone
+        sees: training needs all of them in one pass. There may be no rows but those.
         """
-        if mend is None:
+        if restore is None:
             return self._heads(image, self.reader(tokens, token_mask), token_mask, hole)
-        given, words, real = mend
-        read = self.reader(torch.cat([tokens, words]), torch.cat([token_mask, real]))
+        degraded, words, word_mask = restore
+        read = self.reader(torch.cat([tokens, words]), torch.cat([token_mask, word_mask]))
         rows = len(image)
-        mended = self._mended(given, Reading(*(part[rows:] for part in read)), real)
+        restored = self._restored(degraded, Reading(*(part[rows:] for part in read)), word_mask)
         if not rows:
-            return Heads(image, image, read.perspective, image[:, 0, 0, 0], image[:, :1], mended)
+            return Heads(image, image, read.perspective, image[:, 0, 0, 0], image[:, :1], restored)
         heads = self._heads(image, Reading(*(part[:rows] for part in read)), token_mask, hole)
-        return heads._replace(perspective=read.perspective, mended=mended)
+        return heads._replace(perspective=read.perspective, restored=restored)
 
-    def mend(self, image: Tensor, tokens: Tensor, token_mask: Tensor) -> Tensor:
-        """What the mender adds to `(B, 3, H, W)` in [0, 1]. Only a network with a mender has it."""
-        return self._mended(image, self.reader(tokens, token_mask), token_mask)
+    def restore(self, image: Tensor, tokens: Tensor, token_mask: Tensor) -> Tensor:
+        """Return what the restoration network, which must be there, adds to `(B, 3, H, W)` in [0, 1]."""
+        return self._restored(image, self.reader(tokens, token_mask), token_mask)
 
-    def _mended(self, image: Tensor, read: Reading, mask: Tensor) -> Tensor:
+    def _restored(self, image: Tensor, read: Reading, mask: Tensor) -> Tensor:
         assert self.mender is not None  # noqa: S101
-        made: Tensor = self.mender(image, read.vector, read.tokens, mask)
-        return made
+        residual: Tensor = self.mender(image, read.vector, read.tokens, mask)
+        return residual
 
     def _heads(self, image: Tensor, read: Reading, token_mask: Tensor, hole: Tensor | None) -> Heads:
-        given = image
+        original = image
         blocks = [F.pixel_unshuffle(image - 0.5, 2)]
         if self.change is not None:
             hole = torch.zeros_like(image[:, :1]) if hole is None else hole
-            image = continued(image, 1 - hole, _HALVINGS)
+            image = pull_push(image, 1 - hole, _HALVINGS)
             blocks = [F.pixel_unshuffle(image - 0.5, 2), F.pixel_unshuffle(hole, 2)]
         if self.config.local:
             blocks.append(F.pixel_unshuffle(local_contrast(image), 2))
@@ -197,7 +218,7 @@ class CompactNet(nn.Module):
         if self.change is None:
             return Heads(overlay, residual, read.perspective, presence)
         change = _agree(embedded, self.change(read.vector)[:, None])
-        return Heads(overlay, residual + (image - given), read.perspective, presence, change)
+        return Heads(overlay, residual + (image - original), read.perspective, presence, change)
 
 
 class Reading(NamedTuple):
@@ -208,14 +229,14 @@ class Reading(NamedTuple):
 
 
 class Reader(nn.Module):
-    """What an instruction asks for: learned questions put to its tokens."""
+    """Reads an instruction: learned queries attend to its tokens."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.project = nn.Linear(TEXT_WIDTH, width)
         self.norm = nn.LayerNorm(width)
         self.asked = nn.Parameter(torch.randn(1, len(COLOURS) + 1, width) * 0.5)
-        self.layers = nn.ModuleList(_Ask(width, heads) for _ in range(2))
+        self.layers = nn.ModuleList(_TokenQuery(width, heads) for _ in range(2))
         self.vector = nn.Sequential(
             nn.Linear(width * (len(COLOURS) + 2), 2 * width), nn.SiLU(), nn.Linear(2 * width, width)
         )
@@ -232,7 +253,9 @@ class Reader(nn.Module):
         return Reading(x, asked[:, :-1], vector, self.perspective(asked[:, -1] + mean))
 
 
-class _Ask(nn.Module):
+class _TokenQuery(nn.Module):
+    """Queries attend to the tokens, then pass a small perceptron."""
+
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
@@ -258,11 +281,6 @@ def _through(blocks: nn.Module, x: Tensor, text: Tensor) -> Tensor:
     return x
 
 
-# The compact editor's weights file: its format, and the network that it makes.
-
-FORMAT: Final = "compact 1"
-
-
 def save_weights(
     path: Path, state: Mapping[str, Tensor], config: NetConfig, meta: Mapping[str, Any] | None = None
 ) -> None:
@@ -271,17 +289,17 @@ def save_weights(
 
 def load_weights(path: Path) -> tuple[dict[str, Tensor], NetConfig, dict[str, Any]]:
     """(state in float32, the network's shape, meta). `MieError` for a file that is damaged or not ours."""
-    found = weights.load(path, format=FORMAT)
+    file = weights.load(path, format=FORMAT)
     known = NetConfig().as_json()
-    # A file may lack what came later, never have what is not known here.
-    if not set(found.config) <= set(known):
+    # A file may lack what came later, but hold nothing that is unknown here.
+    if not set(file.config) <= set(known):
         raise MieError(
             "the weights are those of another architecture",
             where=path,
             expected=", ".join(known),
-            found=", ".join(found.config),
+            found=", ".join(file.config),
         )
-    config = NetConfig.from_json(found.config)
+    config = NetConfig.from_json(file.config)
     if config.backbone not in BACKBONES:
         raise MieError(
             "the weights are those of another architecture",
@@ -289,7 +307,7 @@ def load_weights(path: Path) -> tuple[dict[str, Tensor], NetConfig, dict[str, An
             expected=f"a trunk of {' or '.join(BACKBONES)}",
             found=config.backbone,
         )
-    return found.state, config, found.meta
+    return file.state, config, file.meta
 
 
 def load_network(path: Path) -> tuple[CompactNet, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What the network is made of: blocks that the text conditions, attention, and a branch for fine detail."""
+"""Layers of the compact network: blocks conditioned on the text, attention, local contrast, restoration."""
 
 from __future__ import annotations
 
@@ -7,6 +7,16 @@ from typing import Final
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+Widths = tuple[int, int, int, int]  # at strides 2, 4, 8 and 16
+DOWN: Final[Widths] = (2, 1, 2, 2)  # blocks at each stride on the way down
+UP: Final = (2, 2, 2)  # and at strides 2, 4 and 8 on the way up
+_HINT: Final = 64  # of the text's vector, what the blocks get to know
+_BRANCH: Final = 0.2  # a block adds so much of what it gets, at first
+_BRIGHT: Final = 4.0  # pictures in [0, 1] have a deviation of about a quarter
+_WINDOW: Final = 31  # pixels, the side of the window of local contrast
+_NOISE: Final = 0.01  # of the range of grey: smaller differences are noise
+_MOST: Final = 3.0  # standard deviations
 
 
 class Block(nn.Module):
@@ -103,54 +113,33 @@ def _groups(width: int) -> int:
     return 8 if width % 8 == 0 else 1
 
 
-# An image as far as it differs from its surroundings: faint lesions stand out, whatever the window was.
-
-
-_AROUND: Final = 31  # pixels, the window's side
-_FAINT: Final = 0.01  # of the range of grey: smaller differences are noise
-_MOST: Final = 3.0  # standard deviations
-
-
 def local_contrast(image: Tensor) -> Tensor:
     """`(B, 1, H, W)` in [-1, 1] of `(B, 3, H, W)` in [0, 1]: grey minus its mean around, by its deviation.
 
-    In a brain CT whose window is wide enough for bone, a stroke is one or two grey levels of 255; that is
-    less than bfloat16 keeps of a grey near one half, so this is computed in float32.
+    Faint lesions stand out, whatever the window was. In a brain CT whose window is wide enough for bone, a
+    stroke is one or two grey levels of 255; that is less than bfloat16 keeps of a grey near one half, so this
+    is computed in float32.
     """
     grey = image.float().mean(1, keepdim=True)
-    away = grey - _around(grey)
-    deviation = (_around(away.square()) + _FAINT**2).sqrt()
-    return (away / deviation).clamp(-_MOST, _MOST) / _MOST
+    difference = grey - _around(grey)
+    deviation = (_around(difference.square()) + _NOISE**2).sqrt()
+    return (difference / deviation).clamp(-_MOST, _MOST) / _MOST
 
 
 def _around(x: Tensor) -> Tensor:
     """The mean over a square window; beyond the edge nothing counts."""
-    half = _AROUND // 2
-    x = F.avg_pool2d(x, (_AROUND, 1), 1, (half, 0), count_include_pad=False)
-    return F.avg_pool2d(x, (1, _AROUND), 1, (0, half), count_include_pad=False)
+    half = _WINDOW // 2
+    x = F.avg_pool2d(x, (_WINDOW, 1), 1, (half, 0), count_include_pad=False)
+    return F.avg_pool2d(x, (1, _WINDOW), 1, (0, half), count_include_pad=False)
 
 
-# The mender: an image and what an instruction says in, what to add to the image out.
-#
-# A network of its own for transformation (noise, artifacts, resolution, contrast). Its features pass no
-# norm
-# (the attention looks through one, and adds): it would take away grey levels and the amount of noise, by
-# which
-# a correction is measured. As in the network beside it, the finest level works on 2x2 blocks of pixels.
-# What
-# shades an image slowly, as coils do, is undone by a coarse field that the image is multiplied by.
-
-
-Widths = tuple[int, int, int, int]  # at strides 2, 4, 8 and 16
-DOWN: Final[Widths] = (2, 1, 2, 2)  # blocks at each stride on the way down
-UP: Final = (2, 2, 2)  # and at strides 2, 4 and 8 on the way up
-_HINT: Final = 64  # of the text's vector, what the blocks get to know
-_BRANCH: Final = 0.2  # a block adds so much of what it gets, at first
-_BRIGHT: Final = 4.0  # pictures in [0, 1] have a deviation of about a quarter
-
-
-class Mender(nn.Module):
+class RestorationNet(nn.Module):
     """`image (B, 3, H, W)` in [0, 1] to a residual `(B, 3, H, W)`, zero at first.
+
+    A network of its own for transformation (noise, artifacts, resolution, contrast). Its features pass no
+    norm (the attention looks through one, and adds): a norm would take away grey levels and the amount of
+    noise, by which a correction is measured. As in `CompactNet` the finest level works on 2x2 blocks of
+    pixels. Slow shading, as coils cause it, is undone by a coarse field that the image is multiplied by.
 
     `vector (B, text)`, `tokens (B, T, text)` and `mask (B, T)` are those of the reader.
     """
@@ -162,12 +151,14 @@ class Mender(nn.Module):
         self.hint = nn.Sequential(nn.LayerNorm(text), nn.Linear(text, _HINT), nn.SiLU())
         self.stem = _conv(12, w[0], 3, gain=_BRIGHT)
         self.down = nn.ModuleList(_conv(w[k], w[k + 1], 2, stride=2) for k in range(3))
-        self.encode = nn.ModuleList(nn.ModuleList(_Block(w[k]) for _ in range(DOWN[k])) for k in range(4))
+        self.encode = nn.ModuleList(
+            nn.ModuleList(_PlainBlock(w[k]) for _ in range(DOWN[k])) for k in range(4)
+        )
         # Ghosts of motion and of undersampling come from the other end of the image.
         self.look = Attention(w[3], text, heads, itself=True)
         self.field = _conv(w[3], 1, 3, gain=0.0)
         self.up = nn.ModuleList(_conv(w[k + 1], 4 * w[k], 1) for k in range(3))
-        self.decode = nn.ModuleList(nn.ModuleList(_Block(w[k]) for _ in range(UP[k])) for k in range(3))
+        self.decode = nn.ModuleList(nn.ModuleList(_PlainBlock(w[k]) for _ in range(UP[k])) for k in range(3))
         self.leave = _conv(w[0], 12, 3, gain=0.0)
 
     def forward(self, image: Tensor, vector: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
@@ -189,8 +180,8 @@ class Mender(nn.Module):
         return F.pixel_shuffle(self.leave(x), 2) + image * torch.expm1(field)
 
 
-class _Block(nn.Module):
-    """Two convolutions beside the way; the text scales and shifts what is between them and scales the end."""
+class _PlainBlock(nn.Module):
+    """Two convolutions in a residual branch; the text scales and shifts between them, and scales the end."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -206,9 +197,9 @@ class _Block(nn.Module):
 
 
 def _conv(width: int, out: int, size: int, *, stride: int = 1, gain: float = 1.0) -> nn.Conv2d:
-    """Whose output has `gain` times the deviation of its input: torch's own would lose 0.4 of it."""
-    made = nn.Conv2d(width, out, size, stride, padding=size // 2 if stride == 1 else 0)
-    nn.init.normal_(made.weight, std=gain / (width * size * size) ** 0.5)
-    assert made.bias is not None  # noqa: S101
-    nn.init.zeros_(made.bias)
-    return made
+    """A convolution whose output has `gain` times the deviation of its input: torch's own would lose 0.4."""
+    conv = nn.Conv2d(width, out, size, stride, padding=size // 2 if stride == 1 else 0)
+    nn.init.normal_(conv.weight, std=gain / (width * size * size) ** 0.5)
+    assert conv.bias is not None  # noqa: S101
+    nn.init.zeros_(conv.bias)
+    return conv

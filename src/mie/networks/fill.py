@@ -1,4 +1,4 @@
-"""An image continued smoothly into its holes, from ever coarser means (pull-push): where networks begin."""
+"""The network that fills a hole with tissue, and the smooth fill that networks start from."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+STRIDE: Final = 8
+_GRAIN: Final = 3.0  # pixels: what changes more slowly belongs to the mean
 
-def continued(image: Tensor, known: Tensor, halvings: int | None = None) -> Tensor:
-    """The image; where it is not `known (B, 1, H, W)`, what its neighbours give at ever coarser scales.
 
-    It is halved until a side is one pixel. With `halvings` it is halved so often whatever its size, so that a
-    graph for all sizes can be exported. The hole's content does not matter.
+def pull_push(image: Tensor, known: Tensor, halvings: int | None = None) -> Tensor:
+    """Continue the image smoothly into what is not `known (B, 1, H, W)`, from ever coarser means.
+
+    It is halved until a side is one pixel. With `halvings` it is halved that often whatever its size, so that
+    a graph for all sizes can be exported. The hole's content does not matter.
     """
     levels = [(image * known, known)]
     while min(levels[-1][1].shape[2:]) > 1 if halvings is None else len(levels) <= halvings:
@@ -36,17 +39,6 @@ def _counted(value: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     return value / weight.clamp(min=1e-6) * full, full
 
 
-# The network of the compact experts: what surrounds a hole in, what may have been there out.
-#
-# A small U-Net with two heads. `mean` is the tissue one expects; `detail` is grain drawn from noise, which
-# a
-# mean cannot have. Their sum is the fill. Fully convolutional; sides are multiples of `STRIDE`.
-
-
-STRIDE: Final = 8
-_GRAIN: Final = 3.0  # pixels: slower than this is the mean's business
-
-
 @dataclass(frozen=True, slots=True)
 class FillConfig:
     widths: tuple[int, int, int, int] = (32, 56, 80, 96)
@@ -62,7 +54,10 @@ class FillConfig:
 
 
 class FillNet(nn.Module):
-    """`(image, hole, noise) -> (mean, detail)`.
+    """`(image, hole, noise) -> (mean, detail)`: a small U-Net, fully convolutional, whose sum is the fill.
+
+    `mean` is the tissue to expect; `detail` is grain drawn from noise, which a mean cannot have. Sides are
+    multiples of `STRIDE`.
 
     `image (B, 3, H, W)` in [0, 1], `hole (B, 1, H, W)` of 0 and 1, `noise` like `hole`, normal.
     """
@@ -86,8 +81,8 @@ class FillNet(nn.Module):
         nn.init.normal_(last.weight, std=0.01)
 
     def forward(self, image: Tensor, hole: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        # What lies under the hole is gone. The image is continued smoothly into it; the network mends that.
-        smooth = continued(image, 1 - hole)
+        # What lies under the hole is gone. A smooth fill replaces it; the network corrects that.
+        smooth = pull_push(image, 1 - hole)
         x1 = self.down1(torch.cat([2 * smooth - 1, hole, noise * hole], 1))
         x2 = self.down2(x1)
         x3 = self.down3(x2)
@@ -98,16 +93,16 @@ class FillNet(nn.Module):
         x = self.up2(x, x2, _coarser(noise, 2))
         x = self.up1(x, x1, noise)
         detail = self.grain(torch.cat([x, noise], 1))
-        return self.mean(x) + smooth, detail - slow(detail)
+        return self.mean(x) + smooth, detail - gaussian_blur(detail)
 
 
 def compose(image: Tensor, hole: Tensor, mean: Tensor, detail: Tensor) -> Tensor:
-    """The image with its hole filled; outside it is the image."""
+    """Return the image with its hole filled; outside it is the image."""
     return image + hole * ((mean + detail).clamp(0, 1) - image)
 
 
-def slow(x: Tensor, sigma: float = _GRAIN) -> Tensor:
-    """A Gaussian blur: what changes more slowly than grain does."""
+def gaussian_blur(x: Tensor, sigma: float = _GRAIN) -> Tensor:
+    """Blur `(B, C, H, W)`: what is left changes more slowly than grain."""
     radius = int(3 * sigma)
     at = torch.arange(-radius, radius + 1, device=x.device, dtype=x.dtype)
     taps = torch.exp(-0.5 * (at / sigma) ** 2)
@@ -119,7 +114,7 @@ def slow(x: Tensor, sigma: float = _GRAIN) -> Tensor:
 
 
 def _coarser(noise: Tensor, factor: int) -> Tensor:
-    """White noise of unit variance at a lower resolution, the same wherever it is looked at."""
+    """White noise of unit variance at a lower resolution, whatever the crop."""
     return F.avg_pool2d(noise, factor) * factor
 
 
@@ -145,7 +140,7 @@ class _Dilated(nn.Module):
 
 
 class _Up(nn.Module):
-    """Twice the size, beside what the way down saw; noise comes in with a strength per channel."""
+    """Twice the size, joined with the skip connection; noise is added with a strength per channel."""
 
     def __init__(self, inside: int, outside: int) -> None:
         super().__init__()
@@ -153,7 +148,7 @@ class _Up(nn.Module):
         self.strength = nn.Parameter(torch.full((outside, 1, 1), 0.05))
         self.norm = nn.GroupNorm(8, outside)
 
-    def forward(self, x: Tensor, beside: Tensor, noise: Tensor) -> Tensor:
+    def forward(self, x: Tensor, skip: Tensor, noise: Tensor) -> Tensor:
         x = F.interpolate(x, scale_factor=2.0, mode="bilinear", align_corners=False)
-        x = self.first(torch.cat([x, beside], 1))
+        x = self.first(torch.cat([x, skip], 1))
         return F.silu(self.norm(x + self.strength * noise))

@@ -34,13 +34,13 @@ def shipped_weights(name: str, *, fix: str) -> Path:
     path = FOLDER / name
     if name not in SHIPPED or not path.is_file():
         raise ConfigError("no weights in this installation", where=path, fix=fix)
-    found = digest(path)
-    if found != SHIPPED[name]:
+    sha256 = digest(path)
+    if sha256 != SHIPPED[name]:
         raise MieError(
             "the shipped weights are not the ones that were published",
             where=path,
             expected=f"SHA-256 {SHIPPED[name]}",
-            found=found,
+            found=sha256,
             fix="install mie again",
         )
     return path

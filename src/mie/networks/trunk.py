@@ -119,12 +119,12 @@ class Trunk(nn.Module):
 
     def forward(self, image: Tensor) -> list[Tensor]:
         x = (image - self.mean) / self.std
-        found = []
+        features = []
         for at, layer in enumerate(self.features):
             x = layer(x)
             if at in self.taps:
-                found.append(x)
-        return found
+                features.append(x)
+        return features
 
     def load_pretrained(self, state: Mapping[str, Tensor]) -> None:
         """Take the weights as the backbone's pretrained file has them, folding the batch norms in."""
@@ -168,16 +168,16 @@ def _filter(
 
 
 def _fold(conv: nn.Conv2d, state: Mapping[str, Tensor], weight: str, norm: str, backbone: Backbone) -> None:
-    found = state.get(f"{weight}.weight")
-    if found is None or found.shape != conv.weight.shape or f"{norm}.running_var" not in state:
+    kernel = state.get(f"{weight}.weight")
+    if kernel is None or kernel.shape != conv.weight.shape or f"{norm}.running_var" not in state:
         raise MieError(
             f"not the weights of {backbone.name} with batch norms",
             where=f"{weight}.weight, {norm}.running_var",
             expected=tuple(conv.weight.shape),
-            found="no such tensors" if found is None else tuple(found.shape),
+            found="no such tensors" if kernel is None else tuple(kernel.shape),
         )
     scale = state[f"{norm}.weight"] / torch.sqrt(state[f"{norm}.running_var"] + backbone.epsilon)
     assert conv.bias is not None  # noqa: S101 (made with one above)
     with torch.no_grad():
-        conv.weight.copy_(found * scale[:, None, None, None])
+        conv.weight.copy_(kernel * scale[:, None, None, None])
         conv.bias.copy_(state[f"{norm}.bias"] - state[f"{norm}.running_mean"] * scale)

@@ -1,4 +1,4 @@
-"""The detector's network: a U-Net with one map out, small enough to ship one per kind of image.
+"""The detector's U-Net with one map out, small enough to ship one per kind of image, and how to apply it.
 
 The finest level works on 2x2 pixel blocks (nothing is lost, four times less to compute). A pretrained trunk
 feeds every scale: with a few hundred images, what it has seen elsewhere is worth more than more weights.
@@ -23,6 +23,8 @@ from mie.records import Mask, Pixels, Values
 STRIDE: Final = 32  # the sides of an image must be multiples of it
 TRUNKS: Final[dict[str, Mapping[int, int]]] = {"none": {}, "short": SHORT_TAPS, "whole": TAPS}
 _WIDER: Final = 3  # a block's inner width
+_SURE: Final = 0.0005  # the share of the pixels whose probabilities make the score
+_SMALLEST: Final = 8  # pixels as the network sees them: smaller findings are dropped
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ class UNet(nn.Module):
 
 
 class _Block(nn.Module):
-    """Look around in each channel, then mix the channels; the input is added."""
+    """A depthwise convolution, then a mix of the channels, as a residual."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -106,12 +108,6 @@ def _blocks(width: int, count: int) -> nn.Sequential:
     return nn.Sequential(*(_Block(width) for _ in range(count)))
 
 
-# How a network sees an image of any size, and what it says about each of its pixels.
-
-_SURE: Final = 0.0005  # the share of the pixels whose probabilities make the score
-_SMALLEST: Final = 8  # pixels as the network sees them: smaller findings are dropped
-
-
 @torch.inference_mode()
 def probabilities(net: nn.Module, image: Pixels, side: int, device: torch.device) -> Values:
     """`(H, W)` in [0, 1], for an image `(H, W, 3) uint8` that is looked at with its longer side at `side`.
@@ -122,8 +118,8 @@ def probabilities(net: nn.Module, image: Pixels, side: int, device: torch.device
     edges = [-length % STRIDE for length in size]
     seen = cv2.copyMakeBorder(resize_image(image, size), 0, edges[0], 0, edges[1], cv2.BORDER_REPLICATE)
     batch = torch.from_numpy(np.asarray(seen)).to(device).permute(2, 0, 1)[None].float() / 255
-    found = net(batch)[0, 0, : size[0], : size[1]].float().sigmoid().cpu().numpy()
-    return resize_values(np.ascontiguousarray(found), image.shape[:2])
+    values = net(batch)[0, 0, : size[0], : size[1]].float().sigmoid().cpu().numpy()
+    return resize_values(np.ascontiguousarray(values), image.shape[:2])
 
 
 def score_of(probability: Values) -> float:

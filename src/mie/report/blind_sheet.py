@@ -9,15 +9,17 @@ import csv
 import hashlib
 import io
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import resources
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from markupsafe import Markup
 
 from mie.core.files import atomic_path, atomic_write
 from mie.datasets.dataset import Dataset
 from mie.errors import MieError
 from mie.report.gallery import rows_by_id
-from mie.report.markup import Markup, tag
+from mie.report.views import asset, templates
 from mie.scoring.statistics.quality import COLUMNS, KEY_FILE, Key, read_key
 
 _FILES: Final = ("index.html", "answers.csv", KEY_FILE)
@@ -67,36 +69,32 @@ def _is_there(folder: Path, key: Key) -> bool:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """One row of the sheet; the pictures are PNG files as base64."""
+
+    prompt: str
+    before: Markup
+    after: Markup
+
+
 def _page(key: Key, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    style, script = (_asset(f"blind_sheet.{kind}") for kind in ("css", "js"))
+    """Yield the page piece by piece: with its pictures it may be large."""
+    style, script = asset("blind_sheet.css"), asset("blind_sheet.js")
     # Nothing is fetched, and nothing runs but the one script whose hash stands here.
     policy = (
         f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
         "base-uri 'none'; form-action 'none'"
     )
-    yield '<!doctype html>\n<html lang="en">\n'
-    yield tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=policy),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="referrer", content="no-referrer"),
-        tag("title", "Blind review"),
-        tag("style", Markup(style)),
-    )
-    yield f'\n<body data-sheet="{key.sheet}" data-rows="{len(rows)}">\n'
-    yield _asset("blind_sheet.html")
-    for number, row in enumerate(rows, start=1):
-        yield tag("p", row["prompt"], id=f"text-{number}", hidden=True) + "\n"
-        for name, column in (("before", "input"), ("after", "target_image")):
-            # Our own PNG, without file names or other notes inside; read by the script when it is shown.
-            data = Markup(base64.b64encode(row[column]["bytes"]).decode())
-            yield tag("script", data, type="text/plain", id=f"{name}-{number}") + "\n"
-    yield tag("script", Markup(script)) + "\n</body>\n</html>\n"
+    pairs = (_Pair(row["prompt"], _base64(row["input"]), _base64(row["target_image"])) for row in rows)
+    # Files of this package, and base64, need no escaping.
+    code = {"style": Markup(style), "script": Markup(script)}  # noqa: S704
+    template = templates().get_template("blind_sheet.html")
+    return template.generate(policy=policy, sheet=key.sheet, rows=len(rows), pairs=pairs, **code)
 
 
-def _asset(name: str) -> str:
-    return (resources.files("mie.report") / "assets" / name).read_text(encoding="utf-8")
+def _base64(image: Mapping[str, bytes]) -> Markup:
+    return Markup(base64.b64encode(image["bytes"]).decode())  # noqa: S704
 
 
 def _hash(text: str) -> str:

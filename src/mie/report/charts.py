@@ -1,7 +1,7 @@
-"""Charts of the report, one small picture per measure: SVG for light and dark pages, and a PNG copy.
+"""Charts of the report, one small picture per metric: SVG for light and dark pages, and a PNG copy.
 
-Each is readable at 340 pixels. Drawn through matplotlib's objects, never `pyplot`; equal numbers give equal
-bytes.
+Each is drawn for 345 pixels, the width that it has on a phone: text is never smaller than 11 pixels. Drawn
+through matplotlib's objects, never `pyplot`; equal numbers give equal bytes.
 """
 
 from __future__ import annotations
@@ -23,19 +23,32 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from mie.core.files import atomic_write
-from mie.report.measures import Measure
+from mie.report.layouts import Radar, layout_of
 from mie.report.scored import Cell
+from mie.report.views import value_range, whole_scale
+from mie.scoring.metric import Metric
 
 # Okabe and Ito, safe for colour-blind readers, without their yellow; each run has a mark of its own too.
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A6FAC", "#6B7280")
 MARKS: Final = "osD^vPX*"
-_INK, GUIDE, _PAPER = "#1F2933", "#E1E5EA", "#FFFFFF"
+_INK, _SOFT, _GUIDE, _PAPER = "#1F2933", "#5A6673", "#E1E5EA", "#FFFFFF"
 # What the dark copy of a chart has instead.
-_DARK: Final = {_INK: "#E6E9ED", GUIDE: "#38414C", COLOURS[0]: "#4BA3DB", COLOURS[1]: "#F08A3C"}
-WIDTH: Final = 4.4
-STYLE: Final[dict[Any, Any]] = {
+_DARK: Final = {
+    _INK: "#E6E9ED",
+    _SOFT: "#A3ADB8",
+    _GUIDE: "#38414C",
+    COLOURS[0]: "#4BA3DB",
+    COLOURS[1]: "#F08A3C",
+}
+_WIDTH: Final = 3.6  # inches of 96 pixels
+_TEXT, _SMALL = 10.0, 9.5  # points: 13.3 and 12.7 pixels
+_CHARACTERS: Final = 43  # of a line of text across a chart
+_STYLE: Final[dict[Any, Any]] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same on every machine
-    "font.size": 10,
+    "font.size": _TEXT,
+    "legend.fontsize": _SMALL,
+    "xtick.labelsize": _SMALL,
+    "ytick.labelsize": _SMALL,
     "text.parse_math": False,  # a model may have a $ in its name
     "svg.fonttype": "path",
     "svg.hashsalt": "mie",
@@ -50,6 +63,9 @@ STYLE: Final[dict[Any, Any]] = {
     "legend.frameon": False,
 }
 _BINS: Final = 40
+_LABEL: Final = 0.25  # inches of a row's label
+_GAP: Final = 0.07  # below a row
+_CAP: Final = 100.0  # dB: exact matches, whose PSNR is infinite, stand here
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,142 +83,199 @@ def means_chart(
     folder: Path,
     name: str,
     caption: str,
-    measure: Measure,
+    metric: Metric,
     rows: Mapping[str, Mapping[str, Cell]],
     runs: Sequence[str],
 ) -> Chart:
-    """A row per group (or one row), in it a dot with its 95% interval for each run that has a number.
+    """Draw a row for each group, in it a dot with its 95% interval for each run that has a number.
 
     `rows` maps a row's label to run -> cell; the runs' order decides colours and marks.
     """
     shown = [run for run in runs if any(run in cells for cells in rows.values())]
-    step = 0.78 / max(len(shown), 1)
-    height = 1.0 + len(rows) * max(0.3, 0.14 * len(shown)) + 0.2 * math.ceil(len(shown) / 2)
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(WIDTH, height), layout="constrained")
-        axes = figure.subplots()
-        edge = _limits(axes, measure, [cell for cells in rows.values() for cell in cells.values()])
+    limits = value_range(metric, [cell for cells in rows.values() for cell in cells.values()])
+    labels = [(label, _support_words(cells.values())) for label, cells in rows.items()]
+    with matplotlib.rc_context(_STYLE):
+        figure, axes, bands = _rows(metric, limits, labels, band=0.16 * len(shown), runs=shown)
+        step = (bands[0][1] - bands[0][0]) / len(shown)
         for at, run in enumerate(shown):
-            number = runs.index(run)
-            colour, mark = COLOURS[number % len(COLOURS)], MARKS[number % len(MARKS)]
-            found = [(row, cells[run]) for row, cells in enumerate(rows.values()) if run in cells]
-            heights = [row + (at - (len(shown) - 1) / 2) * step for row, _ in found]
-            for y, (_, cell) in zip(heights, found, strict=True):
-                ends = np.clip(np.nan_to_num([cell.low, cell.high], nan=cell.mean), None, edge)
-                axes.plot(ends, [y, y], color=colour, linewidth=1.8, solid_capstyle="round")
-            means = [min(cell.mean, edge) for _, cell in found]
-            axes.plot(means, heights, mark, color=colour, markersize=5.5, label=short(run, 30), clip_on=False)
-            for y, (_, cell) in zip(heights, found, strict=True):
-                if cell.mean > edge:
-                    axes.annotate("∞", (edge, y), (5, 0), textcoords="offset points", va="center")
-        counts = [max(cell.n for cell in cells.values()) for cells in rows.values()]
-        labels = [f"{short(label, 22)} ({n:,})" for label, n in zip(rows, counts, strict=True)]
-        axes.set_yticks(range(len(rows)), labels)
-        axes.set_ylim(len(rows) - 0.5, -0.5)
-        axes.tick_params(labeltop=len(rows) > 8)
-        for border in range(1, len(rows)):
-            axes.axhline(border - 0.5, color=GUIDE, linewidth=0.8)
-        _finish(axes, measure)
+            colour, mark = _look(runs.index(run))
+            tops = [band[0] for band, cells in zip(bands, rows.values(), strict=True) if run in cells]
+            heights = [top + (at + 0.5) * step for top in tops]
+            found = [cells[run] for cells in rows.values() if run in cells]
+            _dots(axes, found, heights, limits, colour, mark, short(run, 22))
         if len(shown) > 1:
-            figure.legend(loc="outside upper left", ncols=2, handlelength=1, columnspacing=1.2, fontsize=9)
-        size = save_chart(figure, folder, name)
-    said = "; ".join(
-        f"{label}: " + ", ".join(f"{run} {measure.show(cells[run].mean)}" for run in runs if run in cells)
+            figure.legend(loc="outside upper left", ncols=2, handlelength=1, columnspacing=1.2)
+        size = _save(figure, folder, name)
+    alt = "; ".join(
+        f"{label}: " + ", ".join(f"{run} {metric.show(cells[run].mean)}" for run in runs if run in cells)
         for label, cells in rows.items()
     )
-    return Chart(name, caption, f"{caption}. {said}.", *size)
+    return Chart(name, caption, f"{caption}. {alt}.", *size)
 
 
 def leaderboard_chart(
-    folder: Path, name: str, caption: str, measure: Measure, cells: Mapping[str, Cell], runs: Sequence[str]
+    folder: Path, name: str, caption: str, metric: Metric, cells: Mapping[str, Cell], runs: Sequence[str]
 ) -> Chart:
-    """A row per run with its mean and 95% interval, the number written beside it."""
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(WIDTH, 0.75 + 0.34 * len(cells)), layout="constrained")
-        axes = figure.subplots()
-        edge = _limits(axes, measure, list(cells.values()))
-        for row, (run, cell) in enumerate(cells.items()):
-            number = runs.index(run)
-            colour = COLOURS[number % len(COLOURS)]
-            ends = np.clip(np.nan_to_num([cell.low, cell.high], nan=cell.mean), None, edge)
-            axes.plot(ends, [row, row], color=colour, linewidth=2.4, solid_capstyle="round")
-            axes.plot(
-                min(cell.mean, edge),
-                row,
-                MARKS[number % len(MARKS)],
-                color=colour,
-                markersize=7,
-                clip_on=False,
-            )
-            axes.text(1.04, row, measure.show(cell.mean), transform=axes.get_yaxis_transform(), va="center")
-        axes.set_yticks(range(len(cells)), [short(run, 24) for run in cells])
-        axes.set_ylim(len(cells) - 0.5, -0.5)
-        _finish(axes, measure)
-        size = save_chart(figure, folder, name)
-    said = ", ".join(f"{run} {measure.show(cell.mean)}" for run, cell in cells.items())
-    return Chart(name, caption, f"{caption}. {said}.", *size)
+    """Draw a row for each run with its mean and 95% interval, the number written beside its name."""
+    limits = value_range(metric, cells.values())
+    labels = [(run, metric.show(cell.mean)) for run, cell in cells.items()]
+    with matplotlib.rc_context(_STYLE):
+        figure, axes, bands = _rows(metric, limits, labels, band=0.16)
+        for (run, cell), (top, bottom) in zip(cells.items(), bands, strict=True):
+            _dots(axes, [cell], [(top + bottom) / 2], limits, *_look(runs.index(run)), run)
+        size = _save(figure, folder, name)
+    alt = ", ".join(f"{run} {metric.show(cell.mean)}" for run, cell in cells.items())
+    return Chart(name, caption, f"{caption}. {alt}.", *size)
 
 
 def distribution_chart(
     folder: Path,
     name: str,
     caption: str,
-    measure: Measure,
+    metric: Metric,
     values: Mapping[str, NDArray[np.float64]],
     runs: Sequence[str],
-) -> Chart:
-    """A histogram per run over the same bins, one above the other; a line marks the median.
+) -> Chart | None:
+    """Draw a histogram for each run over the same bins; a line marks the median. None without values.
 
     Infinite values stand in the last bin, at 100 dB.
     """
-    capped = {
-        run: np.clip(v[~np.isnan(v)], None, 100.0 if measure.decibels else None) for run, v in values.items()
-    }
+    capped = {run: np.clip(v[~np.isnan(v)], None, _CAP) for run, v in values.items()}
     capped = {run: v for run, v in capped.items() if v.size}
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(WIDTH, 0.9 + 0.52 * len(capped)), layout="constrained")
-        axes = figure.subplots()
-        low = min(0.0, *(float(v.min()) for v in capped.values()))
-        high = max(float(v.max()) for v in capped.values())
-        top = max(high, low + 1e-6) if measure.decibels or high > 1 else 1.0  # grades go beyond 1
-        edges = np.linspace(low, top, _BINS + 1)
-        for row, (run, found) in enumerate(capped.items()):
-            colour = COLOURS[runs.index(run) % len(COLOURS)]
-            counts, _ = np.histogram(np.clip(found, edges[0], edges[-1]), edges)
-            tops = row + 0.4 - 0.8 * counts / counts.max()
-            axes.stairs(tops, edges, baseline=row + 0.4, fill=True, color=colour, alpha=0.55, linewidth=0)
-            axes.stairs(tops, edges, baseline=row + 0.4, color=colour, linewidth=1.2)
+    if not capped:
+        return None
+    low = min(float(v.min()) for v in capped.values())
+    high = max(float(v.max()) for v in capped.values())
+    limits = (min(low, 0.0), max(high, 1.0)) if metric.decibels else whole_scale(metric, low, high)
+    medians = {run: metric.show(float(np.median(v))) for run, v in capped.items()}
+    labels = [(run, f"n {v.size:,}, median {medians[run]}") for run, v in capped.items()]
+    with matplotlib.rc_context(_STYLE):
+        figure, axes, bands = _rows(metric, limits, labels, band=0.42)
+        edges = np.linspace(*limits, _BINS + 1)
+        for (run, found), (top, bottom) in zip(capped.items(), bands, strict=True):
+            colour, _ = _look(runs.index(run))
+            counts, _ = np.histogram(found, edges)
+            tops = bottom - (bottom - top) * counts / counts.max()
+            axes.stairs(tops, edges, baseline=bottom, fill=True, color=colour, alpha=0.55, linewidth=0)
+            axes.stairs(tops, edges, baseline=bottom, color=colour, linewidth=1.2)
             median = float(np.median(found))
-            axes.plot([median, median], [row + 0.42, row - 0.42], color=_INK, linewidth=1.6)
-            axes.text(1.04, row, measure.show(median), transform=axes.get_yaxis_transform(), va="center")
-        axes.set_yticks(range(len(capped)), [f"{short(run, 20)} ({v.size:,})" for run, v in capped.items()])
-        axes.set_ylim(len(capped) - 0.45, -0.6)
-        axes.set_xlim(edges[0], edges[-1])
-        _finish(axes, measure)
-        size = save_chart(figure, folder, name)
-    said = ", ".join(f"{run} median {measure.show(float(np.median(v)))}" for run, v in capped.items())
-    return Chart(name, caption, f"{caption}. {said}.", *size)
+            axes.plot([median, median], [bottom, top], color=_INK, linewidth=1.6)
+        size = _save(figure, folder, name)
+    alt = ", ".join(f"{run} median {median}" for run, median in medians.items())
+    return Chart(name, caption, f"{caption}. {alt}.", *size)
 
 
-def _limits(axes: Axes, measure: Measure, cells: Sequence[Cell]) -> float:
-    """Set the range of the value axis; returns its upper end, where infinite means are drawn."""
-    ends = [end for cell in cells for end in (cell.mean, cell.low, cell.high) if math.isfinite(end)]
-    if not measure.decibels and all(0 <= end <= 1 for end in ends):
-        axes.set_xlim(0, 1)
-        return 1.0
-    low, high = min(ends, default=0.0), max(ends, default=1.0)
-    pad = 0.06 * (high - low) or 1.0
-    axes.set_xlim(low - pad, high + pad)
-    return high + pad
+def turn_chart(
+    folder: Path,
+    name: str,
+    caption: str,
+    metric: Metric,
+    lines: Mapping[str, Mapping[int, Cell]],
+    runs: Sequence[str],
+) -> Chart | None:
+    """Draw a line for each run over the turns of a conversation; None where no run has two turns.
+
+    `lines` maps a run to turn -> cell; `runs` are all of the page: their order decides colours and marks. A
+    turn without a number is a gap, never a 0.
+    """
+    shown = {run: {turn: cell for turn, cell in at.items() if cell.n} for run, at in lines.items()}
+    if not any(len(at) > 1 for at in shown.values()):
+        return None
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(_WIDTH, 2.8 + 0.2 * ((len(shown) + 1) // 2)), layout="constrained")
+        axes = figure.subplots()
+        for run, at in shown.items():
+            colour, mark = _look(runs.index(run))
+            every = range(min(at, default=0), max(at, default=-1) + 1)
+            means = [at[turn].mean if turn in at else math.nan for turn in every]
+            axes.plot(every, means, marker=mark, color=colour, markersize=5, label=short(run, 22))
+            sure = [turn for turn in at if not math.isnan(at[turn].low)]
+            axes.vlines(sure, [at[t].low for t in sure], [at[t].high for t in sure], color=colour, alpha=0.5)
+        low, high = value_range(metric, [cell for at in shown.values() for cell in at.values()])
+        axes.set_ylim(low - 0.03 * (high - low), high + 0.03 * (high - low))
+        axes.set_xlabel("turn")
+        axes.set_ylabel(metric.title)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.grid(axis="y", color=_GUIDE, linewidth=0.8)
+        if len(shown) > 1:
+            figure.legend(loc="outside upper left", ncols=2, handlelength=1.4)
+        size = _save(figure, folder, name)
+    alt = "; ".join(
+        f"{run}: " + ", ".join(f"turn {turn} {metric.show(cell.mean)}" for turn, cell in sorted(at.items()))
+        for run, at in shown.items()
+    )
+    return Chart(name, caption, f"{caption}. {alt}.", *size)
 
 
-def _finish(axes: Axes, measure: Measure) -> None:
-    axes.set_xlabel(measure.titled)
-    axes.tick_params(axis="y", length=0, pad=8)  # a mark at 0 reaches over the edge
+def _look(number: int) -> tuple[str, str]:
+    """Return the colour and the mark of a run."""
+    return COLOURS[number % len(COLOURS)], MARKS[number % len(MARKS)]
+
+
+def _support_words(cells: Any) -> str:
+    largest = max(cells, key=lambda cell: cell.n)
+    support = largest.support
+    if support is None:
+        return f"n {largest.n:,}"
+    who = str(support) if support.patients and not support.images else "patients unknown"
+    return f"n {largest.n:,}, {who}"
+
+
+def _rows(
+    metric: Metric,
+    limits: tuple[float, float],
+    labels: Sequence[tuple[str, str]],
+    *,
+    band: float,
+    runs: Sequence[str] = (),
+) -> tuple[Figure, Axes, list[tuple[float, float]]]:
+    """Return a figure of rows and the (top, bottom) of each: above it its label, and a text at the right.
+
+    Labels beside the rows would leave no place for the rows on a phone. Heights are in inches.
+    """
+    step = _LABEL + band + _GAP
+    legend = 0.22 * math.ceil(len(runs) / 2) if len(runs) > 1 else 0.0
+    figure = Figure(figsize=(_WIDTH, len(labels) * step + 0.55 + legend), layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.09)  # type: ignore[union-attr, call-arg] # marks at the edge
+    axes = figure.subplots()
+    axes.set_xlim(limits)
+    axes.set_ylim(len(labels) * step, 0)
+    axes.set_yticks([])
     axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.grid(axis="x", color=GUIDE, linewidth=0.8)
-    axes.set_axisbelow(True)
+    cut = limits[0] > max((metric.scale or (0.0,))[0], 0.0)
+    axes.set_xlabel(f"{metric.title}; axis starts at {limits[0]:g}" if cut else metric.title)
+    ticks = [tick for tick in axes.get_xticks() if limits[0] <= tick <= limits[1]]
+    bands, across = [], axes.get_yaxis_transform()
+    for row, (label, note) in enumerate(labels):
+        top = row * step + _LABEL
+        bands.append((top, top + band))
+        text = short(label, _CHARACTERS - len(note) - 2)
+        axes.text(0, top - _LABEL / 2, text, transform=across, va="center")
+        axes.text(
+            1, top - _LABEL / 2, note, transform=across, va="center", ha="right", color=_SOFT, size=_SMALL
+        )
+        axes.vlines(ticks, top, top + band, color=_GUIDE, linewidth=0.8, zorder=0)
+    return figure, axes, bands
+
+
+def _dots(
+    axes: Axes,
+    cells: Sequence[Cell],
+    heights: Sequence[float],
+    limits: tuple[float, float],
+    colour: str,
+    mark: str,
+    label: str,
+) -> None:
+    """Draw means with their intervals; infinite ones at the right end."""
+    for y, cell in zip(heights, cells, strict=True):
+        ends = np.clip(np.nan_to_num([cell.low, cell.high], nan=cell.mean), *limits)
+        axes.plot(ends, [y, y], color=colour, linewidth=1.8, solid_capstyle="round")
+        if cell.mean > limits[1]:
+            axes.annotate("∞", (limits[1], y), (-6, 0), textcoords="offset points", va="center", ha="right")
+    means = [min(cell.mean, limits[1]) for cell in cells]
+    axes.plot(means, heights, mark, color=colour, markersize=6, label=label, clip_on=False)
 
 
 def short(text: str, width: int) -> str:
@@ -210,14 +283,14 @@ def short(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 1].rstrip() + "…"
 
 
-def save_chart(figure: Figure, folder: Path, name: str) -> tuple[int, int]:
-    """Write the three files; (width, height) in CSS pixels."""
+def _save(figure: Figure, folder: Path, name: str) -> tuple[int, int]:
+    """Write the three files; return (width, height) in CSS pixels."""
     FigureCanvasAgg(figure)
     # Laid out once for both files: it is half of the work.
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     svg, png = io.StringIO(), io.BytesIO()
-    figure.savefig(png, format="png", dpi=180, facecolor=_PAPER, metadata={"Software": None})
+    figure.savefig(png, format="png", dpi=220, facecolor=_PAPER, metadata={"Software": None})
     figure.savefig(svg, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     light = svg.getvalue()
     dark = light
@@ -230,147 +303,102 @@ def save_chart(figure: Figure, folder: Path, name: str) -> tuple[int, int]:
     return round(width), round(height)
 
 
-# How a score goes over the turns of a conversation: a line for each run.
-
-
-def turn_chart(
-    folder: Path,
-    name: str,
-    caption: str,
-    measure: Measure,
-    lines: Mapping[str, Mapping[int, Cell]],
-    runs: Sequence[str],
-) -> Chart | None:
-    """Mean and 95% interval at each turn that has a number; None where no run has two such turns.
-
-    `lines` maps a run to turn -> cell; `runs` are all of the page: their order decides colours and marks. A
-    turn without a number is a gap, never a 0.
-    """
-    shown = {run: {turn: cell for turn, cell in at.items() if cell.n} for run, at in lines.items()}
-    if not any(len(at) > 1 for at in shown.values()):
-        return None
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(WIDTH, 3.0 + 0.2 * ((len(shown) + 1) // 2)), layout="constrained")
-        axes = figure.subplots()
-        for run, at in shown.items():
-            number = runs.index(run)
-            colour, mark = COLOURS[number % len(COLOURS)], MARKS[number % len(MARKS)]
-            every = range(min(at, default=0), max(at, default=-1) + 1)
-            means = [at[turn].mean if turn in at else float("nan") for turn in every]
-            axes.plot(every, means, marker=mark, color=colour, markersize=5, label=short(run, 30))
-            sure = [turn for turn in at if at[turn].low == at[turn].low]  # not nan
-            axes.vlines(sure, [at[t].low for t in sure], [at[t].high for t in sure], color=colour, alpha=0.5)
-        axes.set_xlabel("turn")
-        axes.set_ylabel(measure.titled)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.grid(axis="y", color=GUIDE, linewidth=0.8)
-        if len(shown) > 1:
-            figure.legend(loc="outside upper left", ncols=2, handlelength=1.4, fontsize=9)
-        size = save_chart(figure, folder, name)
-    said = "; ".join(
-        f"{run}: " + ", ".join(f"turn {turn} {measure.show(cell.mean)}" for turn, cell in sorted(at.items()))
-        for run, at in shown.items()
-    )
-    return Chart(name, caption, f"{caption}. {said}.", *size)
-
-
-# The radar chart of MedEBench: EA, CP and VQ, an axis for each organ, a line for each run.
-
-PANELS: Final = {"ea@1": "Editing accuracy", "cp@1": "Context preservation", "vq@1": "Visual quality"}
-_RADAR_PAPER: Final = "#FFFFFF"
-_STYLE: Final[dict[Any, Any]] = {**STYLE, "font.size": 9, "axes.edgecolor": GUIDE}
+# Radar charts: an axis for each group, a line for each run.
 
 
 def radar_chart(documents: Mapping[str, Mapping[str, Any]], path: Path) -> Path | None:
-    """A PNG with a panel for each of EA, CP and VQ that was scored; None where nothing was.
+    """Write a PNG with a panel for each metric of the benchmark's radar; None where it has no numbers.
 
-    `documents` maps a run's name to what scoring it by `medebench` returned. An organ that a run has no
-    number for leaves a gap in its line, never a 0.
+    `documents` maps a run's name to what scoring it returned. A group that a run has no number for leaves a
+    gap in its line, never a 0.
     """
-    panels = _panels(documents)
-    if not panels:
+    radar = layout_of(next(iter(documents.values()))["protocol"]).radar
+    panels = _panels(documents, radar) if radar else {}
+    if radar is None or not panels:
         return None
     with matplotlib.rc_context(_STYLE):
-        figure = _figure(panels, list(documents))
+        figure = _radar_figure(panels, radar, list(documents))
         FigureCanvasAgg(figure)
         png = io.BytesIO()
-        about: dict[str, Any] = {
-            "facecolor": _RADAR_PAPER,
-            "bbox_inches": "tight",
-            "metadata": {"Software": None},
-        }
-        figure.savefig(png, format="png", dpi=150, **about)
+        about: dict[str, Any] = {"bbox_inches": "tight", "metadata": {"Software": None}}
+        figure.savefig(png, format="png", dpi=180, facecolor=_PAPER, **about)
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(path, png.getvalue())
     return path
 
 
 def radars_for_page(
-    documents: Mapping[str, Mapping[str, Any]], folder: Path, name: str, runs: Sequence[str]
+    documents: Mapping[str, Mapping[str, Any]], radar: Radar, folder: Path, name: str, runs: Sequence[str]
 ) -> list[Chart]:
-    """The panels as charts of a report's page, whose runs decide the colours."""
+    """Write the panels as charts of a report's page, whose runs decide the colours."""
     charts = []
-    for key, found in _panels(documents).items():
-        file = f"{name}_{key.partition('@')[0]}"
+    for metric, found in _panels(documents, radar).items():
+        file = f"{name}_{metric}"
         with matplotlib.rc_context(_STYLE):
-            size = save_chart(_figure({key: found}, runs), folder, file)
-        said = "; ".join(
-            f"{run}: " + ", ".join(f"{organ} {mean:.2f}" for organ, mean in means.items())
+            size = _save(_radar_figure({metric: found}, radar, runs), folder, file)
+        alt = "; ".join(
+            f"{run}: " + ", ".join(f"{group} {mean:.2f}" for group, mean in means.items())
             for run, means in found.items()
         )
-        caption = f"{PANELS[key]} by organ"
-        charts.append(Chart(file, caption, f"{caption}. {said}.", *size))
+        caption = f"{radar.panels[metric]} by {radar.key}"
+        charts.append(Chart(file, caption, f"{caption}. {alt}.", *size))
     return charts
 
 
-def _panels(documents: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
-    """Metric -> run -> organ -> mean, for those that have any."""
-    return {
-        key: {name: _organs(document, key) for name, document in documents.items()}
-        for key in PANELS
-        if any(_organs(document, key) for document in documents.values())
+def _panels(
+    documents: Mapping[str, Mapping[str, Any]], radar: Radar
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Return metric -> run -> group -> mean, for those that have any."""
+    found = {
+        metric: {name: _group_means(document, radar.key, metric) for name, document in documents.items()}
+        for metric in radar.panels
     }
+    return {metric: by_run for metric, by_run in found.items() if any(by_run.values())}
 
 
-def _figure(panels: Mapping[str, Mapping[str, Mapping[str, float]]], order: Sequence[str]) -> Figure:
-    organs = sorted({organ for runs in panels.values() for means in runs.values() for organ in means})
-    figure = Figure(figsize=(4.2 * len(panels), 4.6), layout="constrained")
-    for at, (key, runs) in enumerate(panels.items(), start=1):
+def _radar_figure(
+    panels: Mapping[str, Mapping[str, Mapping[str, float]]], radar: Radar, order: Sequence[str]
+) -> Figure:
+    groups = sorted({group for runs in panels.values() for means in runs.values() for group in means})
+    figure = Figure(figsize=(_WIDTH * len(panels), 4.0), layout="constrained")
+    for at, (metric, runs) in enumerate(panels.items(), start=1):
         axes = figure.add_subplot(1, len(panels), at, projection="polar")
-        _panel(axes, PANELS[key], organs, runs, order)
+        _radar_panel(axes, groups, runs, order)
+        if len(panels) > 1:
+            axes.set_title(radar.panels[metric], pad=14)
     handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 5))
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 2 * len(panels)))
     return figure
 
 
-def _panel(
-    axes: Axes, title: str, organs: list[str], runs: Mapping[str, Mapping[str, float]], order: Sequence[str]
+def _radar_panel(
+    axes: Axes, groups: list[str], runs: Mapping[str, Mapping[str, float]], order: Sequence[str]
 ) -> None:
     assert isinstance(axes, PolarAxes)  # noqa: S101 (as it was made)
-    angles = np.linspace(0, 2 * np.pi, len(organs), endpoint=False)
+    angles = np.linspace(0, 2 * np.pi, len(groups), endpoint=False)
     closed = np.append(angles, angles[0])
     for name, means in runs.items():
-        number = order.index(name)
-        values = np.array([means.get(organ, math.nan) for organ in organs])
-        colour, mark = COLOURS[number % len(COLOURS)], MARKS[number % len(MARKS)]
+        colour, mark = _look(order.index(name))
+        values = np.array([means.get(group, math.nan) for group in groups])
         ring = np.append(values, values[0])
-        axes.plot(closed, ring, color=colour, marker=mark, markersize=4, linewidth=1.6, label=name)
+        axes.plot(closed, ring, color=colour, marker=mark, markersize=4, linewidth=1.6, label=short(name, 22))
         if not np.isnan(values).any():
             axes.fill(closed, ring, color=colour, alpha=0.08)
     axes.set_theta_zero_location("N")
     axes.set_theta_direction(-1)
-    axes.set_xticks(angles, [organ if len(organ) <= 18 else f"{organ[:17]}…" for organ in organs])
+    axes.set_xticks(angles, [short(group, 16) for group in groups])
     axes.set_ylim(0, 1)
     axes.set_yticks([0.25, 0.5, 0.75, 1.0], ["", "0.5", "", "1"])
-    axes.grid(color=GUIDE, linewidth=0.8)
-    axes.set_title(title, pad=16)
+    axes.spines["polar"].set_color(_GUIDE)
+    axes.grid(color=_GUIDE, linewidth=0.8)
+    axes.set_rlabel_position(180 / len(groups))  # between two axes
 
 
-def _organs(document: Mapping[str, Any], key: str) -> dict[str, float]:
-    """Organ -> mean of the metric, where there is one."""
+def _group_means(document: Mapping[str, Any], key: str, metric: str) -> dict[str, float]:
+    """Return group -> mean of the metric, where there is one."""
     found = {}
     for item in document["groups"]:
-        entry = item["metrics"].get(key)
-        if list(item["group"]) == ["organ"] and entry is not None and entry["n"]:
-            found[item["group"]["organ"]] = float(entry["mean"])
+        entry = item["metrics"].get(f"{metric}@1")
+        if list(item["group"]) == [key] and entry is not None and entry["n"]:
+            found[item["group"][key]] = float(entry["mean"])
     return found

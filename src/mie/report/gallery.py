@@ -1,4 +1,4 @@
-"""Best and worst: which samples to show, and their pictures at display size.
+"""Best and worst: which samples to show, their pictures at display size, and the cards that hold them.
 
 Only the rows that are shown are read from the dataset, one row group at a time.
 """
@@ -6,7 +6,7 @@ Only the rows that are shown are read from the dataset, one row group at a time.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -24,13 +24,16 @@ from mie.errors import MieError
 from mie.images.read import read_picture
 from mie.images.resize import fitted_size, resize_image
 from mie.records import Pixels, Sample
-from mie.report.scored import ScoredRun
+from mie.report.contact_sheet import sample_title
+from mie.report.layouts import Layout, in_order, metric
+from mie.report.scored import Samples, ScoredRun
+from mie.report.views import Label, Section
+from mie.scoring.metric import Metric
 
 EACH: Final = 6
 _SIDE: Final = 360  # pixels of the longer side: what a card shows at 1400 pixels, and on a phone
 _DIFFERENCE_FULL: Final = 128  # a difference this large, of 255, is drawn brightest
-# Shares hold only 0 and 1: there is no best one to show.
-_NOT_SHOWN: Final = frozenset({"p_acc"})
+_START: Final = 10  # per cent of the input that the slider shows: nearly all of the output is in view
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,26 +78,51 @@ class Pictures:
     notes: list[str]
 
 
-def choose(run: ScoredRun, each: int = EACH) -> dict[str, tuple[list[Pick], list[Pick]]]:
-    """Per metric the worst and the best samples at pass@1, most extreme first; none is in both."""
-    chosen = {}
-    for metric in run.values:
-        if metric in _NOT_SHOWN:
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One sample on the page."""
+
+    about: str  # what it shows
+    value: str
+    others: str  # the attempt's other numbers
+    pick: Pick
+    sample: Shown
+    output: ShownOutput
+    drifted: bool
+
+
+Picks = dict[str, tuple[list[Pick], list[Pick]]]  # metric -> worst, best
+
+
+def choose(run: ScoredRun, layout: Layout, each: int = EACH) -> Picks:
+    """Choose for each metric the worst and the best samples at pass@1, extremes first; none is in both."""
+    chosen: Picks = {}
+    samples = _samples(run, layout)
+    if samples is None:
+        return chosen
+    ids = samples.table.ids
+    for name in samples.table.values:
+        if name in layout.shares:
             continue
-        values, attempts = run.first(metric), run.first_attempt(metric)
-        scored = np.flatnonzero(~np.isnan(values))
+        values, attempts = samples.first(name)
+        there = ~np.isnan(values) & ~samples.table.absent[np.arange(len(ids)), attempts]
+        sign = 1 if metric(name).higher_is_better else -1
         # Ties (several perfect samples) go by id, so that every report shows the same ones.
-        order = sorted(scored.tolist(), key=lambda row: (values[row], run.ids[row]))
-        picks = [Pick(run.ids[row], int(attempts[row]), float(values[row])) for row in order]
+        order = sorted(np.flatnonzero(there).tolist(), key=lambda row: (sign * values[row], ids[row]))
+        picks = [Pick(ids[row], int(attempts[row]), float(values[row])) for row in order]
         worst = picks[: min(each, len(picks) // 2)]
         best = picks[len(worst) :][::-1][:each]
         if picks:
-            chosen[metric] = (worst, best)
+            chosen[name] = (worst, best)
     return chosen
 
 
+def _samples(run: ScoredRun, layout: Layout) -> Samples | None:
+    return run.scores[layout.name].samples if layout.name in run.scores else None
+
+
 def rows_by_id(dataset: Dataset, wanted: set[str]) -> Iterator[dict[str, Any]]:
-    """The rows with these ids: one pass over the id columns, then only the row groups that hold one."""
+    """Read the rows with these ids: one pass over the id columns, then only the row groups that hold one."""
     for path in dataset.shards():
         with pq.ParquetFile(path) as file:
             for group in range(file.num_row_groups):
@@ -104,15 +132,85 @@ def rows_by_id(dataset: Dataset, wanted: set[str]) -> Iterator[dict[str, Any]]:
                     yield from file.read_row_group(group).take(places).to_pylist()
 
 
+def gallery(
+    runs: Sequence[ScoredRun],
+    layout: Layout,
+    folder: Path,
+    progress: Callable[[int, int], None] | None = None,
+) -> Section | None:
+    """Write the pictures to `folder/images`; None where no run has a score to choose by."""
+    picks = [choose(run, layout) for run in runs]
+    pictures = write_pictures(runs, picks, folder, progress)
+    if not any(picks):
+        return None
+    shown = []
+    for number, (run, chosen) in enumerate(zip(runs, picks, strict=True)):
+        samples = _samples(run, layout)
+        if samples is not None:
+            numbers = in_order(samples.table.values.keys() - layout.shares)
+            folds = [
+                (m, _cards(run, samples, m, numbers, chosen[m.name], pictures)) for m in in_order(chosen)
+            ]
+            folds = [(m, lists) for m, lists in folds if any(cards for _, cards in lists)]
+            titled = [
+                (f"{m.label}: {len(chosen[m.name][0])} worst and {len(chosen[m.name][1])} best", lists)
+                for m, lists in folds
+            ]
+            shown += [(Label(run.name, number), titled)] if titled else []
+    content = {"notes": pictures.notes, "runs": shown, "any": bool(pictures.samples), "start": _START}
+    return Section("gallery", "Best and worst", "Gallery", "gallery.html", content)
+
+
+def _cards(
+    run: ScoredRun,
+    samples: Samples,
+    m: Metric,
+    numbers: Sequence[Metric],
+    picks: tuple[list[Pick], list[Pick]],
+    pictures: Pictures,
+) -> list[tuple[str, list[Card]]]:
+    rows = {sample: at for at, sample in enumerate(samples.table.ids)}
+    others = [other for other in numbers if other != m]
+    moved = {(drift.sample_id, drift.attempt) for drift in samples.drifted}
+    lists = []
+    for title, chosen in zip((f"Worst {m.label}", f"Best {m.label}"), picks, strict=True):
+        cards = []
+        for pick in chosen:
+            sample = pictures.samples.get((run.digest, pick.sample_id))
+            output = pictures.outputs.get((run.name, pick.sample_id, pick.attempt))
+            if sample and output:
+                unit = f" {m.unit}" if m.unit else ""
+                cards.append(
+                    Card(
+                        about=sample_title(sample.modality, sample.target),
+                        value=f"{m.label} {m.show(pick.value)}{unit}",
+                        others=_others(samples, others, rows[pick.sample_id], pick.attempt),
+                        pick=pick,
+                        sample=sample,
+                        output=output,
+                        drifted=(pick.sample_id, pick.attempt) in moved,
+                    )
+                )
+        if cards:
+            lists.append((title, cards))
+    return lists
+
+
+def _others(samples: Samples, metrics: Iterable[Metric], row: int, attempt: int) -> str:
+    """Return an attempt's other numbers, on one line."""
+    values = [(other, float(samples.table.values[other.name][row, attempt])) for other in metrics]
+    return " · ".join(f"{other.label} {other.show(value)}" for other, value in values if not np.isnan(value))
+
+
 def write_pictures(
     runs: Sequence[ScoredRun],
-    picks: Sequence[dict[str, tuple[list[Pick], list[Pick]]]],
+    picks: Sequence[Picks],
     folder: Path,
     progress: Callable[[int, int], None] | None = None,
 ) -> Pictures:
     """Write the pictures of every pick to `folder/images`; a sample that several runs show only once."""
     written = Pictures({}, {}, [])
-    (folder / "images").mkdir()
+    (folder / "images").mkdir(exist_ok=True)
     wanted: dict[str, dict[str, set[tuple[int, int]]]] = {}  # digest -> sample -> (run, attempt)
     for number, (run, chosen) in enumerate(zip(runs, picks, strict=True)):
         for lists in chosen.values():

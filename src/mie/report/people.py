@@ -9,15 +9,19 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from mie.errors import ConfigError, MieError
-from mie.report.measures import Measure, measure
-from mie.report.scored import PROTOCOL, ScoredRun
+from mie.report.charts import Chart, leaderboard_chart
+from mie.report.layouts import Layout, metric
+from mie.report.scored import Cell, ScoredRun, Support, counted
+from mie.report.views import NONE, Label, MeanCell, Row, Section, TextTable, interval
 from mie.scoring.clusters import Identity, clusters_of_samples
+from mie.scoring.metric import Metric
 from mie.scoring.results import ScoredRun as Numbers
 from mie.scoring.results import read_scored_runs
 from mie.scoring.statistics.agreement import compare_with_people
@@ -39,6 +43,7 @@ class Tally:
     answers: int
     samples: int
     raters: int
+    support: Support
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,7 @@ class Question:
     yes_no: bool
     found: Mapping[str, Any]
     tallies: tuple[Tally, ...]  # where there are scores
+    support: Support  # patients of the samples
 
     @property
     def alpha(self) -> tuple[str, float]:
@@ -82,10 +88,11 @@ class People:
         return [question for question in self.questions if question.tallies]
 
 
-def read_people(ratings: Sequence[Rating], runs: Sequence[ScoredRun], variant: str) -> People:
-    """Every question of the ratings. Refused when models were compared and none of them is among the runs."""
+def read_people(ratings: Sequence[Rating], runs: Sequence[ScoredRun], layout: Layout) -> People:
+    """Read every question of the ratings; models that were compared must be among the runs."""
     try:
-        scored = read_scored_runs([run.folder for run in runs], variant=variant, protocol=PROTOCOL)
+        variant = runs[0].variant
+        scored = read_scored_runs([run.folder for run in runs], variant=variant, benchmark=layout.name)
         reason = ""
     except ConfigError as error:  # shown side by side by force: there is no one metric for all of them
         scored, reason = [], error.reason
@@ -95,13 +102,20 @@ def read_people(ratings: Sequence[Rating], runs: Sequence[ScoredRun], variant: s
     for rating in ratings:
         order = _FIRST.index(rating.criterion) if rating.criterion in _FIRST else len(_FIRST)
         groups.setdefault((order, rating.criterion, rating.rank is None), []).append(rating)
-    questions = tuple(_question(groups[key], scored) for key in sorted(groups))
-    _same_samples(questions, ratings, runs)
+    identities = _identities(runs)
+    questions = tuple(_question(groups[key], scored, identities) for key in sorted(groups))
+    _same_samples(ratings, identities)
     return People(questions, names, numbers, reason)
 
 
+def _identities(runs: Sequence[ScoredRun]) -> dict[str, Identity]:
+    """Return sample -> its patient and image, over all runs."""
+    tables = (s.samples.table for run in runs for s in run.scores.values() if s.samples)
+    return {sample: who for table in tables for sample, who in zip(table.ids, table.identities, strict=True)}
+
+
 def people_in(raters: Sequence[str]) -> int:
-    """How many people: `R01/2` is the second ranking of R01, asked for when a run was added.
+    """Count people: `R01/2` is the second ranking of R01, asked for when a run was added.
 
     >>> people_in(["R01", "R01/2", "R02"])
     2
@@ -110,12 +124,13 @@ def people_in(raters: Sequence[str]) -> int:
     return sum((again := _AGAIN.fullmatch(name)) is None or again[1] not in names for name in names)
 
 
-def _question(ratings: list[Rating], scored: Sequence[Numbers]) -> Question:
+def _question(
+    ratings: list[Rating], scored: Sequence[Numbers], identities: Mapping[str, Identity]
+) -> Question:
     human = gather(ratings)
     compares = any(len(order) > 1 for by_rater in human.orders.values() for order in by_rater.values())
     given = [r.score for r in ratings if r.score is not None]
     yes_no = bool(given) and set(given) <= {0.0, 1.0}
-    identities = {sample: identity for run in scored for sample, identity in run.identities.items()}
     return Question(
         human.criterion or "overall",
         "score" if ratings[0].rank is None else "rank",
@@ -126,6 +141,7 @@ def _question(ratings: list[Rating], scored: Sequence[Numbers]) -> Question:
         yes_no,
         compare_with_people(human, scored if compares else []),
         tuple(_tally(human, model, identities, yes_no=yes_no) for model in human.models) if given else (),
+        Support.of(clusters_of_samples(list(human.orders), identities)),
     )
 
 
@@ -137,23 +153,22 @@ def _tally(human: Human, model: str, identities: Mapping[str, Identity], *, yes_
     ]
     scores = [score for _, _, score in rows]
     if not scores:
-        return Tally(model, math.nan, math.nan, math.nan, 0, 0, 0)
+        return Tally(model, math.nan, math.nan, math.nan, 0, 0, 0, Support(0, 0))
     samples = [sample for sample, _, _ in rows]
+    clusters = clusters_of_samples(samples, identities)
     if yes_no:
-        interval = wilson(round(sum(scores)), len(scores))
+        low, high = wilson(round(sum(scores)), len(scores))
     else:
-        found = mean_interval(scores, clusters_of_samples(samples, identities))
-        interval = found.low, found.high
+        found = mean_interval(scores, clusters)
+        low, high = found.low, found.high
     raters = people_in([rater for _, rater, _ in rows])
-    return Tally(model, float(np.mean(scores)), *interval, len(scores), len(set(samples)), raters)
+    support = Support.of(clusters)
+    return Tally(model, float(np.mean(scores)), low, high, len(scores), len(set(samples)), raters, support)
 
 
-def _same_samples(
-    questions: Sequence[Question], ratings: Sequence[Rating], runs: Sequence[ScoredRun]
-) -> None:
-    """A review of another dataset has no sample in common with the runs."""
-    there = {sample for run in runs for sample in run.ids}
-    if questions and not any(rating.sample_id in there for rating in ratings):
+def _same_samples(ratings: Sequence[Rating], there: Mapping[str, Identity]) -> None:
+    """Refuse a review of another dataset, which has no sample in common with the runs."""
+    if not any(rating.sample_id in there for rating in ratings):
         raise MieError(
             "the review is of other samples than the runs",
             expected=f"ids such as {min(there, default='none')}",
@@ -162,75 +177,69 @@ def _same_samples(
         )
 
 
-# What people said, as tables: rows of figures, each with its interval and what it rests on.
+# What people said, as tables: rows of numbers, each with its interval and what it rests on.
 
-STRENGTH: Final = Measure("strength", "Strength", "log strength; the mean over the models is 0", decimals=2)
-_RANK: Final = Measure("rank", "Mean rank", "1 is best", decimals=2)
-SHARE: Final = Measure("share", "Share", "", decimals=3)
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A number, its interval and what it rests on."""
-
-    value: str
-    interval: str = ""
-    coverage: str = ""
-
-    @property
-    def line(self) -> str:
-        return " ".join(part for part in (self.value, self.interval, self.coverage) if part)
+STRENGTH: Final = Metric("strength", "Strength", "log strength; the mean over the models is 0", decimals=2)
+_RANK: Final = Metric("rank", "Mean rank", "1 is best", decimals=2)
+SHARE: Final = Metric("share", "Share", "", scale=(0, 1))
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    caption: str
-    heads: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[Figure, ...]], ...]  # heading of the row, its cells
+def _row(name: str, *cells: MeanCell) -> Row:
+    return Label(name), [*cells]
 
 
-def preference_table(people: People, question: Question) -> Table:
-    """Mean rank, Bradley-Terry and Plackett-Luce of each model, the strongest first."""
+def _samples_words(samples: str, support: Support, raters: int) -> str:
+    return f"{samples}, {support}, {counted(raters, 'rater')}"
+
+
+def preference_table(people: People, question: Question) -> TextTable:
+    """Make mean rank, Bradley-Terry and Plackett-Luce of each model, the strongest first."""
     board = question.found["leaderboard"]
     luce = {one["model"]: one for one in board["plackett-luce"]}
-    rows = []
-    for one in board["bradley-terry"]:
-        rank = Figure(_RANK.show(one["mean_rank"]), "", f"n {one['n']:,}/{board['rankings']:,} rankings")
-        of = f"{question.samples:,} samples, {question.raters:,} raters"
-        rows.append(
-            (
-                people.name_of(one["model"]),
-                (rank, *(_strength(each, of) for each in (one, luce[one["model"]]))),
-            )
+    of = _samples_words(counted(question.samples, "sample"), question.support, question.raters)
+    rows = [
+        _row(
+            people.name_of(one["model"]),
+            MeanCell(_RANK.show(one["mean_rank"]), coverage=f"n {one['n']:,}/{board['rankings']:,} rankings"),
+            *(
+                MeanCell(STRENGTH.show(each["strength"]), interval(STRENGTH, *each["ci95"]), coverage=of)
+                for each in (one, luce[one["model"]])
+            ),
         )
-    return Table(
+        for one in board["bradley-terry"]
+    ]
+    return TextTable(
         f"Preference, {question.name}: {board['rankings']:,} rankings",
         ("Model", "Mean rank", "Bradley–Terry", "Plackett–Luce"),
-        tuple(rows),
+        rows,
     )
 
 
-def _strength(one: dict[str, Any], coverage: str) -> Figure:
-    return Figure(STRENGTH.show(one["strength"]), _interval(STRENGTH, *one["ci95"]), coverage)
-
-
-def raters_table(people: People) -> Table:
+def raters_table(people: People) -> TextTable:
     rows = []
     for question in people.questions:
         w = question.found["raters"]["kendall_w"]
         level, alpha = question.alpha
-        of = f"n {question.shared:,}/{question.samples:,} samples, {question.raters:,} raters"
-        concordance = Figure("–")  # of rankings alone
+        shared = f"n {question.shared:,}/{question.samples:,} samples"
+        concordance = MeanCell(NONE)  # of rankings alone
         if question.compares:
-            among = f"n {w['n']:,}/{question.samples:,} samples, {question.raters:,} raters"
-            concordance = Figure(SHARE.show(w["mean"]), _interval(SHARE, *w["ci95"]), among)
-        cells = concordance, Figure(SHARE.show(alpha), "", f"{level}; {of}")
-        rows.append((f"{question.name}, by {question.rated}", cells))
-    return Table("Agreement of the raters", ("Question", "Kendall’s W", "Krippendorff’s α"), tuple(rows))
+            among = f"n {w['n']:,}/{question.samples:,} samples"
+            concordance = MeanCell(
+                SHARE.show(w["mean"]),
+                interval(SHARE, *w["ci95"]),
+                coverage=_samples_words(among, question.support, question.raters),
+            )
+        of = _samples_words(f"{level}; {shared}", question.support, question.raters)
+        rows.append(
+            _row(
+                f"{question.name}, by {question.rated}", concordance, MeanCell(SHARE.show(alpha), coverage=of)
+            )
+        )
+    return TextTable("Agreement of the raters", ("Question", "Kendall’s W", "Krippendorff’s α"), rows)
 
 
-def metrics_table(people: People) -> Table:
-    """Spearman's correlation of each metric's order of the models with people's, by question."""
+def metrics_table(people: People) -> TextTable:
+    """Make Spearman's correlation of each metric's order of the models with people's, by question."""
     asked = people.compared
     keys = list(dict.fromkeys(key for question in asked for key in question.found["metrics"]))
     rows = []
@@ -239,28 +248,32 @@ def metrics_table(people: People) -> Table:
         for question in asked:
             entry = question.found["metrics"].get(key, {}).get("spearman")
             if entry is None:
-                cells.append(Figure("–"))
+                cells.append(MeanCell(NONE))
                 continue
             coverage = f"n {entry['n']:,}/{entry['n'] + entry['unscored']:,} samples"
-            cells.append(Figure(SHARE.show(entry["mean"]), _interval(SHARE, *entry["ci95"]), coverage))
-        rows.append((measure(key.rpartition("@")[0]).label, tuple(cells)))
+            ends = interval(SHARE, *entry["ci95"])
+            cells.append(MeanCell(SHARE.show(entry["mean"]), ends, coverage=coverage))
+        rows.append(_row(metric(key.rpartition("@")[0]).label, *cells))
     heads = ("Metric", *(question.name.capitalize() for question in asked))
-    return Table("Metrics and judges against people: Spearman’s correlation", heads, tuple(rows))
+    return TextTable("Metrics and judges against people: Spearman’s correlation", heads, rows)
 
 
-def scores_table(people: People) -> Table:
+def scores_table(people: People) -> TextTable:
     rows = []
     for question in people.scored:
         for one in question.tallies:
-            of = f"n {one.answers:,} answers, {one.samples:,} samples, {one.raters:,} raters"
-            figure = Figure(SHARE.show(one.value), _interval(SHARE, one.low, one.high), of)
-            none = Figure("–")
-            cells = (figure, none) if question.yes_no else (none, figure)
-            rows.append((f"{question.name}: {people.name_of(one.model)}", cells))
-    return Table("Answers with a number", ("Question", "Share of yes", "Mean score"), tuple(rows))
+            samples = f"n {counted(one.answers, 'answer')}, {counted(one.samples, 'sample')}"
+            of = _samples_words(samples, one.support, one.raters)
+            cell, none = (
+                MeanCell(SHARE.show(one.value), interval(SHARE, one.low, one.high), coverage=of),
+                MeanCell(NONE),
+            )
+            cells = (cell, none) if question.yes_no else (none, cell)
+            rows.append(_row(f"{question.name}: {people.name_of(one.model)}", *cells))
+    return TextTable("Answers with a number", ("Question", "Share of yes", "Mean score"), rows)
 
 
-def tables(people: People) -> list[Table]:
+def tables(people: People) -> list[TextTable]:
     found = [preference_table(people, q) for q in people.compared if "reason" not in q.found["leaderboard"]]
     found.append(raters_table(people))
     if any(question.found["metrics"] for question in people.compared):
@@ -270,5 +283,57 @@ def tables(people: People) -> list[Table]:
     return found
 
 
-def _interval(m: Measure, low: float, high: float) -> str:
-    return "" if math.isnan(low) else f"[{m.show(low)}, {m.show(high)}]"
+# On the page.
+
+
+def people_section(people: People, runs: Sequence[ScoredRun], plots: Path, files: Sequence[str]) -> Section:
+    notices, notes = [], []
+    for question in people.compared:
+        if reason := question.found["leaderboard"].get("reason"):
+            notices.append(f"No leaderboard for {question.name}: {reason}.")
+        if absent := question.found["not_among_the_runs"]:
+            notes.append(f"Ranked for {question.name}, but not on this page: {', '.join(absent)}.")
+    if people.without_metrics and people.compared:
+        notices.append(f"Metrics are not compared with people: {people.without_metrics}.")
+    shown = [replace(table, rows=[_coloured(people, row) for row in table.rows]) for table in tables(people)]
+    content = {
+        "charts": _charts(people, [run.name for run in runs], plots),
+        "notices": notices,
+        "notes": notes,
+        "tables": shown,
+        "files": files,
+    }
+    return Section("people", "What people said", "People", "people.html", content)
+
+
+def _coloured(people: People, row: Row) -> Row:
+    label, cells = row
+    return replace(label, run=people.numbers.get(label.name)), cells
+
+
+def _charts(people: People, names: Sequence[str], folder: Path) -> list[Chart]:
+    """Draw of each comparison the Bradley-Terry strengths, in the runs' colours; of yes and no the shares."""
+    drawn = []
+    for at, question in enumerate(people.compared):
+        board = question.found["leaderboard"]
+        cells = {
+            people.name_of(one["model"]): Cell(one["strength"], low, high, n=board["rankings"], unscored=0)
+            for one in board.get("bradley-terry", ())
+            for low, high in [one["ci95"]]
+        }
+        if cells:
+            others = [name for name in cells if name not in names]
+            caption = f"Preference, {question.name}"
+            chart = leaderboard_chart(folder, f"people_{at}", caption, STRENGTH, cells, [*names, *others])
+            drawn.append(chart)
+    shares = {
+        f"{question.name}: {people.name_of(one.model)}": Cell(
+            one.value, one.low, one.high, n=one.answers, unscored=0
+        )
+        for question in people.scored
+        if question.yes_no
+        for one in question.tallies
+    }
+    if shares:
+        drawn.append(leaderboard_chart(folder, "people_shares", "Share of yes", SHARE, shares, list(shares)))
+    return drawn

@@ -1,4 +1,4 @@
-"""Plots of what is in a dataset: five PNG files that stay readable when a page shows them small.
+"""Plots of what is in a dataset: PNG files that stay readable when a page shows them small.
 
 Figures are made through matplotlib's objects, never `pyplot`, so a caller's own plots are left alone.
 """
@@ -17,9 +17,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
-from mie.core.files import atomic_path
+from mie.core.files import atomic_path, make_folder
 from mie.datasets.stats import ORIGINAL, Stats
-from mie.vocabulary import COLOURS, MODALITIES, SPLITS
+from mie.vocabulary import MODALITIES, SPLITS
 
 # Paul Tol's "muted" scheme, safe for colour-blind readers; its pale grey darkened to show on white.
 _MUTED: Final = (
@@ -31,8 +31,6 @@ _OTHER: Final = "#BBBBBB"
 _BLUE: Final = "#0072B2"
 _SPLIT_COLOURS: Final = dict(zip(SPLITS, (_BLUE, "#E69F00", "#009E73"), strict=True))  # Okabe and Ito
 _INK: Final = "#333333"
-_GREYS: Final = ("#222222", "#4D5560", "#6E7781")
-_OVERLAY_COLOURS: Final = dict(zip(COLOURS, ("#CC3311", "#228833", "#0077BB"), strict=True))
 
 _WIDTH, _DPI = 5.0, 200  # 1,000 pixels: at 400 the 10-point text is still 11 pixels high
 _STYLE: Final[dict[Any, Any]] = {
@@ -53,116 +51,99 @@ _WHISKERS: Final = (5, 95)
 
 
 def write_plots(stats: Stats, folder: Path) -> list[Path]:
-    """Write `modality`, `targets`, `area`, `words` and `sizes` as PNG; equal numbers give equal bytes."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write `modality`, `targets`, `area` and `sizes` as PNG; equal numbers give equal bytes.
+
+    A plot without anything to show is not written: a dataset without regions has no `area`.
+    """
+    make_folder(folder)
     paths = []
     with matplotlib.rc_context(_STYLE):
         for name, draw in _PLOTS.items():
             path = folder / f"{name}.png"
+            figure = draw(stats)
+            if figure is None:
+                path.unlink(missing_ok=True)
+                continue
             with atomic_path(path) as temporary:
-                draw(stats, temporary)
+                _save(figure, temporary)
             paths.append(path)
     return paths
 
 
-def _modality(stats: Stats, path: Path) -> None:
+def _modality(stats: Stats) -> Figure | None:
     rows = stats.modality_splits
+    if not rows:
+        return None
     figure, axes = _bars_figure(len(rows))
     splits = [split for split in SPLITS if stats.by_split.get(split)]
     _stacked(axes, rows, splits, _SPLIT_COLOURS)
     axes.set_xlabel(f"samples (all in {splits[0]})" if len(splits) == 1 else "samples")
-    _save(figure, path, empty=not rows)
+    return figure
 
 
-def _targets(stats: Stats, path: Path) -> None:
+def _targets(stats: Stats) -> Figure | None:
     rows = dict(list(stats.target_modalities.items())[:_TOP_TARGETS])
+    if not rows:
+        return None
     shown = {m for counts in rows.values() for m in counts}
     figure, axes = _bars_figure(len(rows), 0.26)
     _stacked(axes, rows, [m for m in stats.by_modality if m in shown], _MODALITY_COLOURS)
     left_out = len(stats.by_target) - len(rows)
     axes.set_xlabel(f"samples ({left_out} rarer not shown)" if left_out else "samples")
-    _save(figure, path, empty=not rows)
+    return figure
 
 
-def _area(stats: Stats, path: Path) -> None:
+def _area(stats: Stats) -> Figure | None:
     # A logarithmic axis has no place for an empty region.
     areas = {m: [a for a in values if a > 0] for m, values in stats.areas.items()}
     areas = {m: values for m, values in areas.items() if values}
+    if not areas:
+        return None
     figure, axes = _bars_figure(len(areas), 0.38)
-    if areas:
-        boxes = axes.boxplot(
-            list(areas.values()),
-            orientation="horizontal",
-            whis=_WHISKERS,
-            showfliers=False,
-            widths=0.6,
-            patch_artist=True,
-            medianprops={"color": "black", "linewidth": 2.5},
-            whiskerprops={"color": _INK},
-            capprops={"color": _INK},
-        )
-        for box, modality in zip(boxes["boxes"], areas, strict=True):
-            box.set(facecolor=(_MODALITY_COLOURS.get(modality, _OTHER), 0.55), edgecolor=_INK)
-        axes.set_yticks(range(1, len(areas) + 1), [f"{m} ({len(v):,})" for m, v in areas.items()])
-        axes.invert_yaxis()
-        axes.set_xscale("log")
-        _decades(axes, [np.percentile(values, end) for values in areas.values() for end in _WHISKERS])
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g}%"))
-        axes.xaxis.set_minor_formatter(NullFormatter())
-        _guides(axes, "x")
-        axes.set_xlabel("region area, share of the image\n(box: quartiles; whiskers: 5% to 95%)")
-    _save(figure, path, empty=not areas)
-
-
-def _words(stats: Stats, path: Path) -> None:
-    if not stats.words:
-        figure, _ = _bars_figure(1)
-        _save(figure, path, empty=True)
-        return
-    from wordcloud import WordCloud
-
-    def colour(word: str, **_: Any) -> str:
-        # A colour's name in any other colour would be a Stroop test.
-        return _OVERLAY_COLOURS.get(word) or _GREYS[len(word) % len(_GREYS)]
-
-    cloud = WordCloud(
-        width=round(_WIDTH * _DPI),
-        height=round(0.6 * _WIDTH * _DPI),
-        background_color="white",
-        font_path=str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"),
-        color_func=colour,
-        random_state=0,
-        prefer_horizontal=1.0,
-        max_words=80,
-        min_font_size=24,
-        max_font_size=130,
-        relative_scaling=0.4,
-        margin=6,
+    boxes = axes.boxplot(
+        list(areas.values()),
+        orientation="horizontal",
+        whis=_WHISKERS,
+        showfliers=False,
+        widths=0.6,
+        patch_artist=True,
+        medianprops={"color": "black", "linewidth": 2.5},
+        whiskerprops={"color": _INK},
+        capprops={"color": _INK},
     )
-    cloud.generate_from_frequencies(stats.words)
-    cloud.to_image().save(path, format="PNG")
+    for box, modality in zip(boxes["boxes"], areas, strict=True):
+        box.set(facecolor=(_MODALITY_COLOURS.get(modality, _OTHER), 0.55), edgecolor=_INK)
+    axes.set_yticks(range(1, len(areas) + 1), [f"{m} ({len(v):,})" for m, v in areas.items()])
+    axes.invert_yaxis()
+    axes.set_xscale("log")
+    _decades(axes, [np.percentile(values, end) for values in areas.values() for end in _WHISKERS])
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g}%"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    _guides(axes, "x")
+    axes.set_xlabel("region area, share of the image\n(box: quartiles; whiskers: 5% to 95%)")
+    return figure
 
 
-def _sizes(stats: Stats, path: Path) -> None:
+def _sizes(stats: Stats) -> Figure | None:
+    if not stats.sizes:
+        return None
     figure = Figure(figsize=(_WIDTH, 5.4), dpi=_DPI, layout="constrained")
     bins, shapes = figure.subplots(2, 1, height_ratios=[1, 2.2])
-    if stats.sizes:
-        rows = {name if name == ORIGINAL else f"{name} px": {"n": n} for name, n in stats.by_bin.items()}
-        _stacked(bins, rows, ["n"], {"n": _BLUE})
-        bins.set_xlabel("samples by longer side after scaling")
-        height, width, samples = np.array(stats.sizes).T
-        area = 15 + 300 * samples / samples.max()  # of the dot, in square points
-        shapes.scatter(width, height, area, color=_BLUE, alpha=0.45, edgecolor="white", lw=0.6)
-        shapes.set(xscale="log", yscale="log", aspect="equal", xlabel="width, px", ylabel="height, px")
-        _pixel_axes(shapes, min(width.min(), height.min()), max(width.max(), height.max()))
-    _save(figure, path, empty=not stats.sizes)
+    rows = {name if name == ORIGINAL else f"{name} px": {"n": n} for name, n in stats.by_bin.items()}
+    _stacked(bins, rows, ["n"], {"n": _BLUE})
+    bins.set_xlabel("samples by longer side after scaling")
+    height, width, samples = np.array(stats.sizes).T
+    area = 15 + 300 * samples / samples.max()  # of the dot, in square points
+    shapes.scatter(width, height, area, color=_BLUE, alpha=0.45, edgecolor="white", lw=0.6)
+    shapes.set(xscale="log", yscale="log", aspect="equal", xlabel="width, px", ylabel="height, px")
+    _pixel_axes(shapes, min(width.min(), height.min()), max(width.max(), height.max()))
+    return figure
 
 
-_PLOTS: Final[dict[str, Callable[[Stats, Path], None]]] = {
+_PLOTS: Final[dict[str, Callable[[Stats], Figure | None]]] = {
     "modality": _modality,
     "targets": _targets,
     "area": _area,
-    "words": _words,
     "sizes": _sizes,
 }
 
@@ -184,9 +165,7 @@ def _stacked(
         )
         totals += lengths
     for at, total in enumerate(totals):
-        axes.annotate(
-            f"{total:,.0f}", (total, at), (3, 0), textcoords="offset points", va="center", fontsize=9
-        )
+        axes.annotate(f"{total:,.0f}", (total, at), (3, 0), textcoords="offset points", va="center")
     axes.set_yticks(range(len(rows)), [textwrap.shorten(name, 34, placeholder="…") for name in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlim(0, 1.15 * max(totals, default=1))
@@ -223,10 +202,7 @@ def _pixel_axes(axes: Axes, low: int, high: int) -> None:
     _guides(axes, "both")
 
 
-def _save(figure: Figure, path: Path, *, empty: bool) -> None:
-    if empty:
-        figure.clear()
-        figure.text(0.5, 0.5, "nothing to show", ha="center", va="center")
+def _save(figure: Figure, path: Path) -> None:
     FigureCanvasAgg(figure)
     # Without the library's name and version the bytes depend on the picture alone.
     figure.savefig(path, format="png", metadata={"Software": None})

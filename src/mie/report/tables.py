@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from mie.report.judged import Judged
-from mie.report.judged_section import model_words
-from mie.report.leaderboard import columns, passes
-from mie.report.measures import AS_RELEASED, COLUMNS, PUBLISHED, Measure
-from mie.report.people import Figure, People, tables
-from mie.report.scored import Cell, ScoredRun, cell_of
+from mie.report.layouts import Layout, PublishedRows
+from mie.report.people import People, tables
+from mie.report.scored import BenchmarkScores, Cell, ScoredRun, Scores
+from mie.report.sections import columns, model_words, passes
+from mie.report.views import MeanCell, cell_at
+from mie.scoring.metric import Metric
 
 _TEX: Final = {
     "\\": r"\textbackslash{}",
@@ -26,116 +26,137 @@ _TEX: Final = {
     ">": r"\textgreater{}",
     **{character: f"\\{character}" for character in "&%$#_{}"},
 }
+_MEAN: Final = ("mean", "ci95_low", "ci95_high", "n", "unscored")
+_PATIENTS: Final = ("patients", "images_without_patient")
 
 
-def write_tables(runs: Sequence[ScoredRun], folder: Path) -> None:
-    """`leaderboard`, `published`, `groups`, `unscored`, `failures` and `drift`."""
+def write_tables(runs: Sequence[ScoredRun], layout: Layout, folder: Path) -> list[str]:
+    """Write `leaderboard`, `published`, `groups`, `unscored`, `failures` and `drift`.
+
+    Returns the names of the files that a reader looks for first.
+    """
     folder.mkdir()
-    variant = runs[0].summary["variant"]
-    write_csv(
-        folder / "leaderboard.csv",
-        (
-            "run",
-            "variant",
-            "metric",
-            "k",
-            "mean",
-            "ci95_low",
-            "ci95_high",
-            "n",
-            "unscored",
-            "capped",
-            "missing",
-        ),
-        (
-            (run.name, variant, *key.split("@"), *_numbers(cell))
-            for run in runs
-            for key, cell in run.cells.items()
-        ),
-    )
-    write_csv(
-        folder / "published.csv",
-        ("model", *(f"{m.key} (as_released)" if m.key in AS_RELEASED else m.key for m in COLUMNS)),
-        ((row.model, *row.values) for row in PUBLISHED),
-    )
-    keys = list(
-        dict.fromkeys(key for run in runs for group in run.summary["groups"] for key in group["group"])
-    )
-    write_csv(
-        folder / "groups.csv",
-        (
-            "run",
-            "variant",
-            *keys,
-            "metric",
-            "k",
-            "mean",
-            "ci95_low",
-            "ci95_high",
-            "n",
-            "unscored",
-            "capped",
-            "missing",
-        ),
-        _group_rows(runs, keys),
-    )
-    write_csv(
+    scored = {run.name: run.scores[layout.name] for run in runs if layout.leads and layout.name in run.scores}
+    names = _write_leaderboard(runs, scored, layout, folder) if scored else []
+    samples = {name: scores.samples for name, scores in scored.items() if scores.samples}
+    _write_csv(
         folder / "unscored.csv",
         ("run", "metric", "reason", "attempts"),
-        ((run.name, *what, count) for run in runs for what, count in run.unscored.most_common()),
+        ((name, *what, count) for name, s in samples.items() for what, count in s.reasons.most_common()),
     )
-    write_csv(
+    _write_csv(
         folder / "failures.csv",
         ("run", "reason", "attempts"),
         ((run.name, reason, count) for run in runs for reason, count in run.failures.most_common()),
     )
-    write_csv(
+    _write_csv(
         folder / "drift.csv",
         ("run", "sample_id", "attempt", "dx", "dy", "scale"),
-        ((run.name, d.sample_id, d.attempt, d.dx, d.dy, d.scale) for run in runs for d in run.drifted),
+        (
+            (name, d.sample_id, d.attempt, d.dx, d.dy, d.scale)
+            for name, found in samples.items()
+            for d in found.drifted
+        ),
     )
-    (folder / "leaderboard.md").write_text(_markdown(runs), encoding="utf-8")
-    (folder / "leaderboard.tex").write_text(_latex(runs), encoding="utf-8")
+    return names
 
 
-def _group_rows(runs: Sequence[ScoredRun], keys: Sequence[str]) -> Iterable[Sequence[object]]:
-    for run in runs:
-        for cut in dict.fromkeys(tuple(group["group"]) for group in run.summary["groups"]):
-            for values, cells in run.groups(cut).items():
-                named = dict(zip(cut, values, strict=True))
-                place = [named.get(key, "") for key in keys]
-                for key, cell in cells.items():
-                    yield (run.name, run.summary["variant"], *place, *key.split("@"), *_numbers(cell))
+def _write_leaderboard(
+    runs: Sequence[ScoredRun], scored: Mapping[str, Scores], layout: Layout, folder: Path
+) -> list[str]:
+    numbers, variant = ("metric", "k", *_MEAN, "capped", "missing", *_PATIENTS), runs[0].variant
+    _write_csv(
+        folder / "leaderboard.csv",
+        ("run", "variant", *numbers),
+        (
+            (name, variant, *key.split("@"), *_numbers(cell))
+            for name, scores in scored.items()
+            for key, cell in scores.cells.items()
+        ),
+    )
+    cuts = list(
+        dict.fromkeys(cut for scores in scored.values() for group, _ in scores.groups for cut in group)
+    )
+    _write_csv(
+        folder / "groups.csv",
+        ("run", "variant", *cuts, *numbers),
+        (
+            (name, variant, *(group.get(cut, "") for cut in cuts), *key.split("@"), *_numbers(cell))
+            for name, scores in scored.items()
+            for group, cells in scores.groups
+            for key, cell in cells.items()
+        ),
+    )
+    (folder / "leaderboard.md").write_text(_markdown(runs, layout), encoding="utf-8")
+    (folder / "leaderboard.tex").write_text(_latex(runs, layout), encoding="utf-8")
+    names = ["leaderboard.csv", "leaderboard.md", "leaderboard.tex"]
+    if layout.published:
+        _write_published(layout.published, folder / "published.csv")
+        names.append("published.csv")
+    return [*names, "groups.csv"]
 
 
-def _numbers(cell: Cell) -> tuple[float, ...]:
-    return cell.mean, cell.low, cell.high, cell.n, cell.unscored, cell.capped, cell.missing
+def _write_published(published: PublishedRows, path: Path) -> None:
+    heads = (
+        f"{m.name} ({published.variant})" if m.name in published.marked else m.name for m in published.columns
+    )
+    _write_csv(path, ("model", *heads), ((model, *values) for model, values in published.rows))
 
 
-def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+def _numbers(cell: Cell) -> tuple[float | str, ...]:
+    return (*_mean(cell), cell.capped, cell.missing, *_patients(cell))
+
+
+def _mean(cell: Cell) -> tuple[float, ...]:
+    return cell.mean, cell.low, cell.high, cell.n, cell.unscored
+
+
+def _patients(cell: Cell) -> tuple[int | str, int | str]:
+    return (cell.support.patients, cell.support.images) if cell.support else ("", "")
+
+
+def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
         writer.writerows(rows)
 
 
-def _markdown(runs: Sequence[ScoredRun]) -> str:
+def _markdown(runs: Sequence[ScoredRun], layout: Layout) -> str:
     parts = []
-    for k in passes(runs):
-        shown = columns([run.cells for run in runs], k)
-        rows = [(run.name, *(_plain(m, run.cells.get(f"{m.key}@{k}")) for m in shown)) for run in runs]
+    for k, shown, rows in _leaderboards(runs, layout):
+        lines = [
+            (name, *(_plain(m, cell) for m, cell in zip(shown, cells, strict=True))) for name, cells in rows
+        ]
         parts.append(
-            f"Variant `{runs[0].summary['variant']}`, pass@{k}: mean [95% interval] scored/applies\n"
+            f"Variant `{runs[0].variant}`, pass@{k}: mean [95% interval] scored/applies, patients scored\n"
         )
-        parts.append(markdown_table(["Run", *(m.titled for m in shown)], rows))
-    parts.append("Published (B-PSNR and B-SSIM: released script)\n")
-    heads = ["Model", *(m.titled for m in COLUMNS)]
-    values = [(p.model, *(m.show(v) for m, v in zip(COLUMNS, p.values, strict=True))) for p in PUBLISHED]
-    parts.append(markdown_table(heads, values))
+        parts.append(_markdown_table(["Run", *(m.title for m in shown)], lines))
+    if layout.published:
+        parts.append(f"Published ({layout.published.short_note})\n")
+        heads = ["Model", *(m.title for m in layout.published.columns)]
+        parts.append(_markdown_table(heads, _published_rows(layout.published)))
     return "\n".join(parts)
 
 
-def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def _leaderboards(
+    runs: Sequence[ScoredRun], layout: Layout
+) -> Iterator[tuple[int, list[Metric], list[tuple[str, list[Cell | None]]]]]:
+    """For each k: the columns, and each run's name and cells."""
+    found = {run.name: run.scores[layout.name].cells if layout.name in run.scores else {} for run in runs}
+    for k in passes(runs, layout):
+        shown = columns(found.values(), k)
+        yield k, shown, [(name, [cell_at(cells, m, k) for m in shown]) for name, cells in found.items()]
+
+
+def _published_rows(published: PublishedRows) -> list[tuple[str, ...]]:
+    return [
+        (model, *(m.show(value) for m, value in zip(published.columns, values, strict=True)))
+        for model, values in published.rows
+    ]
+
+
+def _markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
     return "".join("| " + " | ".join(_markdown_text(text) for text in line) + " |\n" for line in lines)
 
@@ -147,44 +168,38 @@ def _markdown_text(text: str) -> str:
     )
 
 
-def _plain(m: Measure, cell: Cell | None) -> str:
+def _plain(m: Metric, cell: Cell | None) -> str:
     if cell is None:
         return "–"
-    interval = f"[{m.show(cell.low)}, {m.show(cell.high)}]"
-    return ", ".join([f"{m.show(cell.mean)} {interval} {cell.coverage}", *cell.notes])
+    ends = f"[{m.show(cell.low)}, {m.show(cell.high)}]"
+    return ", ".join([f"{m.show(cell.mean)} {ends} {cell.coverage}", *cell.notes])
 
 
-def _latex(runs: Sequence[ScoredRun]) -> str:
-    """Tables for `booktabs`, the interval and coverage in small type under each mean."""
+def _latex(runs: Sequence[ScoredRun], layout: Layout) -> str:
+    """Tables for `booktabs`; interval, coverage and patients in small type under each mean."""
     parts = []
-    for k in passes(runs):
-        shown = columns([run.cells for run in runs], k)
+    for k, shown, rows in _leaderboards(runs, layout):
         body = []
-        for run in runs:
-            cells = [run.cells.get(f"{m.key}@{k}") for m in shown]
-            means = ["--" if c is None else tex(m.show(c.mean)) for m, c in zip(shown, cells, strict=True)]
-            small = [
-                "" if c is None else rf"{{\scriptsize [{tex(m.show(c.low))}, {tex(m.show(c.high))}]}}"
-                for m, c in zip(shown, cells, strict=True)
-            ]
-            cover = ["" if c is None else rf"{{\scriptsize {c.coverage}}}" for c in cells]
-            body += [[tex(run.name), *means], ["", *small], ["", *cover]]
-        note = f"variant {runs[0].summary['variant']}, pass@{k}; 95% intervals; scored/applies"
-        parts.append(latex_table(note, ["Run", *(m.titled for m in shown)], body))
-    values = [
-        [tex(p.model), *(tex(m.show(v)) for m, v in zip(COLUMNS, p.values, strict=True))] for p in PUBLISHED
-    ]
-    parts.append(
-        latex_table(
-            "published by the authors of MieDB-100k, own test set; B-PSNR, B-SSIM by the released script",
-            ["Model", *(m.label for m in COLUMNS)],
-            values,
-        )
-    )
+        for name, cells in rows:
+            pairs = list(zip(shown, cells, strict=True))
+            body.append([tex(name), *("--" if c is None else tex(m.show(c.mean)) for m, c in pairs)])
+            body.append(["", *(_tiny(c and f"[{m.show(c.low)}, {m.show(c.high)}]") for m, c in pairs)])
+            body.append(["", *(_tiny(c and c.coverage) for c in cells)])
+            body.append(["", *(_tiny(c and c.n and c.support and str(c.support)) for c in cells)])
+        note = f"variant {runs[0].variant}, pass@{k}; 95% intervals; scored/applies; patients scored"
+        parts.append(_latex_table(note, ["Run", *(m.title for m in shown)], body))
+    if layout.published:
+        values = [[tex(text) for text in row] for row in _published_rows(layout.published)]
+        heads = ["Model", *(m.label for m in layout.published.columns)]
+        parts.append(_latex_table(layout.published.source, heads, values))
     return "\n".join(parts)
 
 
-def latex_table(note: str, head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+def _tiny(text: object) -> str:
+    return rf"{{\scriptsize {tex(str(text))}}}" if text else ""
+
+
+def _latex_table(note: str, head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     lines = [rf"% {note}", rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}", r"\toprule"]
     lines += [" & ".join(tex(text) for text in head) + r" \\", r"\midrule"]
     lines += [" & ".join(row) + r" \\" for row in body]
@@ -195,143 +210,99 @@ def tex(text: str) -> str:
     return "".join(_TEX.get(character, character) for character in " ".join(text.split()))
 
 
-# `tables/judged.csv`: every mean of the protocols that ask a judge, with its coverage and its judge.
-
-_HEADER: Final = (
-    *("protocol", "variant", "run", "group", "value", "metric", "mean", "ci95_low", "ci95_high"),
-    *("n", "unscored", "judge_model", "judge_provider", "prompts", "states"),
-)
-
-
-def write_judged_table(found: Sequence[Judged], folder: Path) -> None:
-    """Nothing where no protocol asked a judge."""
-    if not found:
-        return
-    with (folder / "judged.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(_HEADER)
-        for judged in found:
-            writer.writerows(_rows(judged))
+def write_judged_table(benchmarks: Sequence[BenchmarkScores], folder: Path) -> list[str]:
+    """Write `judged.csv`: every mean of the benchmarks' sections, with its coverage and its judge."""
+    if not benchmarks:
+        return []
+    _write_csv(
+        folder / "judged.csv",
+        (
+            *("protocol", "variant", "run", "group", "value", "metric", *_MEAN),
+            *("judge_model", "judge_provider", "prompts", "states", *_PATIENTS),
+        ),
+        (row for scored in benchmarks for row in _judged_rows(scored)),
+    )
+    return ["judged.csv"]
 
 
-def _rows(judged: Judged) -> Iterator[tuple[object, ...]]:
-    for name, document in judged.documents.items():
-        judge = judged.judges.get(name)
+def _judged_rows(scored: BenchmarkScores) -> Iterator[tuple[object, ...]]:
+    for name, scores in scored.scores.items():
         who: tuple[str, ...] = ("", "", "", "")
-        if judge is not None:
+        if judge := scores.judge:
             prompts = " ".join(f"{prompt}:{sha256}" for prompt, sha256 in judge["prompts"].items())
             states = " ".join(f"{state}:{number}" for state, number in judge["states"].items())
             who = (model_words(judge), judge["provider"], prompts, states)
-        for item in document["groups"]:
-            cut = next(iter(item["group"].items()), ("", ""))
-            for metric, entry in item["metrics"].items():
-                cell = cell_of(entry)
-                numbers = (cell.mean, cell.low, cell.high, cell.n, cell.unscored)
-                yield (judged.protocol, document["variant"], name, *cut, metric, *numbers, *who)
+        variant = scores.document["variant"]
+        for group, cells in scores.groups:
+            cut = next(iter(group.items()), ("", ""))
+            for key, cell in cells.items():
+                yield (scored.layout.name, variant, name, *cut, key, *_mean(cell), *who, *_patients(cell))
 
 
-# What people said, as files: CSV for spreadsheets, Markdown for notes, LaTeX for papers.
-
-FILES: Final = (
-    "people.md", "people.tex", "people_preference.csv", "people_raters.csv", "people_metrics.csv",
+PEOPLE_FILES: Final = (
+    *("people.md", "people.tex", "people_preference.csv", "people_raters.csv", "people_metrics.csv"),
     "people_scores.csv",
-)  # fmt: skip
+)
 
 
 def write_people_tables(people: People, folder: Path) -> None:
-    """Everything in Markdown and LaTeX, and one CSV a kind of number, unrounded."""
-    made = tables(people)
-    notes = [f"{table.caption}; 95% intervals\n" for table in made]
-    plain = [[(name, *(cell.line for cell in cells)) for name, cells in table.rows] for table in made]
-    (folder / "people.md").write_text(
-        "\n".join(
-            part
-            for note, table, rows in zip(notes, made, plain, strict=True)
-            for part in (note, markdown_table(table.heads, rows))
-        ),
-        encoding="utf-8",
-    )
-    latex = []
-    for table in made:
-        body = [[tex(name), *(_small(cell) for cell in cells)] for name, cells in table.rows]
-        latex.append(latex_table(tex(f"{table.caption}; 95% intervals"), table.heads, body))
+    """Write what people said: everything in Markdown and LaTeX, and one CSV a kind of number, unrounded."""
+    markdown, latex = [], []
+    for table in tables(people):
+        note = f"{table.caption}; 95% intervals"
+        cells = [
+            (row.name, [cell for cell in line if isinstance(cell, MeanCell)]) for row, line in table.rows
+        ]
+        markdown.append(f"{note}\n")
+        markdown.append(_markdown_table(table.heads, [(name, *map(_line, line)) for name, line in cells]))
+        latex.append(
+            _latex_table(tex(note), table.heads, [[tex(name), *map(_small, line)] for name, line in cells])
+        )
+    (folder / "people.md").write_text("\n".join(markdown), encoding="utf-8")
     (folder / "people.tex").write_text("\n".join(latex), encoding="utf-8")
-    _write_csvs(people, folder)
+    _write_people_csv(people, folder)
 
 
-def _small(cell: Figure) -> str:
+def _line(cell: MeanCell) -> str:
+    return " ".join(part for part in (cell.mean, cell.interval, cell.coverage) if part)
+
+
+def _small(cell: MeanCell) -> str:
     rest = tex(" ".join(part for part in (cell.interval, cell.coverage) if part))
-    return tex(cell.value) + (rf" {{\scriptsize {rest}}}" if rest else "")
+    return tex(cell.mean) + (rf" {{\scriptsize {rest}}}" if rest else "")
 
 
-def _write_csvs(people: People, folder: Path) -> None:
-    counted = ("samples", "raters")
-    write_csv(
+def _write_people_csv(people: People, folder: Path) -> None:
+    counts, ends = ("samples", "raters", *_PATIENTS), ("ci95_low", "ci95_high")
+    _write_csv(
         folder / "people_preference.csv",
-        (
-            "criterion",
-            "model",
-            "method",
-            "strength",
-            "ci95_low",
-            "ci95_high",
-            "mean_rank",
-            "n_mean_rank",
-            "rankings",
-            *counted,
-        ),
+        ("criterion", "model", "method", "strength", *ends, "mean_rank", "n_mean_rank", "rankings", *counts),
         (
             (
-                q.name,
-                people.name_of(one["model"]),
-                kind,
-                one["strength"],
-                *one["ci95"],
-                one["mean_rank"],
-                one["n"],
-                q.found["leaderboard"]["rankings"],
-                q.samples,
-                q.raters,
+                *(q.name, people.name_of(one["model"]), kind, one["strength"], *one["ci95"]),
+                *(one["mean_rank"], one["n"], q.found["leaderboard"]["rankings"]),
+                *(q.samples, q.raters, q.support.patients, q.support.images),
             )
             for q in people.compared
             for kind in ("bradley-terry", "plackett-luce")
             for one in q.found["leaderboard"].get(kind, ())
         ),
     )
-    write_csv(
+    _write_csv(
         folder / "people_raters.csv",
-        (
-            "criterion",
-            "rated",
-            "kendall_w",
-            "ci95_low",
-            "ci95_high",
-            "n_w",
-            "krippendorff_alpha",
-            "n_alpha",
-            "level",
-            *counted,
-        ),
+        ("criterion", "rated", "kendall_w", *ends, "n_w", "krippendorff_alpha", "n_alpha", "level", *counts),
         (
             (
-                q.name,
-                q.rated,
-                w["mean"],
-                *w["ci95"],
-                w["n"],
-                q.alpha[1],
-                q.shared,
-                q.alpha[0],
-                q.samples,
-                q.raters,
+                *(q.name, q.rated, w["mean"], *w["ci95"], w["n"], q.alpha[1], q.shared, q.alpha[0]),
+                *(q.samples, q.raters, q.support.patients, q.support.images),
             )
             for q in people.questions
             for w in [q.found["raters"]["kendall_w"]]
         ),
     )
-    write_csv(
+    _write_csv(
         folder / "people_metrics.csv",
-        ("criterion", "metric", "coefficient", "mean", "ci95_low", "ci95_high", "n", "unscored", "raters"),
+        ("criterion", "metric", "coefficient", "mean", *ends, "n", "unscored", "raters"),
         (
             (q.name, key, name, e["mean"], *e["ci95"], e["n"], e["unscored"], q.raters)
             for q in people.compared
@@ -340,20 +311,13 @@ def _write_csvs(people: People, folder: Path) -> None:
             for e in [entry[name]]
         ),
     )
-    write_csv(
+    _write_csv(
         folder / "people_scores.csv",
-        ("criterion", "model", "what", "value", "ci95_low", "ci95_high", "answers", *counted),
+        ("criterion", "model", "what", "value", *ends, "answers", *counts),
         (
             (
-                q.name,
-                people.name_of(t.model),
-                "share" if q.yes_no else "mean",
-                t.value,
-                t.low,
-                t.high,
-                t.answers,
-                t.samples,
-                t.raters,
+                *(q.name, people.name_of(t.model), "share" if q.yes_no else "mean", t.value, t.low, t.high),
+                *(t.answers, t.samples, t.raters, t.support.patients, t.support.images),
             )
             for q in people.scored
             for t in q.tallies

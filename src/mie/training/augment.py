@@ -1,9 +1,9 @@
 """Random views of images and masks, on the GPU, every number drawn from one generator.
 
-Perception: one affine map with a slow warp moves image and mask together; then the image's contrast, colour,
-sharpness and noise change as they do between scanners, stains and cameras. Restoration pairs are only
-cropped, flipped and turned by quarters: grain and streaks must stay what they are. How far perception's views
-go is a `Strength`: `usual`, or `strong` against learning small data sets by heart.
+Images to paint on: one affine map with a smooth warp moves image and mask together; then the image's
+contrast, colour, sharpness and noise change as they do between scanners, stains and cameras. Pairs are only
+cropped, flipped and turned by quarters: grain and streaks must stay what they are. How far the views of the
+first kind go is a `Strength`: `usual`, or `strong` against memorising small data sets.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SIDED: Final = ("left", "right")
 
 
 def may_turn(modality: str) -> bool:
-    """Whether such an image may be turned freely and stood on its head."""
+    """Whether such an image may be turned freely and upside down."""
     return modality in _TURNED
 
 
@@ -42,7 +42,7 @@ class Strength:
     contrast: float = 0.35  # log
     brightness: float = 0.12
     gamma: float = 0.45  # log
-    curve: float = 0.0  # chance of a crooked intensity curve
+    curve: float = 0.0  # chance of a random intensity curve
     blur: float = 0.2  # chance
     coarse: tuple[float, float] = (0.12, 0.0)  # chance of half, and of a quarter of the resolution
     noise: tuple[float, float] = (0.3, 0.05)  # chance, and its largest standard deviation
@@ -52,7 +52,7 @@ class Strength:
 
 STRENGTHS: Final = {
     "usual": Strength(),
-    # Noise and coarse pixels hide no lesion of ten pixels or ten grey levels: its mask would stay.
+    # Noise and coarse pixels must not hide a lesion of ten pixels or ten grey levels: its mask stays.
     "strong": Strength(
         zoom=(-0.5, 0.47),
         turn=40.0,
@@ -90,7 +90,7 @@ class Draw:
         return self.uniform(0, 1) < share
 
 
-def moved(
+def warp(
     draw: Draw,
     images: Tensor,
     masks: Tensor,
@@ -102,7 +102,7 @@ def moved(
     turns: Tensor,
     strength: Strength = STRENGTHS["usual"],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Images `(B, C, S, S)` and masks `(B, 1, S, S)` seen through random windows of `side` pixels.
+    """View images `(B, C, S, S)` and masks `(B, 1, S, S)` through random windows of `side` pixels.
 
     `window` is the share of the square that a view spans (1: all of it), `flips` and `turns` say which images
     may be mirrored and freely turned, `filled (B, 2)` how much of the square the image fills. Third result:
@@ -115,8 +115,8 @@ def moved(
     stretch = torch.exp(draw.uniform(-0.12, 0.12))
     mirror = torch.where(draw.chance(0.5) & flips, -1.0, 1.0)
     # A window smaller than the image may lie anywhere in it; a whole view only shifts a little.
-    room = (filled.flip(1) - zoom[:, None]).clamp(min=0) + 0.08
-    centre = draw.uniform(-1, 1, 2) * room
+    slack = (filled.flip(1) - zoom[:, None]).clamp(min=0) + 0.08
+    centre = draw.uniform(-1, 1, 2) * slack
     cos, sin = torch.cos(angle), torch.sin(angle)
     theta = torch.zeros(b, 2, 3, device=images.device)
     theta[:, 0, 0], theta[:, 0, 1] = cos * zoom * stretch * mirror, -sin * zoom
@@ -143,8 +143,8 @@ def _tilted(draw: Draw, grid: Tensor, centre: Tensor, size: float) -> Tensor:
     return middle + (grid - middle) / (1 + across[..., None])
 
 
-def recoloured(draw: Draw, images: Tensor, grey: Tensor, strength: Strength = STRENGTHS["usual"]) -> Tensor:
-    """Contrast, gamma, colour, blur, coarse pixels and noise; `grey (B,)` images stay grey."""
+def recolour(draw: Draw, images: Tensor, grey: Tensor, strength: Strength = STRENGTHS["usual"]) -> Tensor:
+    """Change contrast, gamma, colour, sharpness, resolution and noise; `grey (B,)` images stay grey."""
 
     def per(x: Tensor) -> Tensor:
         return x[:, None, None, None]
@@ -162,7 +162,7 @@ def recoloured(draw: Draw, images: Tensor, grey: Tensor, strength: Strength = ST
     gamma = torch.exp(draw.uniform(-strength.gamma, strength.gamma) * draw.chance(0.7))
     x = x.clamp(1e-4, 1) ** per(gamma)
     if strength.curve:
-        x = torch.where(per(draw.chance(strength.curve)), _bent(draw, x), x)
+        x = torch.where(per(draw.chance(strength.curve)), _random_curve(draw, x), x)
     blurred = _blur(x)
     amount = draw.uniform(0, 1) * draw.chance(strength.blur)
     sharper = draw.uniform(0, 0.8) * draw.chance(0.15)
@@ -183,7 +183,7 @@ def recoloured(draw: Draw, images: Tensor, grey: Tensor, strength: Strength = ST
 _KNOTS: Final = 8
 
 
-def _bent(draw: Draw, x: Tensor) -> Tensor:
+def _random_curve(draw: Draw, x: Tensor) -> Tensor:
     """Through a rising piecewise linear curve from 0 to 1, the same for all channels."""
     steps = torch.exp(0.7 * draw.normal(_KNOTS))
     curve = F.pad((steps / steps.sum(1, keepdim=True)).cumsum(1), (1, 0))
@@ -200,8 +200,8 @@ def _through(x: Tensor, given: Tensor, wanted: Tensor) -> Tensor:
     return (start + share * (end - start)).view_as(x)
 
 
-def histograms_mixed(draw: Draw, images: Tensor, partner: Tensor, chance: float) -> Tensor:
-    """Some images `(B, C, S, S)` take on, by a random part, the histogram of `images[partner]`.
+def mix_histograms(draw: Draw, images: Tensor, partner: Tensor, chance: float) -> Tensor:
+    """Give some images `(B, C, S, S)`, by a random part, the histogram of `images[partner]`.
 
     Each channel goes through the curve that leads from its own 33 quantiles to its partner's. A partner must
     be grey where the image is.
@@ -211,15 +211,15 @@ def histograms_mixed(draw: Draw, images: Tensor, partner: Tensor, chance: float)
     at = torch.linspace(0, few.shape[2] - 1, 33, device=images.device).long()
     own = few[:, :, at]
     other = own.index_select(0, partner)
-    made = _through(
+    matched = _through(
         images.reshape(b * c, *images.shape[2:]), own.reshape(b * c, -1), other.reshape(b * c, -1)
     ).view_as(images)
     amount = draw.uniform(0, 1) * draw.chance(chance)
-    return images + amount[:, None, None, None] * (made - images)
+    return images + amount[:, None, None, None] * (matched - images)
 
 
 def cut_out(draw: Draw, images: Tensor, counted: Tensor, chance: float) -> tuple[Tensor, Tensor]:
-    """Some images lose a rectangle, filled with one grey; there nothing is `counted (B, 1, S, S)`."""
+    """Cut a rectangle out of some images, filled with one grey; there nothing is `counted (B, 1, S, S)`."""
     side = images.shape[-1]
     size = draw.uniform(0.1, 0.35, 2) * side
     start = draw.uniform(0, 1, 2) * (side - size)
@@ -231,7 +231,7 @@ def cut_out(draw: Draw, images: Tensor, counted: Tensor, chance: float) -> tuple
     return torch.where(hidden, value, images), counted & ~hidden
 
 
-def cropped(
+def crop_pairs(
     draw: Draw,
     pairs: Tensor,
     side: int,
@@ -239,7 +239,7 @@ def cropped(
     flips: Tensor | None = None,
     around: Tensor | None = None,
 ) -> Tensor:
-    """The same random window, mirror and quarter turn of `(B, C, S, S)`; `turns` may be upside down too.
+    """Take the same random window, mirror and quarter turn of `(B, C, S, S)`; `turns` may be upside down too.
 
     `flips (B,)` says which may be mirrored (all by default). A window lies anywhere, or, with `around (B, 2)`
     in pixels (row, column), so that this point is in it and not near its rim.
@@ -263,7 +263,7 @@ def cropped(
 
 @functools.cache
 def _taps(device: torch.device) -> Tensor:
-    """Copied once: the host waits for the device meanwhile."""
+    """Copied once, because the host waits for the device meanwhile."""
     return torch.tensor([1.0, 4.0, 6.0, 4.0, 1.0], device=device) / 16
 
 

@@ -1,9 +1,17 @@
-"""The moving average of the weights: what is validated, shown and shipped."""
+"""Checkpoints: whole or absent, proved by SHA-256, never pickle.
+
+```text
+checkpoints/step-000500/
+  model.safetensors  ema.safetensors  optimizer.safetensors
+  state.json          the digest of each file, and the loop's own state
+```
+
+A checkpoint is written under another name, synced and renamed. Whatever goes wrong before, the last good one
+stays.
+"""
 
 from __future__ import annotations
 
-import copy
-import errno
 import hashlib
 import json
 import os
@@ -14,47 +22,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import safetensors.torch
-import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from mie.core.files import atomic_write, sync_folder
+from mie.core.files import atomic_write, make_folder, sync_folder, write_errors
 from mie.errors import MieError
-
-
-class Ema:
-    """A copy of `model` on its device whose weights follow; buffers are copied, not averaged."""
-
-    def __init__(self, model: nn.Module, decay: float) -> None:
-        self.module = copy.deepcopy(model).eval().requires_grad_(False)
-        self.decay = decay
-        self._pairs = list(zip(self.module.parameters(), model.parameters(), strict=True))
-        self._buffers = list(zip(self.module.buffers(), model.buffers(), strict=True))
-
-    @torch.no_grad()
-    def update(self, done: int) -> None:
-        """Follow the model after its `done`th step. The first steps count less: they soon are far off."""
-        weight = 1 - min(self.decay, (1 + done) / (10 + done))
-        torch._foreach_lerp_([mean for mean, _ in self._pairs], [now for _, now in self._pairs], weight)
-        for mine, its in self._buffers:
-            mine.copy_(its)
-
-
-# Checkpoints: whole or absent, proved by SHA-256, never pickle.
-#
-# ```text
-# checkpoints/step-000500/
-#   model.safetensors  ema.safetensors  optimizer.safetensors
-#   state.json          the digest of each file, and what the loop has to remember
-# ```
-#
-# A checkpoint is written under another name, synced and renamed. Whatever goes wrong before, the last good
-# one
-# stays.
 
 FILES: Final = ("model", "ema", "optimizer")
 _NAME: Final = re.compile(r"step-(\d{6,})")
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _SHOWN: Final = 4
 
 Tensors = dict[str, Tensor]
@@ -62,43 +37,36 @@ Tensors = dict[str, Tensor]
 
 def write_checkpoint(root: Path, step: int, files: Mapping[str, Tensors], state: Mapping[str, Any]) -> Path:
     """`step-<step>` in `root` with the tensors of each file and `state`; returns its folder."""
-    root.mkdir(parents=True, exist_ok=True)
+    make_folder(root)
     folder = root / f"step-{step:06d}"
     temporary = root / f".{folder.name}.{os.getpid()}.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
     try:
-        temporary.mkdir()
-        digests = {f"{name}.safetensors": _write(temporary, name, files[name]) for name in FILES}
-        body = json.dumps({"step": step, **state, "sha256": digests}, indent=2, allow_nan=False) + "\n"
-        _write_synced(temporary / "state.json", body.encode())
-        sync_folder(temporary)
-        if folder.exists():
-            shutil.rmtree(folder)
-        os.replace(temporary, folder)
-        sync_folder(root)
-    except OSError as error:
+        with write_errors(root):
+            temporary.mkdir()
+            digests = {f"{name}.safetensors": _write(temporary, name, files[name]) for name in FILES}
+            body = json.dumps({"step": step, **state, "sha256": digests}, indent=2, allow_nan=False) + "\n"
+            _write_synced(temporary / "state.json", body.encode())
+            sync_folder(temporary)
+            if folder.exists():
+                shutil.rmtree(folder)
+            os.replace(temporary, folder)
+            sync_folder(root)
+    except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
-        if error.errno not in _FULL:
-            raise
-        last = newest(root)
-        raise MieError(
-            f"the disk is full: the checkpoint of step {step} was not written",
-            where=root,
-            found=os.strerror(error.errno or 0),
-            fix=f"free some space and run the same command again: it goes on from {_named(last)}",
-        ) from error
+        raise
     return folder
 
 
 def amend_checkpoint(folder: Path, changes: Mapping[str, Any]) -> None:
-    """Change what a checkpoint remembers; its tensors stay as they are."""
+    """Change a checkpoint's `state.json`; its tensors stay as they are."""
     path = folder / "state.json"
     body = {**json.loads(path.read_text(encoding="utf-8")), **changes}
     atomic_write(path, json.dumps(body, indent=2, allow_nan=False) + "\n")
 
 
 def read_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, Tensors]]:
-    """State and tensors by file name; refused unless every file has its recorded digest."""
+    """Read state and tensors by file name; every file must have its recorded digest."""
     path = folder / "state.json"
     try:
         state = json.loads(path.read_text(encoding="utf-8"))
@@ -109,15 +77,15 @@ def read_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, Tensors]]:
 
 
 def read_ema(folder: Path) -> Tensors:
-    """The averaged weights alone."""
+    """Read the averaged weights alone."""
     state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
     return _read(folder, "ema", state["sha256"]["ema.safetensors"])
 
 
 def checkpoints(root: Path) -> list[tuple[int, Path]]:
     """(step, folder), oldest first."""
-    found = [(int(m[1]), p) for p in root.glob("step-*") if (m := _NAME.fullmatch(p.name)) and p.is_dir()]
-    return sorted(found)
+    folders = [(int(m[1]), p) for p in root.glob("step-*") if (m := _NAME.fullmatch(p.name)) and p.is_dir()]
+    return sorted(folders)
 
 
 def newest(root: Path) -> Path | None:
@@ -125,7 +93,7 @@ def newest(root: Path) -> Path | None:
 
 
 def prune(root: Path, keep: int, best: int | None) -> None:
-    """Remove all but the newest `keep` and the best, and what killed runs have left half written."""
+    """Remove all but the newest `keep` and the best, and what killed runs left half written."""
     for step, folder in checkpoints(root)[:-keep]:
         if step != best:
             # Under another name first: a removal that is cut short leaves no checkpoint without files.
@@ -134,8 +102,8 @@ def prune(root: Path, keep: int, best: int | None) -> None:
         shutil.rmtree(leftover, ignore_errors=True)
 
 
-def host(tensors: Mapping[str, Tensor]) -> Tensors:
-    """Contiguous copies on the CPU: a snapshot that later steps do not change."""
+def cpu_copies(tensors: Mapping[str, Tensor]) -> Tensors:
+    """Copy to contiguous tensors on the CPU: a snapshot that later steps do not change."""
     return {name: value.detach().to("cpu", copy=True).contiguous() for name, value in tensors.items()}
 
 
@@ -156,7 +124,7 @@ def load_model(model: nn.Module, tensors: Tensors, where: Path) -> None:
             where=where,
             expected=f"the {len(own)} tensors of {type(model).__name__}",
             found="; ".join(wrong[:_SHOWN]) + more,
-            fix="choose another output folder, or the code and config that the run began with",
+            fix="choose another output folder, or the code and config that the run started with",
         )
     model.load_state_dict(tensors)
 
@@ -179,9 +147,9 @@ def _read(folder: Path, name: str, digest: str) -> Tensors:
     path = folder / f"{name}.safetensors"
     try:
         data = path.read_bytes()
-        found = hashlib.sha256(data).hexdigest()
-        if found != digest:
-            raise _corrupted(folder, path, f"SHA-256 {digest}", found)
+        sha256 = hashlib.sha256(data).hexdigest()
+        if sha256 != digest:
+            raise _corrupted(folder, path, f"SHA-256 {digest}", sha256)
         return safetensors.torch.load(data)
     except (OSError, SafetensorError) as error:
         raise _corrupted(folder, path, "a file of safetensors", error) from None
@@ -195,7 +163,7 @@ def _corrupted(folder: Path, path: Path, expected: str, found: object) -> MieErr
         where=path,
         expected=expected,
         found=found,
-        fix=f"remove the folder {folder.name} and run the same command again: it goes on from {last}",
+        fix=f"remove the folder {folder.name} and run the same command again: it resumes from {last}",
     )
 
 

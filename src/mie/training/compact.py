@@ -1,4 +1,4 @@
-"""The compact editor as a trainee: its data, its losses, its validation by the benchmark's own metrics."""
+"""The compact editor as a trainee: its configuration, its losses, and what its weights file says."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Annotated, Any, Literal, cast
 import numpy as np
 import torch
 import torch.nn.functional as F
-from pydantic import Field
+from pydantic import AliasChoices, Field
 from torch import Tensor, nn
 
 from mie.core.files import digest
 from mie.core.registry import nearest_name
 from mie.editors.compact.inference import representatives
+from mie.editors.compact.kinds import EDIT_KINDS, PERSPECTIVE_OF, EditKind
 from mie.errors import ConfigError
 from mie.networks.compact import TEXT_WIDTH, CompactNet, NetConfig, load_weights, save_weights
 from mie.networks.compact_layers import Widths
@@ -24,11 +25,11 @@ from mie.networks.trunk import BACKBONES, Trunk
 from mie.networks.weights import fit
 from mie.records import Pixels
 from mie.training.augment import STRENGTHS
+from mie.training.batches import step_seed
 from mie.training.compact_data import SIDE, Choices, CompactData, Views
 from mie.training.compact_validation import Validation, hole_cases
 from mie.training.config import Strict, TrainConfig, parse_section
 from mie.training.losses import Texture, change_loss, overlay_loss, restoration_loss
-from mie.training.optimize import step_seed
 from mie.training.pack import TRAIN, VALIDATION, Pack, read_pack
 from mie.training.simulate import add_pairs, fresh_pairs, wide_jobs
 from mie.training.trainee import Trainee
@@ -44,12 +45,10 @@ class DataConfig(Strict):
     shares: dict[str, Annotated[float, Field(gt=0)]] = Field(
         {"perception": 0.6, "transformation": 0.4}, min_length=1
     )
-    absent: float = Field(0.07, ge=0, lt=1, description="rows asked for what is not there")
-    healthy: float = Field(
-        0, ge=0, le=1, description="share of those asked for a lesion that a counterfactual took away"
-    )
-    fresh: int = Field(0, ge=0, description="new simulations for each target, made before training begins")
-    bent: float = Field(0, ge=0, le=1, description="share of new CT simulations from bent, smaller images")
+    absent: float = Field(0.07, ge=0, lt=1, description="share of rows whose target is not in the image")
+    healthy: float = Field(0, ge=0, le=1, description="share of those whose lesion a counterfactual removed")
+    fresh: int = Field(0, ge=0, description="new simulations for each target, made before the first step")
+    bent: float = Field(0, ge=0, le=1, description="share of new CT simulations from warped, smaller images")
     leave_out: list[str] = Field([], description="sources not trained on, with their twins NAME_more")
     validate_rows: int = Field(600, ge=1)
     merge: bool = Field(False, description="rows of one target and modality are one group")
@@ -58,16 +57,16 @@ class DataConfig(Strict):
     emphasis: dict[str, Annotated[float, Field(gt=0)]] = Field({}, description="of transformation targets")
     augment: Literal["usual", "strong"] = "usual"
     smoothing: float = Field(0, ge=0, lt=0.5, description="of the masks of groups below 50 rows")
-    holes: float = Field(0, ge=0, le=1, description="share of modifications whose hole is made on the way")
+    holes: float = Field(0, ge=0, le=1, description="share of modifications whose hole is made in training")
 
 
 class ModelConfig(Strict):
     """The network's shape, and the file of the trunk's pretrained weights (none: from scratch)."""
 
     trunk: str | None = None
-    start: str | None = Field(None, description="weights of the same shape to go on from")
+    start: str | None = Field(None, description="weights of the same shape to start from")
     backbone: Literal["mobilenetv2", "efficientnet-lite2"] = "mobilenetv2"
-    trunk_lr: float = Field(0.2, gt=0, le=1, description="the pretrained trunk's share of the rate")
+    trunk_lr: float = Field(0.2, gt=0, le=1, description="the pretrained trunk's share of the learning rate")
     widths: tuple[Width, Width, Width, Width] = (64, 96, 192, 320)
     down: tuple[int, int, int, int] = (1, 2, 2, 2)
     up: tuple[int, int, int] = (2, 1, 1)
@@ -77,12 +76,20 @@ class ModelConfig(Strict):
     change: bool | None = Field(
         None, description="the gate for modification; where it is trained, by default"
     )
-    texture: float = Field(0.1, ge=0, description="what the grain of modifications weighs")
-    local: bool = Field(False, description="a channel more for the image's local contrast")
-    mender: tuple[Width, Width, Width, Width] | None = Field(
-        None, description="widths of a network for transformation alone"
+    texture: float = Field(0.1, ge=0, description="weight of the grain of modifications")
+    local: bool = Field(False, description="an extra channel: the image's local contrast")
+    restoration: tuple[Width, Width, Width, Width] | None = Field(
+        None,
+        validation_alias=AliasChoices("restoration", "mender"),  # older training files say `mender`
+        description="widths of a network for transformation alone",
     )
-    mender_lr: float = Field(1, gt=0, le=1, description="its share of the rate")
+    restoration_lr: float = Field(
+        1,
+        gt=0,
+        le=1,
+        validation_alias=AliasChoices("restoration_lr", "mender_lr"),
+        description="its share of the learning rate",
+    )
 
 
 class Compact(Trainee):
@@ -92,7 +99,8 @@ class Compact(Trainee):
         self.config = config
         self.data = parse_section(DataConfig, config.data, where="data")
         self.shape = parse_section(ModelConfig, config.model, where="model")
-        self.slower = {"trunk.": self.shape.trunk_lr, "mender.": self.shape.mender_lr}
+        self.kinds = {EDIT_KINDS[name] for name in self.data.shares if name in EDIT_KINDS}
+        self.slower = {"trunk.": self.shape.trunk_lr, "mender.": self.shape.restoration_lr}
 
     def check(self) -> Mapping[str, Any]:
         trunk = self._trunk()
@@ -101,15 +109,15 @@ class Compact(Trainee):
         self._packs = [read_pack(self.config.path(path)) for path in self.data.packs]
         self._leave_out()
         self._refuse_empty_shares()
-        if self._modifies() and not self._gated():
+        if EditKind.AREA in self.kinds and not self._gated():
             raise ConfigError("modification needs its gate", where="model.change", found=False)
-        found: dict[str, Any] = {"packs": [pack.facts["digest"] for pack in self._packs]}
+        digests: dict[str, Any] = {"packs": [pack.facts["digest"] for pack in self._packs]}
         if trunk is not None:
-            found["trunk"] = digest(trunk)
+            digests["trunk"] = digest(trunk)
         if self.shape.start is not None:
-            self.model()  # refuses weights that do not fit
-            found["start"] = digest(self.config.path(self.shape.start))
-        return found
+            self.model()  # raises where the weights do not fit
+            digests["start"] = digest(self.config.path(self.shape.start))
+        return digests
 
     def prepare(self, device: torch.device) -> None:
         self.device = device
@@ -132,11 +140,11 @@ class Compact(Trainee):
 
     def model(self) -> nn.Module:
         net = CompactNet(self._net_config())
-        if net.mender is not None and len(self.data.shares) == 1:
-            net.requires_grad_(False)  # what no row comes through; its values stay
-            # The other network reads the text by it too: where that was trained before, it goes on working.
+        if net.restoration is not None and len(self.data.shares) == 1:
+            net.requires_grad_(False)  # no row passes through the rest; its values stay
+            # The rest reads the text with it too: where it was trained before, it must keep working.
             net.reader.requires_grad_(self.shape.start is None)
-            net.mender.requires_grad_(True)
+            net.restoration.requires_grad_(True)
         if (path := self._trunk()) is not None:
             self._pretrain(net.trunk, path)
         if self.shape.start is not None:
@@ -146,9 +154,9 @@ class Compact(Trainee):
 
     @cached_property
     def flops_per_image(self) -> float:  # type: ignore[override]
-        """Of the network, forward and backward (twice the forward), at a view's side; counted, not run.
+        """Operations of a forward and a backward pass (twice the forward) at a view's side; counted, not run.
 
-        With a mender a mean over the rows of a batch, each of which one of the two sees.
+        With a restoration network it is the mean over the rows of a batch, each of which passes one network.
         """
         from torch.utils.flop_counter import FlopCounterMode
 
@@ -158,12 +166,12 @@ class Compact(Trainee):
             mask = torch.ones(1, TOKENS, dtype=torch.bool)
             with FlopCounterMode(display=False) as counter:
                 net(image, tokens, mask)
-            if net.mender is None:
+            if net.restoration is None:
                 return 3.0 * counter.get_total_flops()
-            with FlopCounterMode(display=False) as mending:
-                net.mend(image, tokens, mask)
-        share = self.data.shares["transformation"] / sum(self.data.shares.values())
-        return 3.0 * ((1 - share) * counter.get_total_flops() + share * mending.get_total_flops())
+            with FlopCounterMode(display=False) as restoring:
+                net.restore(image, tokens, mask)
+        share = self.data.shares[PERSPECTIVE_OF[EditKind.IMAGE]] / sum(self.data.shares.values())
+        return 3.0 * ((1 - share) * counter.get_total_flops() + share * restoring.get_total_flops())
 
     def batch(self, step: int, rank: int, world: int) -> Any:
         seed = step_seed(self.config.seed, step, rank)
@@ -174,14 +182,14 @@ class Compact(Trainee):
     def loss(self, model: nn.Module, batch: Any, step: int) -> tuple[Tensor, dict[str, Tensor]]:
         views = self.pool.views(batch, batch["seed"])
         hole = (views.hole,) if self._gated() else ()
-        given = (views.image, self.tokens[views.prompt].float(), self.token_mask[views.prompt], *hole)
-        if self._mender():
+        inputs = (views.image, self.tokens[views.prompt].float(), self.token_mask[views.prompt], *hole)
+        if self._restoration():
             start, end = len(views.overlay), len(views.image) - len(views.area)
-            rest = [torch.cat([part[:start], part[end:]]) for part in given]
-            heads = model(*rest, mend=tuple(part[start:end] for part in given[:3]))
+            rest = [torch.cat([part[:start], part[end:]]) for part in inputs]
+            heads = model(*rest, restore=tuple(part[start:end] for part in inputs[:3]))
         else:
-            heads = model(*given)
-        return _sum(views, heads, self.texture, self.shape.texture)
+            heads = model(*inputs)
+        return _total_loss(views, heads, self.texture, self.shape.texture)
 
     def validate(self, model: nn.Module) -> dict[str, float | None]:
         return self.validation.figures(model)
@@ -190,20 +198,20 @@ class Compact(Trainee):
         return self.validation.grid(model)
 
     def save(self, model: nn.Module, path: Path, facts: Mapping[str, Any]) -> None:
-        if "transformation" in self.data.shares:
+        if EditKind.IMAGE in self.kinds:
             facts = {**facts, "taught": self._taught(cast(CompactNet, model))}
         save_weights(path, model.state_dict(), self._net_config(), facts)
 
     @torch.no_grad()
     def _taught(self, model: CompactNet) -> dict[str, list[str]]:
-        """How transformations were asked for, as `known.Known` takes it."""
-        asks = {
-            pack.asks[row.ask]
+        """Return how transformations were asked for, as `inference.TaughtTransformations` takes it."""
+        instructions = {
+            pack.instructions[row.instruction]
             for pack in self._packs
             for row in pack.rows
-            if row.fold == TRAIN and row.perspective == "transformation"
+            if row.fold == TRAIN and row.kind is EditKind.IMAGE
         }
-        templates = {wording.prompt: wording.template for ask in asks for wording in ask.wordings}
+        templates = {wording.prompt: wording.template for one in instructions for wording in one.wordings}
         prompts = sorted(templates)
         place = next(model.parameters()).device
         tokens, mask = (t.to(place) for t in EmbeddingCache().encode(prompts))
@@ -225,19 +233,16 @@ class Compact(Trainee):
             dropout=shape.dropout,
             drop_path=shape.drop_path,
             local=shape.local,
-            mender=self._mender(),
+            restoration=self._restoration(),
             backbone=shape.backbone,
         )
 
-    def _mender(self) -> Widths | tuple[()]:
-        """Of a mender that has something to do, the widths."""
-        return self.shape.mender or () if "transformation" in self.data.shares else ()
+    def _restoration(self) -> Widths | tuple[()]:
+        """Return the widths of the restoration network; none where no row would pass through it."""
+        return self.shape.restoration or () if EditKind.IMAGE in self.kinds else ()
 
     def _gated(self) -> bool:
-        return self._modifies() if self.shape.change is None else self.shape.change
-
-    def _modifies(self) -> bool:
-        return "modification" in self.data.shares
+        return EditKind.AREA in self.kinds if self.shape.change is None else self.shape.change
 
     def _choices(self) -> Choices:
         data = self.data
@@ -248,7 +253,7 @@ class Compact(Trainee):
             emphasis=data.emphasis,
             strength=STRENGTHS[data.augment],
             smoothing=data.smoothing,
-            holes=data.holes if self._modifies() else 0.0,
+            holes=data.holes if EditKind.AREA in self.kinds else 0.0,
             healthy=data.healthy,
         )
 
@@ -256,34 +261,34 @@ class Compact(Trainee):
         if not self.data.fresh:
             return pack
         jobs = wide_jobs(pack, self.data.fresh, seed=self.config.seed)
-        progress = lambda done, total: self.say(f"simulating pairs, {done} of {total}")
+        progress = lambda done, total: self.notify(f"simulating pairs, {done} of {total}")
         seed, bent = self.config.seed, self.data.bent
         return add_pairs(pack, fresh_pairs(pack, jobs=jobs, bent=bent, seed=seed, progress=progress))
 
     def _refuse_empty_shares(self) -> None:
-        """A share without rows would make every batch smaller, and nobody would know."""
+        """Raise for a share without rows: it would silently make every batch smaller."""
         rows = [row for pack in self._packs for row in pack.rows if row.fold == TRAIN]
-        kinds = {row.perspective for row in rows}
+        perspectives = {row.perspective for row in rows}
         if self.data.holes and any(row.task == "lesion" for row in rows):
-            kinds.add("modification")
+            perspectives.add(PERSPECTIVE_OF[EditKind.AREA])
         if self.data.healthy and not any(row.task == "removal" for row in rows):
             raise ConfigError(
-                "no picture whose lesion was taken away",
+                "no picture whose lesion was removed",
                 where="data.healthy",
                 found="packs without removals",
                 fix="pack a dataset of modification too, or leave out data.healthy",
             )
-        for kind in self.data.shares:
-            if kind not in kinds:
+        for name in self.data.shares:
+            if name not in perspectives:
                 raise ConfigError(
-                    f"no {kind} to train on",
-                    where=f"data.shares.{kind}",
-                    found=f"training rows of {' and '.join(sorted(kinds)) or 'no kind'}",
-                    fix="give shares of what the packs hold, as in shares: {perception: 1}",
+                    f"no {name} to train on",
+                    where=f"data.shares.{name}",
+                    found=f"training rows of {' and '.join(sorted(perspectives)) or 'no perspective'}",
+                    fix="give shares of what the packs contain, as in shares: {perception: 1}",
                 )
 
     def _leave_out(self) -> None:
-        """Drop the sources that are not to be trained on. A name that is none would be trained on unseen."""
+        """Drop the sources that are not to be trained on; an unknown name is an error."""
         sources = {row.source for pack in self._packs for row in pack.rows}
         for name in self.data.leave_out:
             if name not in sources:
@@ -294,9 +299,9 @@ class Compact(Trainee):
                     fix=f"did you mean {near!r}?" if near else None,
                 )
         # NAME_more holds other images of the data set NAME: both, or neither.
-        away = {data_set_of(name) for name in self.data.leave_out}
+        left_out = {data_set_of(name) for name in self.data.leave_out}
         for pack in self._packs:
-            pack.rows = [row for row in pack.rows if data_set_of(row.source) not in away]
+            pack.rows = [row for row in pack.rows if data_set_of(row.source) not in left_out]
 
     def _pretrain(self, trunk: Trunk, path: Path) -> None:
         trunk.load_pretrained(torch.load(path, weights_only=True, map_location="cpu"))
@@ -315,7 +320,7 @@ class Compact(Trainee):
 
 
 def data_set_of(source: str) -> str:
-    """The data set that a source is of.
+    """Return the data set that a source belongs to.
 
     >>> data_set_of("isic2018_skin_more"), data_set_of("isic2018_skin")
     ('isic2018_skin', 'isic2018_skin')
@@ -323,51 +328,53 @@ def data_set_of(source: str) -> str:
     return source.removesuffix("_more")
 
 
-def _sum(
+def _total_loss(
     views: Views, heads: Any, texture: Texture | None = None, grain: float = 0.0
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The weighted sum, and its parts. `grain` is what `texture` weighs.
+    """Return the weighted sum, and its parts. `grain` is the weight of `texture`.
 
-    With a mender the heads' rows are those of perception and of modification; only `perspective` has all, the
-    mender's last.
+    With a restoration network the heads have no rows that map the whole image; only `perspective` has all,
+    with those last.
     """
     p, m = len(views.overlay), len(views.area)
     t = len(views.image) - p - m
     painted = overlay_loss(heads.overlay[:p], views.overlay, views.counted, views.asked, views.smooth)
     residual, perspective = heads.residual, views.perspective
-    if heads.mended is not None:
-        residual = torch.cat([residual[:p], heads.mended, residual[p:]])
+    if heads.restored is not None:
+        residual = torch.cat([residual[:p], heads.restored, residual[p:]])
         perspective = torch.cat([perspective[:p], perspective[p + t :], perspective[p : p + t]])
     flat = views.grey[:, None, None, None]
     residual = torch.where(flat, residual.mean(1, keepdim=True).expand_as(residual), residual)
-    made = views.image[p:] + residual[p:]
-    mended = restoration_loss(made[:t], views.goal[:t])
-    # Each head stays still where the other works.
+    output = views.image[p:] + residual[p:]
+    restored = restoration_loss(output[:t], views.goal[:t])
+    # Each head stays silent where the other works.
     still = heads.residual[:p].abs().mean() if p else painted.new_zeros(())
     closed = F.softplus(heads.overlay[p:]).mean() if p < len(heads.overlay) else painted.new_zeros(())
     kind = F.cross_entropy(heads.perspective, perspective)
-    there = painted.new_zeros(())
+    presence = painted.new_zeros(())
     if p:
-        there = F.binary_cross_entropy_with_logits(heads.presence[:p], views.present)
+        presence = F.binary_cross_entropy_with_logits(heads.presence[:p], views.present)
     count = len(views.image)
-    loss = (painted.sum() + mended.sum()) / count + 0.5 * still + 0.1 * closed + 0.1 * kind + 0.1 * there
-    # Of a kind that the batch has none of there is no mean.
-    parts = {name: value for name, value in (("overlay", painted), ("restoration", mended)) if len(value)}
-    parts |= {"perspective": kind, "presence": there}
+    loss = (painted.sum() + restored.sum()) / count + 0.5 * still + 0.1 * closed + 0.1 * kind + 0.1 * presence
+    # A kind without rows in the batch has no mean.
+    parts = {name: value for name, value in (("overlay", painted), ("restoration", restored)) if len(value)}
+    parts |= {"perspective": kind, "presence": presence}
     if m:
-        more, changed = _changed(views, heads, made[t:], views.goal[t:])
-        grains = views.area.new_zeros(m) if texture is None else texture(made[t:], views.goal[t:], views.area)
-        loss = loss + (more.sum() + grain * grains.sum()) / count
-        parts |= {**changed, "texture": grains}
+        area_loss, area_parts = _area_loss(views, heads, output[t:], views.goal[t:])
+        grains = views.area.new_zeros(m)
+        if texture is not None:
+            grains = texture(output[t:], views.goal[t:], views.area)
+        loss = loss + (area_loss.sum() + grain * grains.sum()) / count
+        parts |= {**area_parts, "texture": grains}
     return loss, {name: value.detach().mean() for name, value in parts.items()}
 
 
-def _changed(views: Views, heads: Any, made: Tensor, goal: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """`(M,)` of the modifications: the area found, what is drawn in it, and little else touched."""
-    m = len(made)
+def _area_loss(views: Views, heads: Any, output: Tensor, goal: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return `(M,)`: is the area found, what is drawn in it, and is the rest left alone."""
+    m = len(output)
     asked = (views.area.sum((1, 2, 3)) > 0)[:, None]
     gate = overlay_loss(heads.change[-m:], views.area, torch.ones_like(views.area), asked)
-    drawn = change_loss(made, goal, views.area)
-    beside = ((made - views.image[-m:]).abs() * (1 - views.area)).mean((1, 2, 3))
-    found = F.binary_cross_entropy_with_logits(heads.presence[-m:], views.there, reduction="none")
-    return gate + drawn + 0.5 * beside + 0.1 * found * views.removal, {"gate": gate, "change": drawn}
+    drawn = change_loss(output, goal, views.area)
+    outside = ((output - views.image[-m:]).abs() * (1 - views.area)).mean((1, 2, 3))
+    presence = F.binary_cross_entropy_with_logits(heads.presence[-m:], views.removable, reduction="none")
+    return gate + drawn + 0.5 * outside + 0.1 * presence * views.removal, {"gate": gate, "change": drawn}

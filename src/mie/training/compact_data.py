@@ -13,31 +13,33 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mie.editors.compact.kinds import EDIT_KINDS, PERSPECTIVE_OF, EditKind
 from mie.records import Pixels
 from mie.training.augment import (
     STRENGTHS,
     Draw,
     Strength,
-    cropped,
+    crop_pairs,
     cut_out,
-    histograms_mixed,
     may_flip,
     may_turn,
-    moved,
-    recoloured,
+    mix_histograms,
+    recolour,
+    warp,
 )
 from mie.training.modification_data import (
-    Changed,
-    FreshHoles,
-    Modifications,
-    change_views,
+    AreaItem,
+    AreaRows,
+    HoleMaker,
+    StoredRow,
+    area_views,
+    fill_instruction,
     healthy_pictures,
-    hole_ask,
     names_a_place,
 )
 from mie.training.pack import Pack, Row, as_rgb
-from mie.training.pools import Groups, Pool, counts, letterbox, letterbox_mask, sent
-from mie.training.wordings import MOST_CLASSES, NOTHING, Prompts
+from mie.training.pools import Groups, Pool, counts, letterbox, letterbox_mask, to_tensor
+from mie.training.wordings import MOST_CLASSES, NOTHING, PromptTable
 from mie.vocabulary import PERSPECTIVES
 
 SIDE: Final = 256
@@ -47,7 +49,7 @@ _TINY: Final = 50  # rows of a group below which its masks are smoothed
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """How rows are drawn and shown; the defaults are those of the first weights."""
+    """How rows are drawn and augmented; the defaults are those of the first weights."""
 
     merge: bool = False  # rows of one target in one modality are one group, whatever their data set
     patients: bool = False  # a group's size is the geometric mean of its rows and its patients
@@ -55,15 +57,15 @@ class Choices:
     emphasis: Mapping[str, float] = field(default_factory=dict)  # of transformation targets
     strength: Strength = STRENGTHS["usual"]
     smoothing: float = 0.0  # of the masks of groups below 50 rows
-    holes: float = 0.0  # share of the modifications whose hole is made on the way
-    healthy: float = 0.0  # share of what is asked in vain that is a lesion which a counterfactual took away
+    holes: float = 0.0  # share of the edits of an area whose hole is made during training
+    healthy: float = 0.0  # share of the absent targets that are lesions which a counterfactual removed
 
 
 @dataclass(slots=True)
 class Views:
     """A batch as the network sees it. `(B, 3, S, S)` in [0, 1].
 
-    P rows of perception come first, then T of transformation, then M of modification.
+    P rows that paint an overlay come first, then T that map the image, then M that change an area.
     """
 
     image: Tensor
@@ -71,35 +73,25 @@ class Views:
     perspective: Tensor  # (B,)
     overlay: Tensor  # (P, 3, S, S) what to paint
     counted: Tensor  # (P, 1, S, S)
-    asked: Tensor  # (P, 3)
+    asked: Tensor  # (P, 3) which colours are asked for
     present: Tensor  # (P,)
     smooth: Tensor  # (P,) how much the masks are smoothed
     goal: Tensor  # (T + M, 3, S, S)
     grey: Tensor  # (B,) bool
     area: Tensor  # (M, 1, S, S) what changes
     hole: Tensor  # (B, 1, S, S) the white hole
-    there: Tensor  # (M,) whether what is to be removed is there
+    removable: Tensor  # (M,) whether what is to be removed is there
     removal: Tensor  # (M,) bool: only then is it known
 
 
-class _Stored(NamedTuple):
-    """A row, and where its pixels are."""
-
-    row: Row
-    large: int  # which of the two pools: 0 for SIDE, 1 for LARGE
-    place: int
-    ask: int
-    grey: bool
-
-
-class _Painted(NamedTuple):
-    """A perception row as it was drawn."""
+class _OverlayItem(NamedTuple):
+    """A row that paints an overlay, as drawn for a batch."""
 
     large: int
     place: int
     prompt: int
     colours: NDArray[np.int64]  # of each class, background first
-    vain: bool  # what is asked for is not there
+    absent: bool  # what is asked for is not there
     grey: bool
     flips: bool
     turns: bool
@@ -107,8 +99,8 @@ class _Painted(NamedTuple):
     smooth: float
 
 
-class _Mended(NamedTuple):
-    """A transformation row as it was drawn."""
+class _ImageItem(NamedTuple):
+    """A row that maps the whole image, as drawn for a batch."""
 
     large: int
     place: int
@@ -125,67 +117,72 @@ class CompactData:
     ) -> None:
         self.device = device
         self.choices = choices or Choices()
-        self.prompts = Prompts()
-        self._painted: list[_Stored] = []
-        self._mended: list[_Stored] = []
+        self.prompts = PromptTable()
+        self._overlay_rows: list[StoredRow] = []
+        self._image_rows: list[StoredRow] = []
         images: tuple[list[Any], list[Any]] = ([], [])
         masks: tuple[list[Any], list[Any]] = ([], [])
         filled: tuple[list[Any], list[Any]] = ([], [])
         both: tuple[list[Any], list[Any]] = ([], [])
-        self.changes = Modifications(device, (SIDE, LARGE))
+        self.area_rows = AreaRows(device, (SIDE, LARGE))
 
-        def store(row: Row, image: Pixels, ask: int, mask: Pixels) -> _Stored:
+        def store(row: Row, image: Pixels, instruction: int, mask: Pixels) -> StoredRow:
             large = int(max(image.shape[:2]) > SIDE)
             side = (SIDE, LARGE)[large]
-            shown, (h, w) = letterbox(as_rgb(image), side)
-            images[large].append(shown)
+            square, (h, w) = letterbox(as_rgb(image), side)
+            images[large].append(square)
             masks[large].append(letterbox_mask(mask, side))
             filled[large].append((h / side, w / side))
-            return _Stored(row, large, len(images[large]) - 1, ask, image.ndim == 2)
+            return StoredRow(row, large, len(images[large]) - 1, instruction, image.ndim == 2)
 
         for pack in packs:
-            asks = [self.prompts.add(ask) for ask in pack.asks]
+            instructions = [self.prompts.add(instruction) for instruction in pack.instructions]
             for row in pack.rows:
                 if row.fold != fold:
                     continue
-                image = pack.images[row.input]
+                image, instruction = pack.images[row.input], instructions[row.instruction]
                 large = int(max(image.shape[:2]) > SIDE)
-                if row.perspective == "modification":
-                    self.changes.add(pack, row, asks[row.ask])
+                if row.kind is EditKind.AREA:
+                    self.area_rows.add(pack, row, instruction)
                 elif row.mask is not None:
-                    self._painted.append(store(row, image, asks[row.ask], pack.masks[row.mask]))
+                    self._overlay_rows.append(store(row, image, instruction, pack.masks[row.mask]))
                 elif row.goal is not None:
                     goal = pack.images[row.goal]
-                    self._mended.append(_Stored(row, large, len(both[large]), asks[row.ask], goal.ndim == 2))
+                    stored = StoredRow(row, large, len(both[large]), instruction, goal.ndim == 2)
+                    self._image_rows.append(stored)
                     both[large].append(_side_by_side(image, goal, (SIDE, LARGE)[large]))
-        self._healthy = [
-            store(row, picture, ask, np.zeros(picture.shape[:2], np.uint8))
-            for row, picture, ask in self._without_lesions(packs, fold)
+        self._healthy_rows = [
+            store(row, picture, instruction, np.zeros(picture.shape[:2], np.uint8))
+            for row, picture, instruction in self._without_lesions(packs, fold)
         ]
-        sources = [stored.row.source for stored in self._healthy]
-        self.healthy = Groups.of(sources, self.choices.power) if sources else None
+        sources = [stored.row.source for stored in self._healthy_rows]
+        self.healthy_groups = Groups.of(sources, self.choices.power) if sources else None
         self.images = [Pool(some, device) if some else None for some in images]
         self.masks = [Pool(some, device) if some else None for some in masks]
         self.filled = [torch.tensor(some, dtype=torch.float32, device=device) for some in filled]
         self.pairs = [Pool(some, device) if some else None for some in both]
-        self.changes.finish()
-        rows = [stored.row for stored in self._painted]
+        self.area_rows.finish()
+        rows = [stored.row for stored in self._overlay_rows]
         names = [self._group(row) for row in rows]
         patients = [row.patient_id or f"{row.source}//{row.input}" for row in rows]
         by = patients if self.choices.patients else None
-        self.painted = Groups.of(names, self.choices.power, patients=by) if names else None
-        often = Counter(names)
-        self._smooth = [self.choices.smoothing * (often[name] < _TINY) for name in names]
-        keys = [stored.row.key or "" for stored in self._mended]
-        self.mended = Groups.of(keys, 0.25, self.choices.emphasis) if keys else None
-        self.fresh = self._fresh_holes(packs, fold) if self.choices.holes else None
-        # What may be asked for in vain: targets of other kinds of picture that this kind is never asked for.
+        self.overlay_groups = Groups.of(names, self.choices.power, patients=by) if names else None
+        sizes = Counter(names)
+        self._smooth = [self.choices.smoothing * (sizes[name] < _TINY) for name in names]
+        keys = [stored.row.key or "" for stored in self._image_rows]
+        self.image_groups = Groups.of(keys, 0.25, self.choices.emphasis) if keys else None
+        self.holes = self._hole_maker(packs, fold) if self.choices.holes else None
+        # What may be asked for although it is absent: targets of other modalities that this one never shows.
         targets: dict[str, set[str]] = {}
         for row in rows:
             targets.setdefault(row.modality, set()).update(row.target.split(", "))
         self._elsewhere = {
             modality: sorted(
-                {other.ask for other in self._painted if not known & set(other.row.target.split(", "))}
+                {
+                    other.instruction
+                    for other in self._overlay_rows
+                    if not known & set(other.row.target.split(", "))
+                }
             )
             for modality, known in targets.items()
         }
@@ -197,126 +194,148 @@ class CompactData:
         return (row.modality if self.choices.merge else row.source), row.task, row.target
 
     def _without_lesions(self, packs: Sequence[Pack], fold: str) -> Iterator[tuple[Row, Pixels, int]]:
-        """Removals of lesions that perception is asked for too: the healthy picture, and that request."""
+        """Yield removals of lesions that are also painted: row, healthy picture, instruction to paint it."""
         if not self.choices.healthy:
             return
-        asked = {(s.row.source, s.row.target): s.ask for s in self._painted if s.row.task == "lesion"}
+        lesions = {
+            (stored.row.source, stored.row.target): stored.instruction
+            for stored in self._overlay_rows
+            if stored.row.task == "lesion"
+        }
         for pack in packs:
             for row in pack.rows:
-                ask = asked.get((row.source, row.target))
-                if row.fold == fold and row.task == "removal" and row.goal is not None and ask is not None:
-                    yield row, pack.images[row.goal], ask
+                instruction = lesions.get((row.source, row.target))
+                if row.fold != fold or row.task != "removal" or row.goal is None or instruction is None:
+                    continue
+                yield row, pack.images[row.goal], instruction
 
-    def _fresh_holes(self, packs: Sequence[Pack], fold: str) -> FreshHoles | None:
-        places = [(stored.large, stored.place, stored.grey) for stored in self._painted]
-        shown, shapes = healthy_pictures(packs, fold, places, (SIDE, LARGE))
+    def _hole_maker(self, packs: Sequence[Pack], fold: str) -> HoleMaker | None:
+        places = [(stored.large, stored.place, stored.grey) for stored in self._overlay_rows]
+        pictures, shapes = healthy_pictures(packs, fold, places, (SIDE, LARGE))
         if not shapes:
             return None
-        modalities = sorted({one.modality for one in shown})
-        self._hole_asks = {modality: self.prompts.add(hole_ask(modality)) for modality in modalities}
-        return FreshHoles(shown, shapes, self.device)
+        modalities = sorted({one.modality for one in pictures})
+        self._fill_instructions = {
+            modality: self.prompts.add(fill_instruction(modality)) for modality in modalities
+        }
+        return HoleMaker(pictures, shapes, self.device)
 
     def choose(
-        self, rng: np.random.Generator, batch: int, shares: dict[str, float], absent: float
-    ) -> dict[str, list[Any]]:
-        """Rows, wordings and places of one batch, as small arrays; those of the small pool first."""
-        number = counts(batch, shares)
-        painted: list[_Painted] = []
-        mended: list[_Mended] = []
-        if self.painted is not None:
-            for at in self.painted.draw(rng, number.get("perception", 0)):
-                row, large, place, ask, grey = self._painted[at]
-                elsewhere, smooth = self._elsewhere[row.modality], self._smooth[at]
-                vain = bool(rng.random() < absent)
-                if vain and self.healthy is not None and rng.random() < self.choices.healthy:
-                    row, large, place, ask, grey = self._healthy[self.healthy.draw(rng, 1)[0]]
-                elif vain and elsewhere:
-                    ask = elsewhere[int(rng.integers(len(elsewhere)))]
-                else:
-                    vain = False
-                prompt, colours = self._wording(rng, ask)
-                flips, turns = may_flip(row.target), may_turn(row.modality)
-                painted.append(
-                    _Painted(large, place, prompt, colours, vain, grey, flips, turns, row.modality, smooth)
-                )
-        if self.mended is not None:
-            for at in self.mended.draw(rng, number.get("transformation", 0)):
-                row, large, place, ask, grey = self._mended[at]
-                prompt, _ = self._wording(rng, ask)
-                mended.append(_Mended(large, place, prompt, grey, may_turn(row.modality)))
+        self, rng: np.random.Generator, batch: int, shares: Mapping[str, float], absent: float
+    ) -> dict[EditKind, list[Any]]:
+        """Draw rows, wordings and places of one batch, by kind; those of the small pool first.
+
+        `shares` are by perspective.
+        """
+        number = {EDIT_KINDS[name]: count for name, count in counts(batch, shares).items()}
+        overlays = self._draw_overlays(rng, number.get(EditKind.OVERLAY, 0), absent)
+        images = self._draw_images(rng, number.get(EditKind.IMAGE, 0))
+        areas = self._draw_areas(rng, number.get(EditKind.AREA, 0), absent)
         return {
-            "painted": sorted(painted, key=lambda item: item.large),
-            "mended": sorted(mended, key=lambda item: item.large),
-            "changed": sorted(
-                self._changed(rng, number.get("modification", 0), absent),
-                key=lambda item: (item.large, item.fresh),
-            ),
+            EditKind.OVERLAY: sorted(overlays, key=lambda item: item.large),
+            EditKind.IMAGE: sorted(images, key=lambda item: item.large),
+            EditKind.AREA: sorted(areas, key=lambda item: (item.large, item.new_hole)),
         }
 
-    def _changed(self, rng: np.random.Generator, count: int, absent: float) -> list[Changed]:
-        new = 0 if self.fresh is None else round(self.choices.holes * count)
-        if self.changes.groups is None:
-            new = 0 if self.fresh is None else count
+    def _draw_overlays(self, rng: np.random.Generator, count: int, absent: float) -> list[_OverlayItem]:
+        if self.overlay_groups is None:
+            return []
         items = []
-        if self.changes.groups is not None:
-            for at in self.changes.groups.draw(rng, count - new):
-                row, large, place, ask, grey = self.changes.stored[at]
-                prompt, _ = self._wording(rng, ask)
-                removal = row.task == "removal"
-                vain = removal and bool(rng.random() < absent)
-                still = row.task == "addition" or names_a_place(self.prompts.texts[prompt])
-                turns = may_turn(row.modality) and not still
-                items.append(Changed(large, False, place, prompt, grey, not still, turns, removal, vain))
-        if self.fresh is not None:
-            for at in self.fresh.groups.draw(rng, new):
-                one = self.fresh.shown[at]
-                prompt, _ = self._wording(rng, self._hole_asks[one.modality])
-                turns = may_turn(one.modality)
-                items.append(Changed(one.large, True, int(at), prompt, one.grey, True, turns, False, False))
+        for at in self.overlay_groups.draw(rng, count):
+            row, large, place, instruction, grey = self._overlay_rows[at]
+            elsewhere, smooth = self._elsewhere[row.modality], self._smooth[at]
+            missing = bool(rng.random() < absent)
+            if missing and self.healthy_groups is not None and rng.random() < self.choices.healthy:
+                drawn = self.healthy_groups.draw(rng, 1)[0]
+                row, large, place, instruction, grey = self._healthy_rows[drawn]
+            elif missing and elsewhere:
+                instruction = elsewhere[int(rng.integers(len(elsewhere)))]
+            else:
+                missing = False
+            prompt, colours = self._wording(rng, instruction)
+            flips, turns = may_flip(row.target), may_turn(row.modality)
+            items.append(
+                _OverlayItem(large, place, prompt, colours, missing, grey, flips, turns, row.modality, smooth)
+            )
         return items
 
-    def _wording(self, rng: np.random.Generator, ask: int) -> tuple[int, NDArray[np.int64]]:
-        ways = self.prompts.wordings[ask]
-        return ways[int(rng.integers(len(ways)))]
+    def _draw_images(self, rng: np.random.Generator, count: int) -> list[_ImageItem]:
+        if self.image_groups is None:
+            return []
+        items = []
+        for at in self.image_groups.draw(rng, count):
+            row, large, place, instruction, grey = self._image_rows[at]
+            prompt, _ = self._wording(rng, instruction)
+            items.append(_ImageItem(large, place, prompt, grey, may_turn(row.modality)))
+        return items
 
-    def views(self, chosen: Any, seed: int) -> Views:
-        """The batch's pixels, augmented. Everything random comes from `seed`."""
+    def _draw_areas(self, rng: np.random.Generator, count: int, absent: float) -> list[AreaItem]:
+        new = 0 if self.holes is None else round(self.choices.holes * count)
+        if self.area_rows.groups is None:
+            new = 0 if self.holes is None else count
+        items = []
+        if self.area_rows.groups is not None:
+            for at in self.area_rows.groups.draw(rng, count - new):
+                row, large, place, instruction, grey = self.area_rows.stored[at]
+                prompt, _ = self._wording(rng, instruction)
+                removal = row.task == "removal"
+                missing = removal and bool(rng.random() < absent)
+                still = row.task == "addition" or names_a_place(self.prompts.texts[prompt])
+                turns = may_turn(row.modality) and not still
+                items.append(AreaItem(large, False, place, prompt, grey, not still, turns, removal, missing))
+        if self.holes is not None:
+            for at in self.holes.groups.draw(rng, new):
+                one = self.holes.pictures[at]
+                prompt, _ = self._wording(rng, self._fill_instructions[one.modality])
+                turns = may_turn(one.modality)
+                items.append(AreaItem(one.large, True, int(at), prompt, one.grey, True, turns, False, False))
+        return items
+
+    def _wording(self, rng: np.random.Generator, instruction: int) -> tuple[int, NDArray[np.int64]]:
+        wordings = self.prompts.wordings[instruction]
+        return wordings[int(rng.integers(len(wordings)))]
+
+    def views(self, chosen: Mapping[EditKind, list[Any]], seed: int) -> Views:
+        """Return the batch's pixels, augmented. Everything random comes from `seed`."""
         generator = torch.Generator(self.device)
         generator.manual_seed(seed)
-        p: list[_Painted] = chosen["painted"]
-        t: list[_Mended] = chosen["mended"]
-        m: list[Changed] = chosen["changed"]
-        image, mask, counted, grey = self._painted_views(p, generator, seed)
-        pairs, flat = self._mended_views(t, generator)
-        changes = change_views(m, self.changes, self.fresh, self.images, generator, SIDE)
-        painted = np.array([item.colours for item in p]).reshape(len(p), MOST_CLASSES + 1)
-        colours = self._tensor(painted, torch.long)
-        there = self._tensor([not item.vain for item in p], torch.bool)
+        p: list[_OverlayItem] = chosen[EditKind.OVERLAY]
+        t: list[_ImageItem] = chosen[EditKind.IMAGE]
+        m: list[AreaItem] = chosen[EditKind.AREA]
+        image, mask, counted, grey = self._overlay_views(p, generator, seed)
+        pairs, pairs_grey = self._image_views(t, generator)
+        areas = area_views(m, self.area_rows, self.holes, self.images, generator, SIDE)
+        classes = np.array([item.colours for item in p]).reshape(len(p), MOST_CLASSES + 1)
+        colours = self._tensor(classes, torch.long)
+        present = self._tensor([not item.absent for item in p], torch.bool)
         asked = torch.stack([(colours == c).any(1) for c in range(NOTHING)], 1)
         lut = F.one_hot(colours, NOTHING + 1)[..., :NOTHING].to(torch.float32)  # (P, classes, 3)
         each = torch.arange(len(p), device=self.device)[:, None, None]
-        wanted = lut[each, mask[:, 0].long()].permute(0, 3, 1, 2)
-        kinds = ["perception"] * len(p) + ["transformation"] * len(t) + ["modification"] * len(m)
-        still = torch.zeros(len(p) + len(t), 1, SIDE, SIDE, device=self.device)
+        overlay = lut[each, mask[:, 0].long()].permute(0, 3, 1, 2)
+        order = (EditKind.OVERLAY, EditKind.IMAGE, EditKind.AREA)
+        perspectives = [
+            PERSPECTIVES.index(PERSPECTIVE_OF[kind]) for kind in order for _ in range(len(chosen[kind]))
+        ]
+        no_hole = torch.zeros(len(p) + len(t), 1, SIDE, SIDE, device=self.device)
         return Views(
-            image=torch.cat([image, pairs[:, :3], changes.image]),
-            prompt=self._tensor([item.prompt for items in (p, t, m) for item in items], torch.long),
-            perspective=self._tensor([PERSPECTIVES.index(kind) for kind in kinds], torch.long),
-            overlay=wanted * there[:, None, None, None],
+            image=torch.cat([image, pairs[:, :3], areas.image]),
+            prompt=self._tensor([item.prompt for kind in order for item in chosen[kind]], torch.long),
+            perspective=self._tensor(perspectives, torch.long),
+            overlay=overlay * present[:, None, None, None],
             counted=counted,
-            asked=asked & there[:, None],
-            present=there.float(),
+            asked=asked & present[:, None],
+            present=present.float(),
             smooth=self._tensor([item.smooth for item in p], torch.float32),
-            goal=torch.cat([pairs[:, 3:], changes.goal]),
-            grey=torch.cat([grey, flat, self._tensor([item.grey for item in m], torch.bool)]),
-            area=changes.area,
-            hole=torch.cat([still, changes.hole]),
-            there=self._tensor([not item.vain for item in m], torch.float32),
+            goal=torch.cat([pairs[:, 3:], areas.goal]),
+            grey=torch.cat([grey, pairs_grey, self._tensor([item.grey for item in m], torch.bool)]),
+            area=areas.area,
+            hole=torch.cat([no_hole, areas.hole]),
+            removable=self._tensor([not item.absent for item in m], torch.float32),
             removal=self._tensor([item.removal for item in m], torch.bool),
         )
 
-    def _painted_views(
-        self, items: list[_Painted], generator: torch.Generator, seed: int
+    def _overlay_views(
+        self, items: list[_OverlayItem], generator: torch.Generator, seed: int
     ) -> tuple[Tensor, ...]:
         strength = self.choices.strength
         images, masks, counted = [], [], []
@@ -336,7 +355,7 @@ class CompactData:
                 window = torch.where(part, draw.uniform(0.5, 0.75), window)
                 halved = F.interpolate(F.avg_pool2d(image, 2), scale_factor=2.0, mode="nearest")
                 image = torch.where(part[:, None, None, None], image, halved)
-            seen = moved(
+            seen = warp(
                 draw,
                 image,
                 mask,
@@ -354,15 +373,15 @@ class CompactData:
         grey = self._tensor([item.grey for item in items], torch.bool)
         draw = Draw(len(items), generator)
         if items:
-            shown = recoloured(draw, shown, grey, strength)
+            shown = recolour(draw, shown, grey, strength)
         if items and strength.mix:
             partner = self._tensor(_partners(items, seed), torch.long)
-            shown = histograms_mixed(draw, shown, partner, strength.mix)
+            shown = mix_histograms(draw, shown, partner, strength.mix)
         if items and strength.cutout:
             shown, inside = cut_out(draw, shown, inside, strength.cutout)
         return shown, _joined(masks, 1, self.device), inside, grey
 
-    def _mended_views(self, items: list[_Mended], generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def _image_views(self, items: list[_ImageItem], generator: torch.Generator) -> tuple[Tensor, Tensor]:
         pairs = []
         for large in (0, 1):
             some = [item for item in items if item.large == large]
@@ -371,15 +390,15 @@ class CompactData:
                 continue
             pair = pool.gather(self._tensor([item.place for item in some], torch.long))
             turns = self._tensor([item.turns for item in some], torch.bool)
-            pairs.append(cropped(Draw(len(some), generator), pair.float() / 255, SIDE, turns))
+            pairs.append(crop_pairs(Draw(len(some), generator), pair.float() / 255, SIDE, turns))
         return _joined(pairs, 6, self.device), self._tensor([item.grey for item in items], torch.bool)
 
     def _tensor(self, values: Any, dtype: torch.dtype) -> Tensor:
-        return sent(values, dtype, self.device)
+        return to_tensor(values, dtype, self.device)
 
 
-def _partners(items: list[_Painted], seed: int) -> list[int]:
-    """For each another of the same modality, grey as it is; itself where it is the only one."""
+def _partners(items: list[_OverlayItem], seed: int) -> list[int]:
+    """Return for each item another of its modality, grey if it is; itself where it is the only one."""
     rng = np.random.default_rng(seed)
     alike: dict[tuple[str, bool], list[int]] = {}
     for at, item in enumerate(items):

@@ -1,7 +1,8 @@
-"""Validation of the compact editor inside the loop: held-out patients, its own path, miedb's metrics.
+"""Scores of the compact editor on packs: validation inside the loop, and evaluation of finished weights.
 
-MieDB has no metric from pixels for modification: there it is PSNR inside the area that changes, against the
-input itself, or, where that is a white hole, against the hole filled with the mean of the rest.
+Both use held-out patients, the editor's own path and miedb's metrics. MieDB has no metric from pixels for
+modification: there it is PSNR inside the area that changes, against the input itself, or, where that is a
+white hole, against the hole filled with the mean of the rest.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from torch import Tensor, nn
 from mie.editors.base import Request
 from mie.editors.compact.editor import edit_all
 from mie.editors.compact.inference import Inference
+from mie.editors.compact.kinds import PERSPECTIVE_OF, EditKind
 from mie.images.overlay import paint
 from mie.networks.compact import CompactNet
 from mie.networks.text import EmbeddingCache
 from mie.records import Mask, Pixels
-from mie.scoring.benchmarks.miedb.score import PSNR_CAP, Reference, score_output
+from mie.scoring.benchmarks.miedb.score import PSNR_CAP, score_output
 from mie.scoring.metrics import MetricError, background_psnr
+from mie.scoring.reference import Reference
 from mie.scoring.statistics.intervals import Interval, macro_interval, mean_interval
 from mie.training.compact_data import Choices, CompactData
 from mie.training.modification_data import mean_filled
@@ -36,22 +39,24 @@ _BATCH: Final = 32
 _SHOWN: Final = 24
 _CELL: Final = 160
 _DECIBEL: Final = 1 / 50  # of DICE: what a decibel is worth when checkpoints are compared
-
-
+_SCORERS: Final = 8  # threads
+_FACTS: Final = ("id", "perspective", "task", "target", "key", "source", "modality")
 HOLE: Final = "hole"  # the task of a hole made for validation, in tissue whose truth is known
 _HOLES: Final = ("inpainting", "simulation", HOLE)
+
+Edit = Callable[[Sequence[Request]], list[Pixels]]
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A row as it is put to the editor."""
+    """A row as the editor gets it."""
 
     row: Row
     wording: Wording
     seen: bool  # the wording is one of those trained on
     image: Pixels
     target: Pixels
-    area: Mask | None = None  # of a modification
+    area: Mask | None = None  # where only an area changes
 
 
 class Validation:
@@ -75,37 +80,37 @@ class Validation:
         self.encoder, self.device, self.half = encoder, device, half
 
     def figures(self, model: nn.Module) -> dict[str, float | None]:
-        """DICE and decibels gained over the input, as means over groups, and what unseen wordings cost.
+        """Return DICE and decibels gained over the input, as means over groups, and the cost of new wordings.
 
         `dice_macro` is the mean over targets of data sets, `dice_sets` over data sets.
         """
-        made = self._outputs(model, self.cases)
-        with ThreadPoolExecutor(8) as pool:
-            scores = list(pool.map(score_case, self.cases, made))
-        painted: dict[tuple[str, str], list[float]] = defaultdict(list)
+        outputs = self._outputs(model, self.cases)
+        with ThreadPoolExecutor(_SCORERS) as pool:
+            scores = list(pool.map(score_case, self.cases, outputs))
+        targets: dict[tuple[str, str], list[float]] = defaultdict(list)
         sources: dict[str, list[float]] = defaultdict(list)
         wordings: dict[bool, list[float]] = defaultdict(list)
         gains: dict[str, list[float]] = defaultdict(list)
         changes: dict[str, list[float]] = defaultdict(list)
-        beside: list[float] = []
+        outside: list[float] = []
         for case, score in zip(self.cases, scores, strict=True):
             row = case.row
             if "dice" in score:
-                painted[row.source, "" if row.task == "holistic" else row.target].append(score["dice"])
+                targets[row.source, "" if row.task == "holistic" else row.target].append(score["dice"])
                 sources[row.source].append(score["dice"])
                 wordings[case.seen].append(score["dice"])
-            elif row.perspective == "transformation" and "gain_db" in score:
+            elif row.kind is EditKind.IMAGE and "gain_db" in score:
                 gains[row.key or ""].append(score["gain_db"])
             elif "gain_db" in score:
                 changes[row.task].append(score["gain_db"])
-            if row.perspective == "modification" and "b_psnr" in score:
-                beside.append(score["b_psnr"])
-        dice = _mean([_mean(values) for values in painted.values()])
+            if row.kind is EditKind.AREA and "b_psnr" in score:
+                outside.append(score["b_psnr"])
+        dice = _mean([_mean(values) for values in targets.values()])
         gain = _mean([_mean(values) for values in gains.values()])
         change = _mean([_mean(values) for values in changes.values()])
         decibels = [value * _DECIBEL for value in (gain, change) if value is not None]
         parts = decibels if dice is None else [dice, *decibels]
-        more = {"change_gain_db": change, "change_b_psnr": _mean(beside)} if changes else {}
+        more = {"change_gain_db": change, "change_b_psnr": _mean(outside)} if changes else {}
         return {
             "score": sum(parts) if parts else None,
             "dice_macro": dice,
@@ -120,7 +125,7 @@ class Validation:
         }
 
     def grid(self, model: nn.Module) -> Pixels | None:
-        """Input | output | reference of cases from all over the fold, four to a line."""
+        """Draw input | output | reference of cases from all over the fold, four to a line."""
         shown = self.cases[:: max(1, len(self.cases) // _SHOWN)][:_SHOWN]
         if not shown:
             return None
@@ -133,19 +138,19 @@ class Validation:
 
     def _outputs(self, model: nn.Module, cases: Sequence[Case]) -> list[Pixels]:
         inference = Inference(cast(CompactNet, model), self.encoder, self.device, self.half)
-        made: list[Pixels] = []
+        outputs: list[Pixels] = []
         for start in range(0, len(cases), _BATCH):
             requests = [Request(case.image, case.wording.prompt) for case in cases[start : start + _BATCH]]
-            made += [edited.image for edited in edit_all(inference, requests)]
-        return made
+            outputs += [edited.image for edited in edit_all(inference, requests)]
+        return outputs
 
 
 def make_case(pack: Pack, row: Row, *, seen: bool, rng: np.random.Generator) -> Case:
-    """One wording drawn: of those trained on if `seen`, else of the others, where there are any."""
-    ask = pack.asks[row.ask]
-    seen = seen or not ask.held_out
-    ways = ask.wordings if seen else ask.held_out
-    wording = ways[int(rng.integers(len(ways)))]
+    """Draw one wording: of those trained on if `seen`, else of the others, where there are any."""
+    instruction = pack.instructions[row.instruction]
+    seen = seen or not instruction.held_out
+    wordings = instruction.wordings if seen else instruction.held_out
+    wording = wordings[int(rng.integers(len(wordings)))]
     image = as_rgb(pack.images[row.input])
     if row.goal is not None:
         area = None if row.mask is None else pack.masks[row.mask] > 0
@@ -158,31 +163,37 @@ def make_case(pack: Pack, row: Row, *, seen: bool, rng: np.random.Generator) -> 
 
 
 def score_case(case: Case, output: Pixels) -> dict[str, float]:
-    """What can be measured of one output, by name.
+    """Measure one output; what cannot be measured is left out.
 
-    Perception: `dice`, `p_acc`, `b_psnr`. Transformation: `psnr`, `ssim`, and `gain_db`, `gain_ssim` over the
-    input. Modification: `psnr` inside the area, `gain_db` over the input there, or, for a hole, over the mean
-    of the rest; `b_psnr` outside.
+    Of an overlay `dice`, `p_acc`, `b_psnr`. Of a whole image `psnr`, `ssim`, and `gain_db`, `gain_ssim` over
+    the input. Of an area `psnr` inside it, `gain_db` over the input there, or, for a hole, over the mean of
+    the rest; `b_psnr` outside.
     """
-    row = case.row
-    if row.perspective == "modification":
-        return _score_change(case, output)
-    reference = Reference.of(
-        row.perspective, row.task, ",".join(case.wording.colours) or None, case.image, case.target
-    )
-    found = score_output(reference, output, "paper")["metrics"]
-    if row.perspective == "perception":
-        return {name: float(found[name]) for name in ("dice", "p_acc", "b_psnr") if name in found}
+    return _SCORE[case.row.kind](case, output)
+
+
+def _score_overlay(case: Case, output: Pixels) -> dict[str, float]:
+    metrics = score_output(_reference(case), output, "paper")["metrics"]
+    return {name: float(metrics[name]) for name in ("dice", "p_acc", "b_psnr") if name in metrics}
+
+
+def _score_image(case: Case, output: Pixels) -> dict[str, float]:
+    reference = _reference(case)
+    metrics = score_output(reference, output, "paper")["metrics"]
     before = score_output(reference, case.image, "paper")["metrics"]
-    score = {name: float(found[name]) for name in ("psnr", "ssim") if name in found}
-    if "psnr" in found and "psnr" in before:
-        score["gain_db"] = float(found["psnr"] - before["psnr"])
-    if "ssim" in found and "ssim" in before:
-        score["gain_ssim"] = float(found["ssim"] - before["ssim"])
+    score = {name: float(metrics[name]) for name in ("psnr", "ssim") if name in metrics}
+    for name, gain in (("psnr", "gain_db"), ("ssim", "gain_ssim")):
+        if name in metrics and name in before:
+            score[gain] = float(metrics[name] - before[name])
     return score
 
 
-def _score_change(case: Case, output: Pixels) -> dict[str, float]:
+def _reference(case: Case) -> Reference:
+    row, colours = case.row, ",".join(case.wording.colours) or None
+    return Reference.of(row.perspective, row.task, colours, case.image, case.target)
+
+
+def _score_area(case: Case, output: Pixels) -> dict[str, float]:
     area = case.area
     if area is None:
         return {}
@@ -195,8 +206,15 @@ def _score_change(case: Case, output: Pixels) -> dict[str, float]:
     return score
 
 
+_SCORE: Final = {
+    EditKind.OVERLAY: _score_overlay,
+    EditKind.IMAGE: _score_image,
+    EditKind.AREA: _score_area,
+}
+
+
 def _psnr(target: Pixels, output: Pixels, left_out: Mask) -> float | None:
-    """Over the pixels that are not left out; None where there are none. At most 100 dB, as in `paper`."""
+    """PSNR over the pixels that are not left out, at most 100 dB as in `paper`; None where there are none."""
     try:
         return min(float(background_psnr(target, output, left_out)), PSNR_CAP)
     except MetricError:
@@ -211,21 +229,22 @@ def _cell(image: Pixels) -> Pixels:
     return np.asarray(cv2.resize(image, (_CELL, _CELL), interpolation=cv2.INTER_AREA), np.uint8)
 
 
-# Holes in healthy tissue of held-out patients, to validate filling where the packs have no modifications.
-
-
 def hole_cases(packs: Sequence[Pack], count: int, seed: int) -> list[Case]:
-    """`count` views of validation pictures with a hole made as in training; none where there is no lesion."""
+    """Return `count` views of validation pictures with a hole made as in training; none without a lesion.
+
+    The tissue under a hole is known, so filling can be validated where the packs have no such pairs.
+    """
+    perspective = PERSPECTIVE_OF[EditKind.AREA]
     data = CompactData(packs, VALIDATION, torch.device("cpu"), Choices(holes=1.0))
-    if data.fresh is None:
+    if data.holes is None:
         return []
-    chosen = data.choose(np.random.default_rng(seed), count, {"modification": 1.0}, 0.0)
+    chosen = data.choose(np.random.default_rng(seed), count, {perspective: 1.0}, 0.0)
     views = data.views(chosen, seed)
     rows = {row.source: row for pack in packs for row in pack.rows}
     cases = []
-    for at, item in enumerate(chosen["changed"]):
-        row = rows[data.fresh.shown[item.place].source]
-        row = replace(row, id=f"hole-{at}", perspective="modification", task=HOLE, key=None)
+    for at, item in enumerate(chosen[EditKind.AREA]):
+        row = rows[data.holes.pictures[item.place].source]
+        row = replace(row, id=f"hole-{at}", perspective=perspective, task=HOLE, key=None)
         text = data.prompts.texts[item.prompt]
         area = views.area[at, 0].bool().numpy()
         cases.append(
@@ -238,20 +257,8 @@ def _pixels(image: Tensor) -> Pixels:
     return (255 * image).round().byte().permute(1, 2, 0).contiguous().numpy()
 
 
-# A finished compact editor on an evaluation pack: every row by validation's metrics, with intervals.
-#
-# Each row is put to the editor twice where it can be: in a wording that was trained on, and in one that
-# never
-# was.
-
-Edit = Callable[[Sequence[Request]], list[Pixels]]
-
-_SCORERS: Final = 8
-_FACTS: Final = ("id", "perspective", "task", "target", "key", "source", "modality")
-
-
 def compact_edit(weights: Path, *, device: str = "auto", flip: bool = False) -> Edit:
-    """The editor of a weights file, for `evaluate`."""
+    """Return the editor of a weights file, for `evaluate`."""
     inference = Inference.load(weights, device)
     return lambda requests: [edited.image for edited in edit_all(inference, requests, flip=flip)]
 
@@ -264,23 +271,24 @@ def evaluate(
     seed: int = 0,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> list[dict[str, Any]]:
-    """One record for each row and wording: its facts, and `scores` (`score_case`).
+    """Return one record for each row and wording: its facts, and `scores` (`score_case`).
 
-    Not `unseen`: only wordings that were trained on.
+    Each row is edited twice where possible: in a wording that was trained on, and, if `unseen`, in one that
+    was not.
     """
     rng = np.random.default_rng(seed)
     cases = []
     for pack, row in rows:
         cases.append(make_case(pack, row, seen=True, rng=rng))
-        if unseen and pack.asks[row.ask].held_out:
+        if unseen and pack.instructions[row.instruction].held_out:
             cases.append(make_case(pack, row, seen=False, rng=rng))
     waiting: list[Future[dict[str, float]]] = []
     with ThreadPoolExecutor(_SCORERS) as pool:
         for start in range(0, len(cases), _BATCH):
             some = cases[start : start + _BATCH]
-            made = edit([Request(case.image, case.wording.prompt) for case in some])
-            # Scored beside the network's work on the next ones.
-            waiting += [pool.submit(score_case, *one) for one in zip(some, made, strict=True)]
+            outputs = edit([Request(case.image, case.wording.prompt) for case in some])
+            # Scored while the network works on the next ones.
+            waiting += [pool.submit(score_case, *one) for one in zip(some, outputs, strict=True)]
             progress(start + len(some), len(cases))
         scores = [job.result() for job in waiting]
     return [
@@ -297,24 +305,24 @@ def evaluate(
 def summary(
     records: Sequence[Mapping[str, Any]], metric: str, *, by: Callable[[Mapping[str, Any]], Any]
 ) -> dict[str, Any]:
-    """Mean, 95% interval over patients, rows and patients of `metric`, for each group by `by`.
+    """Return mean, 95% interval over patients, rows and patients of `metric` for each group `by`.
 
-    `macro` is the mean over the groups. A row without the metric is counted in `unscored`, never as a number.
+    `macro` is the mean over the groups. A row without the metric counts as `unscored`, never as a number.
     """
     scored = [record for record in records if metric in record["scores"]]
     groups: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for record in scored:
         groups[str(by(record))].append(record)
-    found = {name: _mean_of(some, metric) for name, some in sorted(groups.items())}
+    means = {name: _mean_of(some, metric) for name, some in sorted(groups.items())}
     values = [record["scores"][metric] for record in scored]
     macro: dict[str, Any] = {"mean": None, "low": None, "high": None}
     if groups:
         names, patients = [str(by(r)) for r in scored], [r["patient"] for r in scored]
         interval = macro_interval(values, names, patients)
-        macro = {"mean": float(np.mean([g["mean"] for g in found.values()])), **_bounds(interval)}
+        macro = {"mean": float(np.mean([g["mean"] for g in means.values()])), **_bounds(interval)}
     return {
         "metric": metric,
-        "groups": found,
+        "groups": means,
         "macro": macro,
         "rows": len(scored),
         "unscored": len(records) - len(scored),

@@ -1,4 +1,4 @@
-"""The training file: YAML read into models that refuse unknown keys and suggest the near one."""
+"""The training file: YAML read into strict models, and the proof of the datasets that it names."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from mie.core.registry import nearest_name
 from mie.core.yaml_files import expanded, read_mapping
 from mie.errors import ConfigError, MieError
 
-# What may differ when a run goes on: it changes what is written down, never the weights of a step.
+# What may differ when a run resumes: it changes what is recorded, never the weights of a step.
 _FREE: Final = {"name", "checkpoint", "validate", "log_every"}
 
 M = TypeVar("M", bound=BaseModel)
 
 
 class Strict(BaseModel):
-    """Refuses unknown keys; trainees read `data` and `model` into children of it."""
+    """Accepts no unknown keys; trainees read `data` and `model` into subclasses."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -76,33 +76,33 @@ class TrainConfig(Strict):
         return value
 
     def path(self, text: str | Path) -> Path:
-        """A path of the file: relative ones begin at the file's folder."""
+        """Return a path of the file: relative ones start at the file's folder."""
         return self._base / Path(text).expanduser()
 
     def document(self) -> dict[str, Any]:
-        """The file with every default, as `train.json` keeps it."""
+        """Return the file with every default, as `train.json` keeps it."""
         return self.model_dump(mode="json", by_alias=True)
 
     def decisive(self) -> dict[str, Any]:
-        """What the weights depend on: a run goes on only where all of this is the same."""
+        """Return what the weights depend on: a run resumes only where all of this is the same."""
         return {key: value for key, value in self.document().items() if key not in _FREE}
 
 
 def read_config(path: Path) -> TrainConfig:
-    """The training file at `path`. `${NAME}` in a string is the environment's."""
+    """Read the training file at `path`. `${NAME}` in a string comes from the environment."""
     body = read_mapping(path, "training file", expected="name:, trainee:, ...")
     return parse_config(body, where=str(path), base=path.parent)
 
 
 def parse_config(body: Mapping[str, Any], *, where: str = "config", base: Path | str = ".") -> TrainConfig:
-    """A training file's content; `base` is where relative paths in it begin."""
+    """Parse a training file's content; `base` is where relative paths in it start."""
     config = parse_section(TrainConfig, expanded(dict(body), where), where=where)
     config._base = Path(base)
     return config
 
 
 def parse_section(model: type[M], body: Mapping[str, Any], *, where: str) -> M:
-    """`body` as a `model`; an unknown key is refused and the near one suggested."""
+    """Parse `body` as a `model`; an unknown key is an error that suggests the nearest known one."""
     try:
         return model.model_validate(body)
     except ValidationError as error:
@@ -117,38 +117,34 @@ def _explained(error: ValidationError, model: type[BaseModel], where: str) -> Co
         near = nearest_name(key, _keys(model) - {key})
         fix = f"did you mean {near!r}?" if near else "see docs/how-to/train.md for the keys"
         return ConfigError(f"unknown key {key!r}", where=place, fix=fix)
-    found = first.get("input")
+    value = first.get("input")
     return ConfigError(
-        first["msg"], where=place, found=None if isinstance(found, dict) else repr(found)[:120]
+        first["msg"], where=place, found=None if isinstance(value, dict) else repr(value)[:120]
     )
 
 
 def _keys(model: type[BaseModel]) -> set[str]:
-    found = set()
+    keys = set()
     for name, field in model.model_fields.items():
-        found.add(field.alias or name)
+        keys.add(field.alias or name)
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            found |= _keys(field.annotation)
-    return found
-
-
-# The datasets that a config names are proved before any GPU is touched.
-
-Show = Callable[[str], None]
+            keys |= _keys(field.annotation)
+    return keys
 
 
 def dataset_folders(config: TrainConfig) -> dict[str, Path]:
-    """Every string below `data` that is the path of a dataset's folder, as the file has it."""
+    """Return every string below `data` that is the path of a dataset's folder, as the file has it."""
     paths = {text: config.path(text) for text in sorted(set(_strings(config.data)))}
     return {text: path for text, path in paths.items() if (path / "dataset.json").is_file()}
 
 
 def check_datasets(
-    config: TrainConfig, known: Mapping[str, Any], show: Show = lambda _: None
+    config: TrainConfig, known: Mapping[str, Any], show: Callable[[str], None] = lambda _: None
 ) -> dict[str, Any]:
-    """Name, digest and count of each dataset; one that fails `mie verify` is refused.
+    """Return name, digest and count of each dataset; raise for one that fails `mie verify`.
 
-    `known` is an earlier result: a dataset whose files are the same since then is not decoded again.
+    No GPU has been touched yet. `known` is an earlier result: a dataset whose files are unchanged since then
+    is not decoded again.
     """
     facts = {}
     for text, folder in dataset_folders(config).items():

@@ -1,7 +1,12 @@
-"""The part of FLUX that is trained: LoRA factors as a module of their own, apart from the frozen transformer.
+"""A LoRA for FLUX.1 Fill as a trainee: it learns to draw the healthy tissue of one family of images.
 
-The loop copies, averages and saves the module it is given. So the module holds the factors alone, some
-megabytes, and lends them to the one transformer in memory before each pass.
+VAE, text encoders and transformer are frozen; the prompt is encoded once. The loop copies, averages and saves
+the module it is given, so that module holds the LoRA factors alone, some megabytes, and lends them to the one
+transformer in memory before each pass.
+
+Training is flow matching as FLUX learnt it, on the very inputs that FluxFillPipeline builds. Between a
+picture's latents x and noise e lies x_s = (1 - s) x + s e; the transformer predicts the velocity e - x. It
+sees x_s, the latents of the picture with an emptied hole, and the hole itself.
 """
 
 from __future__ import annotations
@@ -32,18 +37,32 @@ from mie.perspectives.modification.inpainters.flux import (
 )
 from mie.perspectives.modification.inpainters.holes import LesionShapes, neighbourhood
 from mie.records import Mask, Pixels
+from mie.training.batches import step_seed
 from mie.training.config import Strict, TrainConfig, parse_section
 from mie.training.inpainter import Healthy, healthy_images, lesion_shapes
-from mie.training.optimize import step_seed
 from mie.training.pack import TRAIN, VALIDATION, Pack, read_pack
 from mie.training.pools import Groups
 from mie.training.trainee import Trainee
 
-_NAME = "default"
+OUTSIDE: Final = 0.1  # what a latent outside the hole counts; the original is put back there anyway
+_NAME: Final = "default"  # of peft's adapter
+_TURNED: Final = ("dermoscopy", "endoscopy")  # pictures without an upright
+_AREA: Final = (0.003, 0.25)  # of the image: a smaller hole has nothing to learn from
+_TRIES: Final = 50
+_ATTENTION = (
+    "to_q",
+    "to_k",
+    "to_v",
+    "to_out.0",
+    "add_q_proj",
+    "add_k_proj",
+    "add_v_proj",
+    "to_add_out",
+)
 
 
 def add_lora_layers(transformer: Any, rank: int, alpha: int, targets: Sequence[str]) -> dict[str, Any]:
-    """Give the linear maps named in `targets` a LoRA, with peft; returns peft's config as JSON."""
+    """Give the linear layers named in `targets` a LoRA, with peft; return peft's config as JSON."""
     from peft import LoraConfig
 
     try:
@@ -77,7 +96,7 @@ class LoraFactors(nn.Module):
 
     @classmethod
     def fresh(cls, transformer: nn.Module) -> LoraFactors:
-        """As peft begins: the first factor random, the second zero, so that nothing changes yet."""
+        """Start as peft does: the first factor random, the second zero, so that nothing changes yet."""
         factors = {}
         for name, linear in _places(transformer):
             value = torch.zeros(linear.weight.shape)
@@ -91,7 +110,7 @@ class LoraFactors(nn.Module):
         return LoraFactors(self._lent_to[0], {name: p.detach().clone() for name, p in self.factors.items()})
 
     def lend(self) -> None:
-        """From now on the transformer has these factors; also while a backward pass runs it once more."""
+        """Give the transformer these factors, also while a backward pass runs it once more."""
         for name, linear in self._lent_to[1].items():
             linear._parameters["weight"] = self.factors[name]
 
@@ -105,7 +124,7 @@ class LoraFactors(nn.Module):
 
 
 def _places(transformer: nn.Module) -> list[tuple[str, nn.Linear]]:
-    """The maps that peft has put in, by key."""
+    """Return the layers that peft has put in, by key."""
     from peft.tuners.lora import LoraLayer
 
     return [
@@ -116,14 +135,7 @@ def _places(transformer: nn.Module) -> list[tuple[str, nn.Linear]]:
     ]
 
 
-# Healthy tissue as FLUX is to see it: what the inpainter is shown around a hole, at one size.
-
-_TURNED: Final = ("dermoscopy", "endoscopy")  # pictures without an upright
-_AREA: Final = (0.003, 0.25)  # of the image: a smaller hole has nothing to learn from
-_TRIES: Final = 50
-
-
-class Lesson(NamedTuple):
+class Example(NamedTuple):
     """`image` `(S, S, 3)` uint8, whole, and the `hole` `(S, S)` bool to be filled."""
 
     image: Pixels
@@ -131,7 +143,7 @@ class Lesson(NamedTuple):
 
 
 class HealthyTissue:
-    """The packs' images of one family with holes of lesion shape beside their lesions."""
+    """The packs' images of one family as FLUX sees them, with lesion-shaped holes beside their lesions."""
 
     def __init__(self, packs: Sequence[Pack], family: str, size: int) -> None:
         self._family, self._size = family, size
@@ -142,8 +154,8 @@ class HealthyTissue:
             raise ConfigError(f"no {family} images to train on", where="data.packs")
         self._groups = {fold: Groups.of(_sources(some), 0.5) for fold, some in self.images.items() if some}
 
-    def draw(self, rng: np.random.Generator, fold: str = TRAIN) -> Lesson:
-        """An image, a hole in its healthy part, and what is seen around it; all random from `rng`."""
+    def draw(self, rng: np.random.Generator, fold: str = TRAIN) -> Example:
+        """Draw an image, a hole in its healthy part, and the surroundings that FLUX sees."""
         for _ in range(_TRIES):
             healthy = self.images[fold][int(self._groups[fold].draw(rng, 1)[0])]
             mask = self.shapes.sample(rng, *healthy.allowed.shape, allowed=healthy.allowed, area=_AREA)
@@ -153,31 +165,23 @@ class HealthyTissue:
             "no place for a hole was found",
             where="data.packs",
             found=f"{_TRIES} images in a row without enough healthy tissue",
-            fix="give images whose lesions leave more of them free",
+            fix="give images with more healthy tissue",
         )
 
-    def _seen(self, image: Pixels, mask: Mask) -> Lesson:
+    def _seen(self, image: Pixels, mask: Mask) -> Example:
         near = neighbourhood(mask, size=self._size, multiple=self._size)  # padded to one size for all
-        return Lesson(near.picture(image), near.hole(mask))
+        return Example(near.picture(image), near.hole(mask))
 
-    def _turned(self, lesson: Lesson, rng: np.random.Generator) -> Lesson:
+    def _turned(self, example: Example, rng: np.random.Generator) -> Example:
         if self._family not in _TURNED:
-            return lesson
+            return example
         turns, step = int(rng.integers(4)), int(rng.choice((1, -1)))
-        image, hole = lesson.image[:, ::step], lesson.hole[:, ::step]
-        return Lesson(np.rot90(image, turns).copy(), np.rot90(hole, turns).copy())
+        image, hole = example.image[:, ::step], example.hole[:, ::step]
+        return Example(np.rot90(image, turns).copy(), np.rot90(hole, turns).copy())
 
 
 def _sources(images: Sequence[Healthy]) -> list[str]:
     return [healthy.name.rpartition("/")[0] for healthy in images]
-
-
-# Flow matching as FLUX learnt it, on the very inputs that FluxFillPipeline builds.
-#
-# x_s = (1 - s) x + s e between a picture's latents x and noise e; the transformer is asked for the velocity
-# e - x. It sees x_s, the latents of the picture with an emptied hole, and the hole itself.
-
-OUTSIDE: Final = 0.1  # what a latent outside the hole counts; the original is put back there anyway
 
 
 class Flow(NamedTuple):
@@ -187,18 +191,20 @@ class Flow(NamedTuple):
     hole: Tensor
 
 
-class Problem(NamedTuple):
+class FlowInputs(NamedTuple):
     """Packed for the transformer, `(B, tokens, channels)`."""
 
     latents: Tensor
-    given: Tensor  # masked picture and hole, as FLUX Fill reads them
+    condition: Tensor  # masked picture and hole, as FLUX Fill reads them
     weight: Tensor  # of each latent in the loss
     inside: Tensor  # share of the latent's pixels that lie in the hole
     places: Tensor  # (tokens, 3)
 
 
 @torch.no_grad()
-def pose(pipe: Any, image: Tensor, hole: Tensor, generator: torch.Generator | None = None) -> Problem:
+def flow_inputs(
+    pipe: Any, image: Tensor, hole: Tensor, generator: torch.Generator | None = None
+) -> FlowInputs:
     """`image` `(B, 3, H, W)` in [0, 1], `hole` `(B, 1, H, W)` of 0 and 1; H and W are multiples of 16."""
     vae, dtype = pipe.vae, pipe.vae.dtype
     count, _, height, width = image.shape
@@ -217,52 +223,50 @@ def pose(pipe: Any, image: Tensor, hole: Tensor, generator: torch.Generator | No
         count, height // side // 2, width // side // 2, image.device, torch.float32
     )
     weight = OUTSIDE + (1 - OUTSIDE) * (inside > 0).float()
-    return Problem(latents, torch.cat([seen, mask], 2), weight, inside, places)
+    return FlowInputs(latents, torch.cat([seen, mask], 2), weight, inside, places)
 
 
-def draw_levels(pipe: Any, problem: Problem, normal: Tensor) -> Tensor:
+def draw_levels(pipe: Any, inputs: FlowInputs, normal: Tensor) -> Tensor:
     """Noise levels s in (0, 1) from `normal` `(B,)`: logit-normal, shifted to the size as in sampling."""
     from diffusers.pipelines.flux.pipeline_flux_fill import calculate_shift
 
-    known = pipe.scheduler.config
+    config = pipe.scheduler.config
     shift = calculate_shift(
-        problem.latents.shape[1],
-        known.get("base_image_seq_len", 256),
-        known.get("max_image_seq_len", 4096),
-        known.get("base_shift", 0.5),
-        known.get("max_shift", 1.15),
+        inputs.latents.shape[1],
+        config.get("base_image_seq_len", 256),
+        config.get("max_image_seq_len", 4096),
+        config.get("base_shift", 0.5),
+        config.get("max_shift", 1.15),
     )
     return torch.sigmoid(normal + shift)  # e^shift u / (1 + (e^shift - 1) u) of u = sigmoid(normal)
 
 
 def flow_loss(
-    model: nn.Module, problem: Problem, words: Words, *, level: Tensor, noise: Tensor, guidance: Tensor | None
+    model: nn.Module,
+    inputs: FlowInputs,
+    words: Words,
+    *,
+    level: Tensor,
+    noise: Tensor,
+    guidance: Tensor | None,
 ) -> Flow:
-    """How far the model's velocity is off. `level` `(B,)`; `guidance` `(B,)`, None where FLUX takes none."""
+    """Measure the error of the velocity; `level` and `guidance` are `(B,)`, None where FLUX takes none."""
     s = level[:, None, None]
-    mixed = (1 - s) * problem.latents + s * noise
+    mixed = (1 - s) * inputs.latents + s * noise
     count, dtype = len(level), words.embeds.dtype
     velocity = model(
-        hidden_states=torch.cat([mixed, problem.given], 2).to(dtype),
+        hidden_states=torch.cat([mixed, inputs.condition], 2).to(dtype),
         timestep=level.to(dtype),
         guidance=guidance,
         pooled_projections=words.pooled.expand(count, -1),
         encoder_hidden_states=words.embeds.expand(count, -1, -1),
-        txt_ids=problem.places.new_zeros(words.embeds.shape[1], 3),
-        img_ids=problem.places,
+        txt_ids=inputs.places.new_zeros(words.embeds.shape[1], 3),
+        img_ids=inputs.places,
     )
-    error = (velocity.float() - (noise - problem.latents)).square()
-    loss = (error * problem.weight).sum() / problem.weight.sum()
-    hole = (error * problem.inside).sum() / problem.inside.sum()
+    error = (velocity.float() - (noise - inputs.latents)).square()
+    loss = (error * inputs.weight).sum() / inputs.weight.sum()
+    hole = (error * inputs.inside).sum() / inputs.inside.sum()
     return Flow(loss, hole)
-
-
-# A LoRA for FLUX.1 Fill as a trainee: it learns to draw the healthy tissue of one family of images.
-#
-# VAE and text encoders are frozen; the prompt is encoded once. What is optimised, averaged and kept in a
-# checkpoint is the LoRA alone.
-
-_ATTENTION = ("to_q", "to_k", "to_v", "to_out.0", "add_q_proj", "add_k_proj", "add_v_proj", "to_add_out")
 
 
 class DataConfig(Strict):
@@ -279,8 +283,8 @@ class ModelConfig(Strict):
     rank: int = Field(16, ge=1)
     alpha: int = Field(16, ge=1)
     targets: list[str] = Field(list(_ATTENTION), min_length=1)
-    guidance: float = Field(30, ge=0, description="what FLUX is told in training; use the same when filling")
-    grid_steps: int = Field(20, ge=0, description="of the fills to look at; 0: none")
+    guidance: float = Field(30, ge=0, description="guidance in training; use the same when filling")
+    grid_steps: int = Field(20, ge=0, description="sampling steps of the grid's fills; 0: no grid")
 
 
 class FluxFillLora(Trainee):
@@ -314,7 +318,7 @@ class FluxFillLora(Trainee):
         self._adapter = add_lora_layers(transformer, self.shape.rank, self.shape.alpha, self.shape.targets)
         if self.config.gradient_checkpointing:
             transformer.enable_gradient_checkpointing()
-        self._held_out = self._lessons()
+        self._held_out = self._examples()
 
     def model(self) -> nn.Module:
         return LoraFactors.fresh(self.pipe.transformer)
@@ -330,7 +334,7 @@ class FluxFillLora(Trainee):
     def validate(self, model: nn.Module) -> dict[str, float | None]:
         """The flow error inside held-out holes, with the same noise at every validation."""
         draw = torch.Generator().manual_seed(step_seed(self.config.seed, -2))
-        errors = [self._flow(model, _stacked([lesson]), draw).hole.item() for lesson in self._held_out]
+        errors = [self._flow(model, _stacked([example]), draw).hole.item() for example in self._held_out]
         flow = float(np.mean(errors)) if errors else None
         return {"score": None if flow is None else -flow, "flow": flow}
 
@@ -339,48 +343,48 @@ class FluxFillLora(Trainee):
             return None
         model.lend()  # type: ignore[operator]
         rows = []
-        for lesson in self._held_out[:4]:
-            shown = lesson.image.copy()
-            shown[lesson.hole] = 255
+        for example in self._held_out[:4]:
+            shown = example.image.copy()
+            shown[example.hole] = 255
             filled = fill_picture(
                 self.pipe,
                 self.words,
                 shown,
-                lesson.hole,
+                example.hole,
                 steps=self.shape.grid_steps,
                 guidance=self.shape.guidance,
                 seed=self.config.seed,
             )
-            output = np.where(lesson.hole[..., None], filled, lesson.image)
-            rows.append(np.concatenate([shown, output, lesson.image], 1))
+            output = np.where(example.hole[..., None], filled, example.image)
+            rows.append(np.concatenate([shown, output, example.image], 1))
         return np.concatenate(rows)
 
     def save(self, model: nn.Module, path: Path, facts: Mapping[str, Any]) -> None:
-        known = {"family": self.data.family, "prompt": PROMPTS[self.data.family], "base": self.shape.base}
-        save_lora(path, model.tensors(), self._adapter, {**known, **facts})  # type: ignore[operator]
+        own = {"family": self.data.family, "prompt": PROMPTS[self.data.family], "base": self.shape.base}
+        save_lora(path, model.tensors(), self._adapter, {**own, **facts})  # type: ignore[operator]
 
     def _flow(self, model: nn.Module, batch: Any, draw: torch.Generator | None) -> Flow:
-        """`draw` on the CPU; None: the device's own generator, which the loop has seeded."""
+        """Compute the loss; `draw` is on the CPU, None is the device's own generator, seeded by the loop."""
         image = batch["image"].to(self.device).permute(0, 3, 1, 2).float() / 255
         hole = batch["hole"].to(self.device)[:, None].float()
-        problem = pose(self.pipe, image, hole, draw)
+        inputs = flow_inputs(self.pipe, image, hole, draw)
         place = self.device if draw is None else torch.device("cpu")
         normal = torch.randn(len(image), generator=draw, device=place)
-        noise = torch.randn(problem.latents.shape, generator=draw, device=place).to(self.device)
-        level = draw_levels(self.pipe, problem, normal.to(self.device))
+        noise = torch.randn(inputs.latents.shape, generator=draw, device=place).to(self.device)
+        level = draw_levels(self.pipe, inputs, normal.to(self.device))
         guidance = None
         if self.pipe.transformer.config.guidance_embeds:
             guidance = torch.full_like(level, self.shape.guidance)
-        return flow_loss(model, problem, self.words, level=level, noise=noise, guidance=guidance)
+        return flow_loss(model, inputs, self.words, level=level, noise=noise, guidance=guidance)
 
-    def _lessons(self) -> list[Lesson]:
+    def _examples(self) -> list[Example]:
         if not self.tissue.images[VALIDATION]:
             return []
         rng = np.random.default_rng(step_seed(self.config.seed, -2))
         return [self.tissue.draw(rng, VALIDATION) for _ in range(self.data.validate_rows)]
 
 
-def _stacked(lessons: list[Lesson]) -> dict[str, Tensor]:
+def _stacked(examples: list[Example]) -> dict[str, Tensor]:
     """`(B, S, S, 3)` and `(B, S, S)` bytes."""
-    image, hole = (np.stack(arrays) for arrays in zip(*lessons, strict=True))
+    image, hole = (np.stack(arrays) for arrays in zip(*examples, strict=True))
     return {"image": torch.from_numpy(image), "hole": torch.from_numpy(hole)}

@@ -1,18 +1,18 @@
-"""The OUT folder of a training: whose it is, and `train.json`."""
+"""The OUT folder of a training: whose it is, `train.json`, the log, TensorBoard, checkpoints and weights."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import math
-import os
 import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from mie.core.files import atomic_path, atomic_write
+from mie.core.files import atomic_path, atomic_write, refuse_foreign
+from mie.core.journal import Journal
 from mie.errors import ConfigError, MieError
 from mie.images.png import encode_png
 from mie.records import Pixels
@@ -21,13 +21,11 @@ from mie.training.checkpoint import Tensors, amend_checkpoint, load_model, prune
 from mie.training.config import TrainConfig
 from mie.training.trainee import Trainee
 
-_OURS: Final = re.compile(
-    r"train\.json|log\.jsonl|best\.json|weights\.\w+|checkpoints|grids|tensorboard|\.lock|\..*\.tmp"
-)
+_NAMES: Final = re.compile(r"train\.json|log\.jsonl|best\.json|weights\.\w+|checkpoints|grids|tensorboard")
 
 
-class Folder:
-    """OUT, new or with a training of ours in it."""
+class TrainingFolder:
+    """OUT: new, or with a training in it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -36,7 +34,7 @@ class Folder:
         self.weights = path / "weights.safetensors"
 
     def info(self) -> dict[str, Any] | None:
-        """What `train.json` says, None in a new folder."""
+        """Return the content of `train.json`, None in a new folder."""
         path = self.path / "train.json"
         if not path.exists():
             return None
@@ -47,23 +45,11 @@ class Folder:
             raise MieError("train.json is not a JSON object", where=path, found=error) from None
 
     def refuse_foreign(self) -> None:
-        """Raise unless the folder is absent, empty or ours."""
-        if not self.path.exists():
-            return
-        if not self.path.is_dir():
-            raise MieError("the output is not a folder", where=self.path, found="a file")
-        strange = sorted(p.name for p in self.path.iterdir() if not _OURS.fullmatch(p.name))
-        if strange:
-            raise MieError(
-                "the output folder holds something else",
-                where=self.path,
-                expected="a new folder, or one with this training",
-                found=", ".join(strange[:5]),
-                fix="choose another folder",
-            )
+        """Raise unless the folder is absent, empty or a training's."""
+        refuse_foreign(self.path, "this training", lambda path: _NAMES.fullmatch(path.name) is not None)
 
     def refuse_other(self, decisive: Mapping[str, Any]) -> None:
-        """Raise when a training with other weights has begun here; the message says which keys differ."""
+        """Raise when a training with other weights was started here; the message says which keys differ."""
         info = self.info()
         if info is None:
             return
@@ -71,11 +57,11 @@ class Folder:
         differ = [key for key in {**known, **decisive} if known.get(key) != decisive.get(key)]
         if differ:
             raise ConfigError(
-                "this folder holds another training",
+                "this folder contains another training",
                 where=self.path,
-                expected="; ".join(_told(key, known.get(key), decisive.get(key)) for key in differ),
-                found="; ".join(_told(key, decisive.get(key), known.get(key)) for key in differ),
-                fix="choose another output folder, or the config that the run began with",
+                expected="; ".join(_described(key, known.get(key), decisive.get(key)) for key in differ),
+                found="; ".join(_described(key, decisive.get(key), known.get(key)) for key in differ),
+                fix="choose another output folder, or the config that the run started with",
             )
 
     def write(self, body: Mapping[str, Any]) -> None:
@@ -86,66 +72,52 @@ class Folder:
         atomic_write(self.path / "best.json", json.dumps(best, indent=2, allow_nan=False) + "\n")
 
 
-def _told(key: str, value: Any, other: Any) -> str:
-    """The key and its value; of a mapping only what differs."""
+def _described(key: str, value: Any, other: Any) -> str:
+    """Describe a key and its value; of a mapping only what differs."""
     if isinstance(value, dict) and isinstance(other, dict):
         parts = [k for k in {**value, **other} if value.get(k) != other.get(k)]
-        return ", ".join(_told(f"{key}.{k}", value.get(k), other.get(k)) for k in parts)
+        return ", ".join(_described(f"{key}.{k}", value.get(k), other.get(k)) for k in parts)
     return f"{key} {json.dumps(value, ensure_ascii=False)[:80]}"
 
 
-# `log.jsonl`: one line per event, appended and synced, never rewritten.
-#
-# A killed run may have logged steps that its last checkpoint does not know. They stay in the file; the line
-# `{"event": "resume", "step": s}` says that lines after step `s` above it are superseded. One that was
-# killed
-# in a validation repeats it: the later line counts. `read_log` leaves the others out: the log of a killed
-# run
-# reads as one history.
+class TrainingLog:
+    """`log.jsonl`: one line per event, never rewritten.
 
-
-class Journal:
-    """The file, open for appending. A last line torn by a kill is cut off first."""
+    A killed run may have logged steps that its last checkpoint
+    does not know. They stay in the file; the line `{"event": "resume", "step": s}` says that lines after step
+    `s` above it are superseded. A run that was killed in a validation repeats it: the later line counts.
+    """
 
     def __init__(self, path: Path) -> None:
-        self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        size = os.fstat(self._handle).st_size
-        tail = os.pread(self._handle, min(size, 1 << 20), max(0, size - (1 << 20)))
-        os.ftruncate(self._handle, size - len(tail) + tail.rfind(b"\n") + 1)
+        self._journal = Journal(path)
 
     def append(self, event: str, step: int, facts: Mapping[str, Any]) -> None:
         body = {"event": event, "step": step, **facts}
-        data = memoryview(json.dumps(body, ensure_ascii=False, allow_nan=False).encode() + b"\n")
-        while data:
-            data = data[os.write(self._handle, data) :]
-        os.fsync(self._handle)
+        self._journal.append(json.dumps(body, ensure_ascii=False, allow_nan=False).encode() + b"\n")
 
     def close(self) -> None:
-        os.close(self._handle)
+        self._journal.close()
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """The lines that count, in order: what a resume has superseded is left out, and so are the resumes."""
-    kept: list[dict[str, Any]] = []
+    """Read the lines that count, in order: without those that a resume has superseded, and the resumes."""
+    lines: list[dict[str, Any]] = []
     for number, text in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], 1):
         try:
             line = json.loads(text)
         except ValueError as error:
             raise MieError("a line of the log is not JSON", where=f"{path}:{number}", found=error) from None
         if line["event"] == "resume":
-            kept = [earlier for earlier in kept if earlier["step"] <= line["step"]]
+            lines = [earlier for earlier in lines if earlier["step"] <= line["step"]]
             continue
         if line["event"] == "validation":
-            kept = [one for one in kept if (one["event"], one["step"]) != ("validation", line["step"])]
-        kept.append(line)
-    return kept
+            lines = [one for one in lines if (one["event"], one["step"]) != ("validation", line["step"])]
+        lines.append(line)
+    return lines
 
 
-# TensorBoard, where it is installed.
-
-
-class Board:
-    """Scalars and images under `folder`; does nothing without tensorboard."""
+class TensorBoard:
+    """Scalars and images under `folder`; does nothing where tensorboard is not installed."""
 
     def __init__(self, folder: Path, step: int) -> None:
         self._writer: Any = None
@@ -153,7 +125,7 @@ class Board:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             return
-        # What a killed run wrote after its last checkpoint is hidden.
+        # Hides what a killed run wrote after its last checkpoint.
         self._writer = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
 
     def scalars(self, group: str, values: Mapping[str, Any], step: int) -> None:
@@ -171,27 +143,24 @@ class Board:
             self._writer.close()
 
 
-# What the main process writes down: status, log, TensorBoard, grids, checkpoints, the shipped weights.
+class Recorder:
+    """Writes the OUT folder during one run, in the main process; `body` becomes `train.json`."""
 
-
-class Keeper:
-    """The OUT folder during one sitting; `body` becomes `train.json`."""
-
-    def __init__(self, config: TrainConfig, folder: Folder, body: dict[str, Any]) -> None:
+    def __init__(self, config: TrainConfig, folder: TrainingFolder, body: dict[str, Any]) -> None:
         self.config = config
         self.folder = folder
         self.body = body
         self.best: dict[str, Any] | None = None
-        self.seconds = 0.0  # of earlier sittings, up to the checkpoint
+        self.seconds = 0.0  # of earlier runs, up to the checkpoint
         self._started = time.monotonic()
 
     def open(self, stack: contextlib.ExitStack, first: int) -> None:
-        """Begin to write, from step `first` on."""
+        """Start to write, from step `first` on."""
         event = "resume" if self.folder.log.exists() else "start"
-        self._journal = Journal(self.folder.log)
-        stack.callback(self._journal.close)
-        self._journal.append(event, first, {"versions": machine.versions()})
-        self._board = Board(self.folder.path / "tensorboard", first)
+        self._log = TrainingLog(self.folder.log)
+        stack.callback(self._log.close)
+        self._log.append(event, first, {"versions": machine.versions()})
+        self._board = TensorBoard(self.folder.path / "tensorboard", first)
         stack.callback(self._board.close)
         self.status("running", first)
 
@@ -202,12 +171,12 @@ class Keeper:
         self.folder.write(self.body)
 
     def spent(self) -> float:
-        """Seconds of all sittings together."""
+        """Return the seconds of all runs together."""
         return self.seconds + time.monotonic() - self._started
 
     def line(self, event: str, done: int, facts: Mapping[str, Any]) -> None:
-        """A line of the log; its numbers go to TensorBoard too."""
-        self._journal.append(event, done, facts)
+        """Append a line to the log; its numbers go to TensorBoard too."""
+        self._log.append(event, done, facts)
         self._board.scalars(event, facts.get("figures", facts), done)
 
     def grid(self, done: int, pixels: Pixels) -> None:
@@ -217,30 +186,30 @@ class Keeper:
         self._board.image(pixels, done)
 
     def validation(self, done: int, score: str, figures: Mapping[str, float | None], seconds: float) -> None:
-        """Log the figures, and remember the best. What is not a finite number is unscored."""
-        known = {k: v if v is not None and math.isfinite(v) else None for k, v in figures.items()}
-        self.line("validation", done, {"figures": known, "validation_seconds": round(seconds, 2)})
-        if score not in known:
+        """Log the figures and keep the best. What is not a finite number is unscored."""
+        finite = {k: v if v is not None and math.isfinite(v) else None for k, v in figures.items()}
+        self.line("validation", done, {"figures": finite, "validation_seconds": round(seconds, 2)})
+        if score not in finite:
             raise MieError(
-                "validation lacks the figure that chooses the best", expected=score, found=", ".join(known)
+                "validation lacks the figure that chooses the best", expected=score, found=", ".join(finite)
             )
-        value = known[score]
+        value = finite[score]
         if value is not None and (self.best is None or value > self.best["value"]):
-            self.best = {"step": done, "score": score, "value": value, "figures": known}
+            self.best = {"step": done, "score": score, "value": value, "figures": finite}
             self.folder.write_best(self.best)
         where = self.folder.checkpoints / f"step-{done:06d}"
         amend_checkpoint(where, {"best": self.best, "validated": True})
         self.status("running", done)
 
     def checkpoint(self, done: int, files: Mapping[str, Tensors], state: Mapping[str, Any]) -> None:
-        """The checkpoint first; all else follows from it."""
-        remembered = {**state, "seconds": round(self.spent(), 3), "best": self.best}
-        write_checkpoint(self.folder.checkpoints, done, files, remembered)
+        """Write a checkpoint first, then what follows from it."""
+        extended = {**state, "seconds": round(self.spent(), 3), "best": self.best}
+        write_checkpoint(self.folder.checkpoints, done, files, extended)
         prune(self.folder.checkpoints, self.config.checkpoint.keep, self.best["step"] if self.best else None)
         self.status("running", done)
 
     def ship(self, trainee: Trainee) -> None:
-        """The averaged weights of the best checkpoint, of the last where nothing could be scored."""
+        """Write the averaged weights of the best checkpoint, of the last where nothing could be scored."""
         step = self.best["step"] if self.best else self.config.steps
         where = self.folder.checkpoints / f"step-{step:06d}"
         model = trainee.model().eval()
@@ -258,7 +227,7 @@ class Keeper:
 
 
 def without_folders(value: Any) -> Any:
-    """A config whose absolute paths are names only: a file that travels says nothing of this machine."""
+    """Reduce absolute paths in a config to names: a file that travels says nothing of this machine."""
     if isinstance(value, dict):
         return {key: without_folders(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -1,6 +1,13 @@
-"""Healthy tissue with lesion-shaped holes: windows of a pack's images, cut before training begins.
+"""Experts that fill a hole with healthy tissue, as a trainee: one per family of modalities.
 
-A hole lies inside the body and clear of every marked lesion, so what was under it is healthy and known.
+They learn from healthy tissue only: windows of a pack's images, cut before training starts, with holes in the
+shape of lesions. A hole lies inside the body and clear of every marked lesion, so what was under it is
+healthy and known.
+
+The mean is learnt by regression. A mean has no grain, so a second head draws it from noise: its energy in
+three bands of frequency must be that of the true tissue, and a critic, which sees filled and true windows
+with the hole marked, must not be able to tell them apart. The critic's loss and the fill's are one sum: each
+is computed with the other's part held fixed.
 """
 
 from __future__ import annotations
@@ -19,16 +26,17 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from mie.core.hashing import generator, stable_hash
+from mie.editors.compact.kinds import EditKind
 from mie.errors import ConfigError
 from mie.images.families import FAMILIES, GREY, family_of
 from mie.images.texture import compare, texture
 from mie.networks import weights
-from mie.networks.fill import FillConfig, FillNet, compose, slow
+from mie.networks.fill import FillConfig, FillNet, compose, gaussian_blur
 from mie.perspectives.modification.inpainters.compact import FORMAT
 from mie.perspectives.modification.inpainters.holes import LesionShapes
 from mie.records import Mask, Pixels
+from mie.training.batches import step_seed
 from mie.training.config import Strict, TrainConfig, parse_section
-from mie.training.optimize import step_seed
 from mie.training.pack import TRAIN, VALIDATION, Pack, as_rgb, read_pack
 from mie.training.trainee import Trainee
 
@@ -37,6 +45,12 @@ _DARK: Final = 12  # grey levels: the air around a scanned body is darker
 _CLEAR: Final = 9  # pixels around a lesion that are not healthy either
 _AROUND: Final = 1.5  # a window's side, in extents of its hole
 _AREA: Final = (0.003, 0.25)  # of the image: smaller holes have no texture to learn
+_BANDS: Final = (0.8, 1.6, 3.2)  # sigmas between which the grain's energy is compared
+_UPRIGHT: Final = ("mri", "ct", "xray", "ultrasound", "fundus")  # not turned upside down
+_SHOWN: Final = 8
+_LAST: Final = "grain.2."  # the layer that draws the grain
+_VARIANCE: Final = 0.85  # of the true tissue's: less looks smooth, all of it costs PSNR
+_CALIBRATED: Final = 40  # held-out holes that the grain's strength is set on
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +63,18 @@ class Healthy:
 
 
 def healthy_images(packs: Sequence[Pack], family: str, fold: str) -> list[Healthy]:
-    """The family's images of a fold, each once, with the union of their lesion masks taken out."""
-    found: list[Healthy] = []
+    """Return the family's images of a fold, each once, without the union of their lesion masks."""
+    images: list[Healthy] = []
     for pack in packs:
         lesions, sources = _lesions(pack, family, fold)
         for place, masks in lesions.items():
             image = as_rgb(pack.images[place])
-            found.append(Healthy(f"{sources[place]}/{place}", image, _allowed(image, masks, family)))
-    return found
+            images.append(Healthy(f"{sources[place]}/{place}", image, _allowed(image, masks)))
+    return images
 
 
 def lesion_shapes(packs: Sequence[Pack], family: str, fold: str) -> LesionShapes:
-    """The outlines of the family's lesions; those of all families where it has none."""
+    """Return the outlines of the family's lesions; those of all families where it has none."""
     for only in (family, None):
         masks = [mask for pack in packs for shown in _lesions(pack, only, fold)[0].values() for mask in shown]
         if masks:
@@ -72,7 +86,7 @@ def _lesions(pack: Pack, family: str | None, fold: str) -> tuple[Mapping[int, li
     lesions: dict[int, list[Mask]] = {}
     sources: dict[int, str] = {}
     for row in pack.rows:
-        if row.perspective != "perception" or row.fold != fold:
+        if row.kind is not EditKind.OVERLAY or row.fold != fold:
             continue
         if family is not None and family_of(row.modality) != family:
             continue
@@ -83,7 +97,7 @@ def _lesions(pack: Pack, family: str | None, fold: str) -> tuple[Mapping[int, li
     return lesions, sources
 
 
-def _allowed(image: Pixels, lesions: Sequence[Mask], family: str) -> Mask:
+def _allowed(image: Pixels, lesions: Sequence[Mask]) -> Mask:
     level = cv2.GaussianBlur(image.mean(axis=2).astype(np.float32), (0, 0), 4)
     body = level > _DARK
     if lesions:
@@ -97,7 +111,7 @@ def _allowed(image: Pixels, lesions: Sequence[Mask], family: str) -> Mask:
 def windows(
     images: Sequence[Healthy], shapes: LesionShapes, each: int, seed: int
 ) -> Iterator[tuple[int, Pixels, Mask]]:
-    """`each` holes per image where they fit: (image, window `(SIDE, SIDE, 3)`, hole `(SIDE, SIDE)`)."""
+    """Yield `each` holes per image where they fit: (image, window `(SIDE, SIDE, 3)`, hole `(SIDE, SIDE)`)."""
     for number, healthy in enumerate(images):
         for at in range(each):
             rng = generator(stable_hash("hole", seed, healthy.name, at))
@@ -107,7 +121,7 @@ def windows(
 
 
 def window(image: Pixels, hole: Mask, rng: np.random.Generator) -> tuple[Pixels, Mask]:
-    """A square around the hole, not always centred, at the image's own scale where the hole leaves room."""
+    """Cut a square around the hole, not always centred, at the image's own scale if the hole fits."""
     rows, columns = np.nonzero(hole)
     top, bottom, left, right = rows.min(), rows.max() + 1, columns.min(), columns.max() + 1
     extent = max(bottom - top, right - left)
@@ -123,11 +137,11 @@ def window(image: Pixels, hole: Mask, rng: np.random.Generator) -> tuple[Pixels,
     # The hole is mirrored like the image: otherwise what is under it would be seen beside it.
     marked = cv2.copyMakeBorder(hole.astype(np.uint8), *edges, cv2.BORDER_REFLECT_101)
     at = (slice(y + edges[0], y + edges[0] + side), slice(x + edges[2], x + edges[2] + side))
-    cut, mark = padded[at], marked[at]
+    crop, mark = padded[at], marked[at]
     if side != SIDE:
-        cut = cv2.resize(cut, (SIDE, SIDE), interpolation=cv2.INTER_AREA)
+        crop = cv2.resize(crop, (SIDE, SIDE), interpolation=cv2.INTER_AREA)
         mark = cv2.resize(mark, (SIDE, SIDE), interpolation=cv2.INTER_NEAREST_EXACT)
-    return np.ascontiguousarray(cut, np.uint8), np.asarray(mark > 0)
+    return np.ascontiguousarray(crop, np.uint8), np.asarray(mark > 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,32 +156,14 @@ class Windows:
     def cut(
         cls, images: Sequence[Healthy], shapes: LesionShapes, each: int, seed: int, device: torch.device
     ) -> Windows:
-        made = list(windows(images, shapes, each, seed))
-        if not made:
+        cuts = list(windows(images, shapes, each, seed))
+        if not cuts:
             raise ConfigError("no hole fits into any image", found=f"{len(images)} images")
-        pixels = np.stack([image.transpose(2, 0, 1) for _, image, _ in made])
-        holes = np.stack([hole[None] for _, _, hole in made])
+        pixels = np.stack([image.transpose(2, 0, 1) for _, image, _ in cuts])
+        holes = np.stack([hole[None] for _, _, hole in cuts])
         return cls(
-            torch.from_numpy(pixels).to(device), torch.from_numpy(holes).to(device), [of for of, _, _ in made]
+            torch.from_numpy(pixels).to(device), torch.from_numpy(holes).to(device), [of for of, _, _ in cuts]
         )
-
-
-# Experts that fill a hole with healthy tissue: one per family of modalities, trained on healthy tissue
-# only.
-#
-# The mean is learnt by regression. A mean has no grain, so a second head draws it from noise: its energy in
-# three bands of frequency must be that of the true tissue, and a critic, which sees filled and true windows
-# with the hole marked, must not be able to tell them apart. The critic's loss and the fill's are one sum:
-# each
-# is computed with the other's part held still.
-
-
-_BANDS: Final = (0.8, 1.6, 3.2)  # sigmas between which the grain's energy is compared
-_UPRIGHT: Final = ("mri", "ct", "xray", "ultrasound", "fundus")  # not turned upside down
-_SHOWN: Final = 8
-_LAST: Final = "grain.2."  # the layer that draws the grain
-_VARIANCE: Final = 0.85  # of the true tissue's: less looks smooth, all of it costs PSNR
-_CALIBRATED: Final = 40  # held-out holes that the grain's strength is set on
 
 
 class DataConfig(Strict):
@@ -178,19 +174,19 @@ class DataConfig(Strict):
 
 
 class ModelConfig(Strict):
-    critic: float = Field(0.02, ge=0, description="the weight of the critic's word")
-    energy: float = Field(0.05, ge=0, description="the weight of the grain's energy")
-    share: float = Field(0.9, gt=0, le=1, description="of the tissue's energy that the fill shall have")
+    critic: float = Field(0.02, ge=0, description="weight of the critic's verdict")
+    energy: float = Field(0.05, ge=0, description="weight of the grain's energy")
+    share: float = Field(0.9, gt=0, le=1, description="share of the tissue's energy to reach")
 
 
-class Judged(NamedTuple):
+class Verdict(NamedTuple):
     """What a step is computed from; float32 `(B, C, H, W)`."""
 
     mean: Tensor
     detail: Tensor
     true: Tensor  # the critic on true windows
-    filled: Tensor  # on filled ones, the fill held still
-    seen: Tensor  # on filled ones, the critic held still
+    filled: Tensor  # on filled ones, the fill held fixed
+    seen: Tensor  # on filled ones, the critic held fixed
 
 
 class Critic(nn.Module):
@@ -226,15 +222,15 @@ class Adversaries(nn.Module):
         self.fill = FillNet(config)
         self.critic = Critic()
 
-    def forward(self, image: Tensor, hole: Tensor, noise: Tensor, grey: bool) -> Judged:
+    def forward(self, image: Tensor, hole: Tensor, noise: Tensor, grey: bool) -> Verdict:
         mean, detail = self.fill(image, hole, noise)
         if grey:
             mean, detail = (x.mean(1, keepdim=True).expand(-1, 3, -1, -1) for x in (mean, detail))
-        # The mean is held still before the critic: it stays the best guess.
+        # The mean is held fixed before the critic: it stays the best guess.
         filled = compose(image, hole, mean.detach(), detail)
-        still = {name: value.detach() for name, value in self.critic.named_parameters()}
-        seen = functional_call(self.critic, still, (filled, hole))
-        return Judged(mean, detail, self.critic(image, hole), self.critic(filled.detach(), hole), seen)
+        fixed = {name: value.detach() for name, value in self.critic.named_parameters()}
+        seen = functional_call(self.critic, fixed, (filled, hole))
+        return Verdict(mean, detail, self.critic(image, hole), self.critic(filled.detach(), hole), seen)
 
 
 class Inpainter(Trainee):
@@ -256,8 +252,8 @@ class Inpainter(Trainee):
         self._healthy = {
             fold: healthy_images(self._packs, self.data.family, fold) for fold in (TRAIN, VALIDATION)
         }
-        for fold, found in self._healthy.items():
-            if not found:
+        for fold, images in self._healthy.items():
+            if not images:
                 raise ConfigError(
                     f"no {self.data.family} images to {'train' if fold == TRAIN else 'validate'} on",
                     where="data.packs",
@@ -287,21 +283,21 @@ class Inpainter(Trainee):
         draw = torch.Generator(self.device).manual_seed(batch["seed"])
         image, hole = self._views(batch["places"], draw)
         noise = torch.randn(hole.shape, generator=draw, device=self.device)
-        judged = model(image, hole, noise, self.grey)
+        verdict = model(image, hole, noise, self.grey)
         area = hole.sum().clamp(min=1)
-        regression = (((judged.mean - image) ** 2 + 1e-6).sqrt() * hole).sum() / (3 * area)
-        energy = _energy_loss(judged.mean.detach() + judged.detail, image, hole, self.options.share)
+        regression = (((verdict.mean - image) ** 2 + 1e-6).sqrt() * hole).sum() / (3 * area)
+        energy = _energy_loss(verdict.mean.detach() + verdict.detail, image, hole, self.options.share)
         # Only where a patch of the critic's shows some of the hole.
-        share = F.adaptive_avg_pool2d(hole, judged.seen.shape[2:])
+        share = F.adaptive_avg_pool2d(hole, verdict.seen.shape[2:])
         count = share.sum().clamp(min=1)
-        deceived = -(judged.seen * share).sum() / count
-        critic = ((F.relu(1 - judged.true) + F.relu(1 + judged.filled)) * share).sum() / count
+        deceived = -(verdict.seen * share).sum() / count
+        critic = ((F.relu(1 - verdict.true) + F.relu(1 + verdict.filled)) * share).sum() / count
         loss = regression + self.options.energy * energy + self.options.critic * deceived + critic
         parts = {"regression": regression, "energy": energy, "deceived": deceived, "critic": critic}
         return loss, {name: value.detach() for name, value in parts.items()}
 
     def _views(self, places: Tensor, draw: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Windows and holes, mirrored, turned where the family has no upright, a little brighter."""
+        """Return windows and holes, mirrored, turned where the family has no upright, a little brighter."""
         places = places.to(self.device)
         both = torch.cat([self.train.images[places].float() / 255, self.train.holes[places].float()], 1)
 
@@ -317,17 +313,17 @@ class Inpainter(Trainee):
         return (image ** torch.exp(0.5 * (u[0] - 0.5)) * (0.8 + 0.3 * u[1])).clamp(0, 1), hole
 
     def validate(self, model: nn.Module) -> dict[str, float | None]:
-        """On held-out patients: PSNR in the hole, and the fill's grain against that of what was there."""
+        """Measure PSNR in held-out holes, and the fill's grain against that of the true tissue."""
         psnr: list[float] = []
         compared: list[dict[str, float]] = []
         for at in range(len(self.held_out.images)):
             image, hole, filled = self._filled(model, slice(at, at + 1))
-            truth, made, mask = _pixels(image[0]), _pixels(filled[0]), hole[0, 0].bool().cpu().numpy()
-            error = np.mean((truth[mask].astype(float) - made[mask]) ** 2)
+            truth, fill, mask = _pixels(image[0]), _pixels(filled[0]), hole[0, 0].bool().cpu().numpy()
+            error = np.mean((truth[mask].astype(float) - fill[mask]) ** 2)
             psnr.append(float(10 * np.log10(255**2 / max(error, 1e-2))))
-            mine, its = texture(made, mask), texture(truth, mask)
-            if mine is not None and its is not None:
-                compared.append(compare(mine, its))
+            fill_texture, true_texture = texture(fill, mask), texture(truth, mask)
+            if fill_texture is not None and true_texture is not None:
+                compared.append(compare(fill_texture, true_texture))
         figures: dict[str, float | None] = {"psnr": float(np.mean(psnr)), "holes": float(len(psnr))}
         for key in ("variance_ratio", "gradient_distance", "spectrum_distance"):
             values = [one[key] for one in compared]
@@ -345,8 +341,8 @@ class Inpainter(Trainee):
         hole = self.held_out.holes[which].float()
         noise = torch.randn(hole.shape, generator=torch.Generator().manual_seed(which.start)).to(self.device)
         with torch.no_grad():
-            judged = model(image, hole, noise, self.grey)
-        return image, hole, judged.mean, judged.detail
+            verdict = model(image, hole, noise, self.grey)
+        return image, hole, verdict.mean, verdict.detail
 
     def grid(self, model: nn.Module) -> Pixels | None:
         step = max(1, len(self.held_out.images) // _SHOWN)
@@ -358,7 +354,7 @@ class Inpainter(Trainee):
         return np.vstack(rows[:_SHOWN])
 
     def save(self, model: nn.Module, path: Path, facts: Mapping[str, Any]) -> None:
-        """The expert without its critic, its grain as strong as held-out tissue asks for."""
+        """Save the expert without its critic, its grain as strong as that of held-out tissue."""
         expert = cast("Adversaries", model).fill
         factor = self._grain(model)
         state = {
@@ -369,7 +365,7 @@ class Inpainter(Trainee):
         weights.save(path, state, format=FORMAT, config=expert.config.as_json(), meta=meta)
 
     def _grain(self, model: nn.Module) -> float:
-        """What the grain must be multiplied by to have `_VARIANCE` of the true tissue's variance.
+        """Return the factor that gives the fill `_VARIANCE` of the true tissue's variance.
 
         Neither the energy nor the critic sets it exactly, and every bit of it costs PSNR.
         """
@@ -396,17 +392,17 @@ class Inpainter(Trainee):
 
 
 def _energy_loss(filled: Tensor, truth: Tensor, hole: Tensor, share: float) -> Tensor:
-    """How far the fill's local energy in each band is from `share` of the tissue's, as a ratio."""
+    """Return how far the fill's local energy in each band is from `share` of the tissue's, as a ratio."""
     total = filled.new_zeros(())
-    inside = slow(hole, _BANDS[-1])
+    inside = gaussian_blur(hole, _BANDS[-1])
     area = (inside * hole).sum().clamp(min=1)
-    mine, its = filled * hole + truth * (1 - hole), truth
+    fill, tissue = filled * hole + truth * (1 - hole), truth
     for sigma in _BANDS:
-        soft_mine, soft_its = slow(mine, sigma), slow(its, sigma)
-        have = slow(((mine - soft_mine) ** 2).mean(1, keepdim=True) * hole, 6.0)
-        want = slow(((its - soft_its) ** 2).mean(1, keepdim=True) * hole, 6.0) * share
+        soft_fill, soft_tissue = gaussian_blur(fill, sigma), gaussian_blur(tissue, sigma)
+        have = gaussian_blur(((fill - soft_fill) ** 2).mean(1, keepdim=True) * hole, 6.0)
+        want = gaussian_blur(((tissue - soft_tissue) ** 2).mean(1, keepdim=True) * hole, 6.0) * share
         total = total + ((have + 1e-5).log() - (want + 1e-5).log()).abs().mul(inside * hole).sum() / area
-        mine, its = soft_mine, soft_its
+        fill, tissue = soft_fill, soft_tissue
     return total / len(_BANDS)
 
 

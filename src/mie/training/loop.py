@@ -1,13 +1,15 @@
-"""Linear warm-up, then a cosine."""
+"""`mie train`: one loop for everything we train. It resumes where it was killed.
+
+Batches, losses and random numbers depend on (seed, step) alone, and a checkpoint holds every tensor that a
+step changes. So a run that is killed at any moment and started again ends with the weights of a run that
+nobody interrupted: bit for bit on a CPU.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import math
-import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -18,27 +20,19 @@ from accelerate import Accelerator
 from mie.core.files import folder_lock
 from mie.errors import ConfigError, MieError
 from mie.training import machine
-from mie.training.checkpoint import Ema, Tensors, host, load_model, newest, read_checkpoint
-from mie.training.config import OptimizerConfig, TrainConfig, check_datasets
-from mie.training.folder import Folder, Keeper
+from mie.training.batches import Prefetch, seed_step, to_device
+from mie.training.checkpoint import Tensors, cpu_copies, load_model, newest, read_checkpoint
+from mie.training.config import TrainConfig, check_datasets
+from mie.training.folder import Recorder, TrainingFolder
 from mie.training.machine import Profile, matmul_peak, out_of_memory, peak_gib
-from mie.training.optimize import Meter, Optimizer, Prefetch, seed_step, to_device
+from mie.training.optimize import Meter, MovingAverage, Optimizer, learning_rate
 from mie.training.trainee import Trainee, make_trainee
 
-
-def learning_rate(step: int, steps: int, config: OptimizerConfig) -> float:
-    """The rate of a step from 0: up to `lr` over `warmup` steps, down to `floor * lr` at the last one."""
-    if step < config.warmup:
-        return config.lr * (step + 1) / (config.warmup + 1)
-    way = (step - config.warmup) / max(1, steps - 1 - config.warmup)
-    return config.lr * (config.floor + (1 - config.floor) * (1 + math.cos(math.pi * min(1.0, way))) / 2)
+PATIENCE: Final = 20  # steps in a row without a finite gradient
 
 
-# Model, average and optimizer on their device: a step, a snapshot, and the way back to one.
-
-
-class Session:
-    """What changes from step to step."""
+class TrainingState:
+    """Model, average and optimizer on their device: what changes from step to step."""
 
     def __init__(self, config: TrainConfig, trainee: Trainee, accelerator: Accelerator) -> None:
         self.config = config
@@ -51,7 +45,7 @@ class Session:
         if config.channels_last:
             self.raw.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         # The average is copied first: Accelerate binds its bf16 forward to the very module it is given.
-        self.ema = Ema(self.raw, config.ema)
+        self.ema = MovingAverage(self.raw, config.ema)
         self.optimizer = Optimizer(self.raw, config.optimizer, trainee.slower)
         self.meter = Meter()
         if config.compile:
@@ -78,19 +72,19 @@ class Session:
     def snapshot(self) -> dict[str, Tensors]:
         """Copies on the CPU of all that a checkpoint holds."""
         return {
-            "model": host(self.raw.state_dict()),
-            "ema": host(self.ema.module.state_dict()),
-            "optimizer": host(dict(self.optimizer.tensors())),
+            "model": cpu_copies(self.raw.state_dict()),
+            "ema": cpu_copies(self.ema.module.state_dict()),
+            "optimizer": cpu_copies(dict(self.optimizer.tensors())),
         }
 
-    def restore(self, files: dict[str, Tensors], state: dict[str, Any], where: Path) -> None:
+    def restore(self, files: dict[str, Tensors], saved: dict[str, Any], where: Path) -> None:
         load_model(self.raw, files["model"], where)
         load_model(self.ema.module, files["ema"], where)
         self.optimizer.load(files["optimizer"].items())
-        self.optimizer.remember(state["skipped"], state["skipped_in_a_row"])
+        self.optimizer.restore_counts(saved["skipped"], saved["skipped_in_a_row"])
 
     def out_of_memory(self, step: int, found: str) -> MieError:
-        """What to say when a step ran out of memory, with the batch that fits. Spends the session."""
+        """Return the error for a step out of memory, with the batch that fits. Ends the use of this state."""
 
         def attempt(share: int) -> None:
             # By contract a process among `share` times as many gets that part of the batch.
@@ -106,23 +100,13 @@ class Session:
             return out_of_memory(attempt, self.config.batch, self.world, self.device, found)
 
 
-# `mie train`: one loop for all that we train, which goes on where it was killed.
-#
-# Batches, losses and random numbers depend on (seed, step) alone, and a checkpoint holds every tensor that
-# a
-# step changes. So a run that is killed at any moment and started again ends with the weights of a run that
-# nobody interrupted: bit for bit on a CPU.
-
-PATIENCE: Final = 20  # steps in a row without a finite gradient
-
-
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where the training stands, each time a line is logged, or what it is busy with (`note`)."""
+    """How far the training is, each time a line is logged, or what it is doing (`note`)."""
 
     step: int
     steps: int
-    first: int  # the step this sitting began at
+    first: int  # the step this run started at
     loss: float | None = None
     images_per_second: float | None = None
     memory_gib: float | None = None
@@ -131,7 +115,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A training as far as it has come: `info` is `train.json`."""
+    """A training, finished or not: `info` is `train.json`."""
 
     folder: Path
     info: dict[str, Any]
@@ -154,79 +138,62 @@ def train(
     profile: int = 0,
     progress: Show = lambda _: None,
 ) -> Trained:
-    """Train what `config` names into the folder `out`, or go on with it.
+    """Train what `config` names into the folder `out`, or resume it.
 
     After `stop_after` seconds the loop stops at the end of a step, with a checkpoint. `profile` steps are
     timed by phase after a warm-up.
     """
-    folder = Folder(out)
+    folder = TrainingFolder(out)
     folder.refuse_foreign()
     main = machine.rank() == 0
-    with folder_lock(out) if main else contextlib.nullcontext(), _full_disk(out):
+    with folder_lock(out) if main else contextlib.nullcontext():
         return _Training(config, folder, main, progress).run(device, stop_after, profile)
 
 
-@contextlib.contextmanager
-def _full_disk(out: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise
-        last = newest(out / "checkpoints")
-        raise MieError(
-            "the disk is full",
-            where=out,
-            found=os.strerror(error.errno),
-            fix="free some space and run the same command again: it goes on from "
-            + (last.name if last else "the beginning"),
-        ) from error
-
-
 class _Training:
-    """One sitting. Only the main process writes; the others step along."""
+    """One run of the command. Only the main process writes; the others step along."""
 
-    def __init__(self, config: TrainConfig, folder: Folder, main: bool, progress: Show) -> None:
+    def __init__(self, config: TrainConfig, folder: TrainingFolder, main: bool, progress: Show) -> None:
         self.config = config
         self.folder = folder
         self.main = main
         self.show = progress if main else lambda _: None
         self.started = time.monotonic()
         self.first = 0
-        self.validated = True  # false where the last sitting was killed in a validation
+        self.validated = True  # false where the last run was killed in a validation
 
     def run(self, device: str | None, stop_after: float | None, profile: int) -> Trained:
-        self._say("checking the data")
+        self._notify("checking the data")
         self.trainee = make_trainee(self.config)
         body = self._identify(self.trainee.check())
         if (info := self.folder.info()) is not None and info["status"] == "complete":
             return Trained(self.folder.path, info)
         self.accelerator = accelerator = machine.open_accelerator(self.config, device)
         accelerator.wait_for_everyone()  # until the main process has checked the folder
-        self.keeper = Keeper(self.config, self.folder, {**body, **machine.facts(accelerator.device)})
-        self._say("reading the data")
-        self.trainee.say = self._say
+        self.recorder = Recorder(self.config, self.folder, {**body, **machine.facts(accelerator.device)})
+        self._notify("reading the data")
+        self.trainee.notify = self._notify
         self.trainee.prepare(accelerator.device)
-        self.session = Session(self.config, self.trainee, accelerator)
+        self.state = TrainingState(self.config, self.trainee, accelerator)
         self._resume()
         self.stop_at = None if stop_after is None else self.started + stop_after
         self.profile = Profile(profile, accelerator.device)
         self.profiled: dict[str, Any] | None = None
         with contextlib.ExitStack() as stack:
             if self.main:
-                self.keeper.open(stack, self.first)
+                self.recorder.open(stack, self.first)
             try:
                 if self.main and not self.validated:
                     self._validate(self.first)
                 if self._steps() and self.main:
-                    self.keeper.ship(self.trainee)
+                    self.recorder.ship(self.trainee)
             except BaseException:
-                with contextlib.suppress(OSError, MieError):  # the first error is the one to tell
+                with contextlib.suppress(OSError, MieError):  # the first error is the one to report
                     if self.main:
-                        self.keeper.status("interrupted")
+                        self.recorder.status("interrupted")
                 raise
         accelerator.end_training()
-        return Trained(self.folder.path, self.keeper.body, self.profiled)
+        return Trained(self.folder.path, self.recorder.body, self.profiled)
 
     def _identify(self, checked: Mapping[str, Any]) -> dict[str, Any]:
         """What is known before the first step; a folder that holds another training is refused."""
@@ -238,7 +205,7 @@ class _Training:
         if not self.main:
             return {}
         known = (self.folder.info() or {}).get("datasets", {})
-        datasets = check_datasets(self.config, known, self._say)
+        datasets = check_datasets(self.config, known, self._notify)
         decisive = {
             **self.config.decisive(),
             "processes": world,
@@ -250,30 +217,30 @@ class _Training:
     def _resume(self) -> None:
         last = newest(self.folder.checkpoints)
         if last is not None:
-            state, files = read_checkpoint(last)
-            self.session.restore(files, state, last)
-            self.first, self.keeper.best, self.keeper.seconds = state["step"], state["best"], state["seconds"]
-            self.validated = state.get("validated", True)
+            saved, files = read_checkpoint(last)
+            self.state.restore(files, saved, last)
+            self.first, self.validated = saved["step"], saved.get("validated", True)
+            self.recorder.best, self.recorder.seconds = saved["best"], saved["seconds"]
 
     def _steps(self) -> bool:
         """Step until the end, or until the time is up; true at the end."""
-        config, session = self.config, self.session
-        make = lambda step: self.trainee.batch(step, session.rank, session.world)
-        prefetch = Prefetch(make, self.first, config.steps, pin=session.device.type == "cuda")
+        config, state = self.config, self.state
+        make = lambda step: self.trainee.batch(step, state.rank, state.world)
+        prefetch = Prefetch(make, self.first, config.steps, pin=state.device.type == "cuda")
         batches = iter(prefetch)
         self.clock, self.logged = time.monotonic(), self.first
         if config.compile:
-            self._say("compiling: the first step takes minutes")
+            self._notify("compiling: the first step takes minutes")
         try:
             for step in range(self.first, config.steps):
                 ran_out = None
                 try:
-                    session.step(step, next(batches)[1], self.profile)
+                    state.step(step, next(batches)[1], self.profile)
                 except torch.OutOfMemoryError as error:
                     ran_out = str(error)
                 if ran_out is not None:  # outside `except`, whose traceback would keep the tensors
                     prefetch.close()
-                    raise session.out_of_memory(step, ran_out)
+                    raise state.out_of_memory(step, ran_out)
                 if self.profile.step_done():
                     self._profile(step + 1)
                 if self._after(step + 1) and step + 1 < config.steps:
@@ -289,55 +256,55 @@ class _Training:
         log = done % config.log_every == 0
         stop = self._time_is_up(log)
         validate = last or done % config.validation.every == 0
-        # Before a validation too: it takes its time, and what is killed in it goes on from there.
+        # Before a validation too: it takes long, and what is killed in it resumes from there.
         save = validate or stop or done % config.checkpoint.every == 0
         if log or save:
-            # Also before a checkpoint: a run that goes on from it logs the same means.
+            # Also before a checkpoint: a run that resumes from it logs the same means.
             counts = self._log(done)
         if save and self.main:
-            self._say("saving", done)
-            random = {"seed": config.seed, "next_step": done, "processes": self.session.world}
-            remembered = {**counts, "random": random, "validated": not validate}
-            self.keeper.checkpoint(done, self.session.snapshot(), remembered)
+            self._notify("saving", done)
+            random = {"seed": config.seed, "next_step": done, "processes": self.state.world}
+            extra = {**counts, "random": random, "validated": not validate}
+            self.recorder.checkpoint(done, self.state.snapshot(), extra)
         if validate and self.main:
             self._validate(done)
         if save:
             self.accelerator.wait_for_everyone()
             self.clock, self.logged = time.monotonic(), done
         if stop and not last and self.main:
-            self.keeper.status("stopped", done)
+            self.recorder.status("stopped", done)
         return stop
 
     def _time_is_up(self, log: bool) -> bool:
         if self.stop_at is None:
             return False
         late = time.monotonic() >= self.stop_at
-        if self.session.world == 1:
+        if self.state.world == 1:
             return late
         if not log:  # the processes agree when they wait for the device anyway
             return False
-        flag = torch.tensor(float(late), device=self.session.device)
+        flag = torch.tensor(float(late), device=self.state.device)
         torch.distributed.broadcast(flag, 0)
         return bool(flag.item())
 
     def _log(self, done: int) -> dict[str, int]:
-        """A line of the log. The counts of skipped steps, which a checkpoint remembers."""
-        session, optimizer = self.session, self.session.optimizer
-        means, (skipped, in_a_row) = session.meter.read(optimizer.skipped, optimizer.in_a_row)
+        """A line of the log. The counts of skipped steps, which a checkpoint stores."""
+        state, optimizer = self.state, self.state.optimizer
+        means, (skipped, in_a_row) = state.meter.read(optimizer.skipped, optimizer.in_a_row)
         now = time.monotonic()
         rate = self.config.batch * (done - self.logged) / max(now - self.clock, 1e-9)
         self.clock, self.logged = now, done
         if self.main:
-            memory = peak_gib(session.device)
+            memory = peak_gib(state.device)
             facts = {
                 **{name: _rounded(value) for name, value in means.items()},
                 "lr": _rounded(learning_rate(done - 1, self.config.steps, self.config.optimizer)),
                 "images_per_second": round(rate, 1),
                 "memory_gib": memory,
                 "skipped": int(skipped),
-                "seconds": round(self.keeper.spent(), 2),
+                "seconds": round(self.recorder.spent(), 2),
             }
-            self.keeper.line("train", done, facts)
+            self.recorder.line("train", done, facts)
             self.show(Progress(done, self.config.steps, self.first, means["loss"], rate, memory))
         if in_a_row >= PATIENCE:
             last = newest(self.folder.checkpoints)
@@ -352,27 +319,27 @@ class _Training:
 
     def _validate(self, done: int) -> None:
         """Figures and a grid of the averaged weights, whose checkpoint is on disk."""
-        self._say("validating", done)
+        self._notify("validating", done)
         before = time.monotonic()
         seed_step(self.config.seed, done)
         timed = torch.backends.cudnn.benchmark
         # Images of many sizes: to time cuDNN's algorithms for each anew would take longer than they save.
         torch.backends.cudnn.benchmark = False
         with torch.no_grad():
-            figures = self.trainee.validate(self.session.average)
-            pixels = self.trainee.grid(self.session.average)
+            figures = self.trainee.validate(self.state.average)
+            pixels = self.trainee.grid(self.state.average)
         torch.backends.cudnn.benchmark = timed
         if pixels is not None:
-            self.keeper.grid(done, pixels)
-        self.keeper.validation(done, self.trainee.score, figures, time.monotonic() - before)
+            self.recorder.grid(done, pixels)
+        self.recorder.validation(done, self.trainee.score, figures, time.monotonic() - before)
 
     def _profile(self, done: int) -> None:
-        peak = matmul_peak(self.session.device)
+        peak = matmul_peak(self.state.device)
         self.profiled = self.profile.report(self.config.batch, self.trainee.flops_per_image, peak)
         if self.main:
-            self.keeper.line("profile", done, self.profiled)
+            self.recorder.line("profile", done, self.profiled)
 
-    def _say(self, note: str, step: int | None = None) -> None:
+    def _notify(self, note: str, step: int | None = None) -> None:
         self.show(Progress(self.first if step is None else step, self.config.steps, self.first, note=note))
 
 

@@ -1,4 +1,4 @@
-"""What the compact editor is trained to do, as numbers to make small."""
+"""The losses of the compact editor and the segmenter."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def overlay_loss(
     """Cross-entropy per pixel and Dice per asked colour, `(B,)`.
 
     `logits`, `wanted` are `(B, C, H, W)`, one map per colour; `counted (B, 1, H, W)` leaves out what lies
-    beside the image; `asked (B, C)` says which maps have a Dice. `smooth (B,)` draws the cross-entropy's
+    beside the image; `asked (B, C)` says which maps have a Dice. `smooth (B,)` moves the cross-entropy's
     targets that far towards one half.
     """
     weight = counted.to(logits.dtype)
@@ -36,24 +36,24 @@ def overlay_loss(
     return entropy + dice
 
 
-def restoration_loss(made: Tensor, wanted: Tensor) -> Tensor:
+def restoration_loss(output: Tensor, wanted: Tensor) -> Tensor:
     """Mean of decibels, structure and edges, `(B,)`. Decibels weigh easy and hard targets alike."""
-    error = ((made - wanted) ** 2).mean((1, 2, 3))
+    error = ((output - wanted) ** 2).mean((1, 2, 3))
     decibels = 10 * torch.log10(error + 1e-5) / 20
-    edges = sum((_slope(made, axis) - _slope(wanted, axis)).abs().mean((1, 2, 3)) for axis in (2, 3))
-    return 2.0 + decibels + 0.7 * (1 - ssim(made, wanted)) + 2 * edges
+    edges = sum((_slope(output, axis) - _slope(wanted, axis)).abs().mean((1, 2, 3)) for axis in (2, 3))
+    return 2.0 + decibels + 0.7 * (1 - ssim(output, wanted)) + 2 * edges
 
 
-def change_loss(made: Tensor, wanted: Tensor, area: Tensor) -> Tensor:
+def change_loss(output: Tensor, wanted: Tensor, area: Tensor) -> Tensor:
     """Decibels and edges inside the area `(B, 1, H, W)`, `(B,)`; 0 where there is none.
 
     Outside it nothing counts: there the original's pixels are kept.
     """
     size = area.sum((1, 2, 3))
-    error = ((made - wanted) ** 2 * area).sum((1, 2, 3)) / (3 * size).clamp(min=1)
+    error = ((output - wanted) ** 2 * area).sum((1, 2, 3)) / (3 * size).clamp(min=1)
     decibels = 10 * torch.log10(error + 1e-4) / 20
     edges = sum(
-        ((_slope(made, axis) - _slope(wanted, axis)).abs() * _both(area, axis)).sum((1, 2, 3))
+        ((_slope(output, axis) - _slope(wanted, axis)).abs() * _both(area, axis)).sum((1, 2, 3))
         for axis in (2, 3)
     ) / (3 * size).clamp(min=1)
     return (2.0 + decibels + 2 * edges) * (size > 0)
@@ -62,8 +62,8 @@ def change_loss(made: Tensor, wanted: Tensor, area: Tensor) -> Tensor:
 class Texture:
     """How much the grain of a fill differs from the truth's, whatever its place.
 
-    A mean is smooth; tissue is not. Random zero-mean filters at two scales are the eyes; of each the energy
-    inside the area is compared, as a logarithm, so that too smooth and too rough cost alike.
+    A mean is smooth; tissue is not. Random zero-mean filters at two scales are applied, and the logarithm of
+    the energy of each inside the area is compared, so that too smooth and too rough cost alike.
     """
 
     def __init__(self, device: torch.device | str, filters: int = 24, size: int = 5) -> None:
@@ -72,22 +72,22 @@ class Texture:
         bank = bank - bank.mean((2, 3), keepdim=True)
         self.bank = (bank / bank.square().sum((2, 3), keepdim=True).sqrt()).to(device)
 
-    def __call__(self, made: Tensor, wanted: Tensor, area: Tensor) -> Tensor:
+    def __call__(self, output: Tensor, wanted: Tensor, area: Tensor) -> Tensor:
         """`(B,)` of `(B, 3, H, W)` in [0, 1] and `(B, 1, H, W)`; 0 where there is no area."""
-        cost = made.new_zeros(len(made))
-        a, b = made.mean(1, keepdim=True), wanted.mean(1, keepdim=True)
-        there = area
+        cost = output.new_zeros(len(output))
+        a, b = output.mean(1, keepdim=True), wanted.mean(1, keepdim=True)
+        inside = area
         for scale in range(2):
             if scale:
-                a, b, there = F.avg_pool2d(a, 2), F.avg_pool2d(b, 2), F.max_pool2d(there, 2)
-            ratio = torch.log((self._energy(a, there) + 1e-5) / (self._energy(b, there) + 1e-5))
+                a, b, inside = F.avg_pool2d(a, 2), F.avg_pool2d(b, 2), F.max_pool2d(inside, 2)
+            ratio = torch.log((self._energy(a, inside) + 1e-5) / (self._energy(b, inside) + 1e-5))
             cost = cost + ratio.abs().mean(1) / 2
         return cost * (area.sum((1, 2, 3)) > 0)
 
     def _energy(self, image: Tensor, area: Tensor) -> Tensor:
-        """`(B, filters)`: mean square of each filter's answers inside the area."""
-        answers = F.conv2d(image, self.bank, padding=self.bank.shape[-1] // 2).square()
-        return (answers * area).sum((2, 3)) / area.sum((2, 3)).clamp(min=1)
+        """`(B, filters)`: mean square of each filter's response inside the area."""
+        responses = F.conv2d(image, self.bank, padding=self.bank.shape[-1] // 2).square()
+        return (responses * area).sum((2, 3)) / area.sum((2, 3)).clamp(min=1)
 
 
 def ssim(a: Tensor, b: Tensor) -> Tensor:

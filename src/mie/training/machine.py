@@ -1,4 +1,4 @@
-"""The device and the processes, through Accelerate: one process, or several by `accelerate launch`."""
+"""The machine: device and processes through Accelerate, versions, GPU memory, and a profile of steps."""
 
 from __future__ import annotations
 
@@ -20,10 +20,14 @@ from mie.errors import ConfigError, MieError
 from mie.training.config import TrainConfig
 
 _PACKAGES: Final = ("torch", "accelerate", "safetensors", "transformers", "numpy")
+_PHASES: Final = ("data wait", "forward", "backward", "optimizer")
+_MATRIX: Final = 8192  # rows and columns
+_TRIALS: Final = 8
+_WARM: Final = 10  # the first steps of a run compile, tune and allocate
 
 
 def rank() -> int:
-    """Of this process among those that a launcher has started; known before any device is touched."""
+    """Return the rank of this process; known before any device is touched."""
     return int(os.environ.get("RANK", "0"))
 
 
@@ -37,7 +41,7 @@ def open_accelerator(config: TrainConfig, device: str | None) -> Accelerator:
         raise ConfigError("no such device", expected="cpu or cuda", found=device)
     cuda = torch.cuda.is_available()
     if device == "cuda" and not cuda:
-        raise ConfigError("no GPU is to be seen from here", expected="cuda", fix="say --device cpu")
+        raise ConfigError("no GPU that torch can use", expected="cuda", fix="use --device cpu")
     if config.precision == "bf16" and device != "cpu" and cuda and not torch.cuda.is_bf16_supported():
         raise ConfigError("this GPU has no bfloat16", expected="precision: fp32", found="precision: bf16")
     # Accelerate keeps one state per process; a second training in it may have another precision.
@@ -51,22 +55,19 @@ def open_accelerator(config: TrainConfig, device: str | None) -> Accelerator:
 
 
 def versions() -> dict[str, str]:
-    """Of what the weights depend on; a package that is not installed is left out."""
-    found = {"mie": mie.__version__, "python": platform.python_version()}
+    """Return the versions that the weights depend on; a package that is not installed is left out."""
+    numbers = {"mie": mie.__version__, "python": platform.python_version()}
     for name in _PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            numbers[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return numbers
 
 
 def facts(device: torch.device) -> dict[str, Any]:
     """Versions and the machine, for `train.json`."""
     return {"versions": versions(), "environment": {**environment(), "device": device.type}}
-
-
-# GPU memory: how much is used, and what batch would fit when it runs out.
 
 
 def peak_gib(device: torch.device) -> float | None:
@@ -111,18 +112,11 @@ def release(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-# Where a step's time goes, for `--profile`: marks on the device's own clock, without waiting for it.
-
-_PHASES: Final = ("data wait", "forward", "backward", "optimizer")
-_MATRIX: Final = 8192  # rows and columns
-_TRIALS: Final = 8
-_WARM: Final = 10  # the first steps of a sitting compile, tune and allocate
-
-
 class Profile:
     """The shares of data wait, forward, backward and optimizer over `steps` steps after a warm-up.
 
-    On a GPU "data wait" is the time that it stood idle between two steps, whatever the reason.
+    It sets marks on the device's own clock, without waiting for it. On a GPU "data wait" is the time
+    that it was idle between two steps, whatever the reason.
     """
 
     def __init__(self, steps: int, device: torch.device) -> None:
@@ -180,7 +174,7 @@ class Profile:
 
 
 def matmul_peak(device: torch.device) -> float | None:
-    """TFLOP/s of a large product of bfloat16 matrices, the best of a few; None but on a GPU."""
+    """TFLOP/s of a large product of bfloat16 matrices, the best of a few; None without a GPU."""
     if device.type != "cuda":
         return None
     a, b = (torch.randn(_MATRIX, _MATRIX, device=device, dtype=torch.bfloat16) for _ in range(2))

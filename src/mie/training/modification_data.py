@@ -1,7 +1,8 @@
-"""White holes made during training: lesions' shapes on tissue without lesions, so that the truth is known.
+"""Training rows that change an area: stored pairs, and white holes made during training.
 
-Every picture to paint on gives such pairs: input with a hole, goal as it was. Shapes and sizes are those of
-the pack's own lesions; a hole lies where no lesion is marked, and of a few places where most is to be seen.
+Every picture that is painted on gives such holes: the input has a hole in the shape of a lesion on tissue
+without lesions, the goal is the picture as it was. Shapes and sizes are those of the pack's own lesions. A
+hole lies where no lesion is marked; of a few places, the one with most contrast is taken.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mie.editors.compact.inference import find_hole
+from mie.editors.compact.holes import find_hole
+from mie.editors.compact.kinds import EditKind
 from mie.records import Pixels
-from mie.training.augment import Draw, cropped
-from mie.training.pack import Ask, Pack, Row, Wording, as_rgb
-from mie.training.pools import Groups, Pool, letterbox, letterbox_mask, sent
+from mie.training.augment import Draw, crop_pairs
+from mie.training.pack import Instruction, Pack, Row, Wording, as_rgb
+from mie.training.pools import Groups, Pool, letterbox, letterbox_mask, to_tensor
 from mie.vocabulary import MODALITIES
 
 _CANVAS: Final = 64  # pixels a side of a stored shape, whose longer side takes
@@ -29,8 +31,16 @@ _SHAPE: Final = 48  # of them
 _MOST_SHAPES: Final = 600
 _PLACES: Final = 4  # tried for each hole
 _SIZES: Final = (0.06, 0.6)  # of the view: a hole's longer side
-_GROWTH: Final = 8  # pixels that a hole may run on into white that touches it
+_GROWTH: Final = 8  # pixels that a hole may extend into white next to it
 
+# Words that name a place: mirrored, they would be wrong.
+_PLACE_WORDS: Final = frozenset(
+    (
+        *("left", "right", "upper", "lower", "top", "bottom", "clock"),
+        *("anterior", "posterior", "superior", "inferior", "nasal", "temporal", "medial"),
+    )
+)
+_GAMMA: Final = 0.25  # log: both halves of a pair, so that white stays white
 TEMPLATES: Final = (
     "Fill the white area with healthy tissue.",
     "Inpaint the white region so that it looks like normal tissue.",
@@ -47,7 +57,7 @@ TEMPLATES: Final = (
 )
 
 
-class Healthy(NamedTuple):
+class HealthyPicture(NamedTuple):
     """A picture that holes may be put into."""
 
     large: int  # which of the two pools of pictures
@@ -63,14 +73,15 @@ class Shape(NamedTuple):
     size: float  # its longer side as a share of the picture's
 
 
-def hole_ask(modality: str) -> Ask:
+def fill_instruction(modality: str) -> Instruction:
+    """Return the wordings that ask to fill a white hole in a picture of this modality."""
     picture = MODALITIES.get(modality, "image")
-    ways = tuple(Wording(template.format(picture=picture), template) for template in TEMPLATES)
-    return Ask(f"modification/inpainting/healthy tissue/{modality}", ways)
+    wordings = tuple(Wording(template.format(picture=picture), template) for template in TEMPLATES)
+    return Instruction(f"modification/inpainting/healthy tissue/{modality}", wordings)
 
 
 def lesion_shape(mask: NDArray[np.uint8]) -> Shape | None:
-    """The largest connected part of a mask `(H, W)`; None where there is nothing but specks."""
+    """Return the largest connected part of a mask `(H, W)`; None where there are only specks."""
     count, labels, stats, _ = cv2.connectedComponentsWithStats((mask > 0).astype(np.uint8))
     if count < 2:
         return None
@@ -93,8 +104,8 @@ def healthy_pictures(
     fold: str,
     stored: Iterable[tuple[int, int, bool]],
     sides: tuple[int, int],
-) -> tuple[list[Healthy], list[Shape]]:
-    """Every picture of perception once, with all lesions that any row marks on it; and all lesions' shapes.
+) -> tuple[list[HealthyPicture], list[Shape]]:
+    """Return every painted picture once, with all lesions that any row marks on it; and all their shapes.
 
     `stored` says (large, place, grey) of each such row's picture, in the packs' order.
     """
@@ -102,68 +113,71 @@ def healthy_pictures(
         (number, pack, row)
         for number, pack in enumerate(packs)
         for row in pack.rows
-        if row.fold == fold and row.perspective == "perception" and row.mask is not None
+        if row.fold == fold and row.kind is EditKind.OVERLAY and row.mask is not None
     ]
-    found: dict[tuple[int, int], Healthy] = {}
+    pictures: dict[tuple[int, int], HealthyPicture] = {}
     shapes = []
     for (number, pack, row), (large, place, grey) in zip(rows, stored, strict=True):
         assert row.mask is not None  # noqa: S101 (chosen above)
         mask = pack.masks[row.mask]
         key = (number, row.input)
-        if key not in found:
+        if key not in pictures:
             beside = 1 - letterbox_mask(np.ones(mask.shape, np.uint8), sides[large])
-            found[key] = Healthy(large, place, row.modality, row.source, grey, beside)
+            pictures[key] = HealthyPicture(large, place, row.modality, row.source, grey, beside)
         if row.task in ("lesion", "holistic"):
             marked = letterbox_mask((mask > 0).astype(np.uint8), sides[large])
-            np.maximum(found[key].lesions, marked, out=found[key].lesions)
+            np.maximum(pictures[key].lesions, marked, out=pictures[key].lesions)
         if row.task == "lesion" and (shape := lesion_shape(mask)) is not None:
             shapes.append(shape)
-    return list(found.values()), shapes
+    return list(pictures.values()), shapes
 
 
-class FreshHoles:
-    """Pictures and shapes on the device."""
+class HoleMaker:
+    """Pictures and shapes on the device, from which holes are made during training."""
 
-    def __init__(self, shown: Sequence[Healthy], shapes: Sequence[Shape], device: torch.device | str) -> None:
-        self.shown = shown
-        self.groups = Groups.of([(one.modality, one.source) for one in shown], 0.5)
+    def __init__(
+        self, pictures: Sequence[HealthyPicture], shapes: Sequence[Shape], device: torch.device | str
+    ) -> None:
+        self.pictures = pictures
+        self.groups = Groups.of([(one.modality, one.source) for one in pictures], 0.5)
         some = shapes[:: max(1, len(shapes) // _MOST_SHAPES)]
         self._outlines = torch.from_numpy(np.stack([s.outline for s in some])).to(device).float()[:, None]
         self._sizes = torch.tensor([s.size for s in some], device=device)
         self._lesions: list[Pool | None] = []
         self._at: dict[int, int] = {}  # of a picture, in its pool of lesions
         for large in (0, 1):
-            mine = [at for at, one in enumerate(shown) if one.large == large]
-            self._at |= {at: n for n, at in enumerate(mine)}
-            self._lesions.append(Pool([shown[at].lesions for at in mine], device) if mine else None)
+            chosen = [at for at, one in enumerate(pictures) if one.large == large]
+            self._at |= {at: n for n, at in enumerate(chosen)}
+            masks = [pictures[at].lesions for at in chosen]
+            self._lesions.append(Pool(masks, device) if masks else None)
 
     def views(
         self,
         chosen: Sequence[int],
-        pictures: Sequence[Pool | None],
+        pools: Sequence[Pool | None],
         draw: Draw,
         side: int,
         flags: tuple[Tensor, Tensor],
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """(goal `(B, 3, side, side)`, area and hole `(B, 1, side, side)`) of pictures of one size.
+        """Return goal `(B, 3, side, side)`, area and hole `(B, 1, side, side)` of pictures of one size.
 
-        `flags`: which may be mirrored, and which turned by quarters.
+        `pools` hold the pictures. `flags`: which may be mirrored, and which turned by quarters.
         """
-        large = self.shown[chosen[0]].large
+        large = self.pictures[chosen[0]].large
         device = self._sizes.device
-        pool, lesions = pictures[large], self._lesions[large]
+        pool, lesions = pools[large], self._lesions[large]
         assert pool is not None and lesions is not None  # noqa: S101 PT018 (they hold what was chosen)
-        places = sent([self.shown[at].place for at in chosen], torch.long, device)
+        places = to_tensor([self.pictures[at].place for at in chosen], torch.long, device)
         image = pool.gather(places).float() / 255
-        marked = lesions.gather(sent([self._at[at] for at in chosen], torch.long, device)).float()
+        marked = lesions.gather(to_tensor([self._at[at] for at in chosen], torch.long, device)).float()
         flips, turns = flags
-        cut = cropped(draw, torch.cat([image, marked], 1), side, turns, flips)
+        cut = crop_pairs(draw, torch.cat([image, marked], 1), side, turns, flips)
         goal, marked = cut[:, :3], cut[:, 3:] > 0
         area = self._placed(draw, goal, marked, pool.values.shape[-1] / side)
-        return goal, area, grown(area, goal)
+        return goal, area, grow_hole(area, goal)
 
     def _placed(self, draw: Draw, image: Tensor, marked: Tensor, zoom: float) -> Tensor:
-        """`(B, 1, S, S)` bool: the best of a few holes for each image."""
+        """Return `(B, 1, S, S)` bool: the best of a few holes for each image."""
         b, side = len(image), image.shape[-1]
         n = b * _PLACES
         many = Draw(n, draw.generator)
@@ -193,8 +207,8 @@ class FreshHoles:
         return (free > 0)[torch.arange(b, device=image.device), best][:, None]
 
 
-def grown(area: Tensor, image: Tensor) -> Tensor:
-    """The hole as it would be found in the image: the area, and white that touches it, up to eight pixels."""
+def grow_hole(area: Tensor, image: Tensor) -> Tensor:
+    """Return the hole as it is found in the image: the area, and up to eight pixels of white next to it."""
     white = (image >= 1).all(1, keepdim=True)
     hole = area.float()
     for _ in range(_GROWTH):
@@ -202,34 +216,21 @@ def grown(area: Tensor, image: Tensor) -> Tensor:
     return hole
 
 
-# Modifications on the device: pairs that differ in an area, and holes made on the way.
-
-
-# A place in words: mirrored, the words would be wrong.
-_PLACED: Final = frozenset(
-    (
-        *("left", "right", "upper", "lower", "top", "bottom", "clock"),
-        *("anterior", "posterior", "superior", "inferior", "nasal", "temporal", "medial"),
-    )
-)
-_GAMMA: Final = 0.25  # log: both halves of a pair, so that white stays white
-
-
-class Changed(NamedTuple):
-    """A modification as it was drawn."""
+class AreaItem(NamedTuple):
+    """A row that changes an area, as drawn for a batch."""
 
     large: int
-    fresh: bool  # a hole made now: `place` is a picture of `FreshHoles`
+    new_hole: bool  # a hole made now: `place` is a picture of `HoleMaker`
     place: int
     prompt: int
     grey: bool
     flips: bool
     turns: bool
     removal: bool
-    vain: bool  # asked to remove what is not there: shown its own goal
+    absent: bool  # what is to be removed is not there: the input is its own goal
 
 
-class Changes(NamedTuple):
+class AreaViews(NamedTuple):
     """`(M, ...)` as the network sees them."""
 
     image: Tensor  # (M, 3, S, S)
@@ -238,49 +239,52 @@ class Changes(NamedTuple):
     hole: Tensor  # (M, 1, S, S) 1 in the white hole
 
 
-class Stored(NamedTuple):
+class StoredRow(NamedTuple):
+    """A row, and where its pixels are."""
+
     row: Row
-    large: int
+    large: int  # which of the two pools: 0 for the smaller side, 1 for the larger
     place: int
-    ask: int
+    instruction: int
     grey: bool
 
 
-class Modifications:
-    """The pack's own pairs."""
+class AreaRows:
+    """The pack's own pairs that differ in an area, on the device."""
 
     def __init__(self, device: torch.device | str, sides: tuple[int, int]) -> None:
         self.device, self._sides = device, sides
-        self.stored: list[Stored] = []
+        self.stored: list[StoredRow] = []
         self._arrays: tuple[list[Any], list[Any]] = ([], [])
         self._centres: tuple[list[Any], list[Any]] = ([], [])
 
-    def add(self, pack: Pack, row: Row, ask: int) -> None:
-        assert row.goal is not None and row.mask is not None  # noqa: S101 PT018 (a modification has both)
+    def add(self, pack: Pack, row: Row, instruction: int) -> None:
+        assert row.goal is not None and row.mask is not None  # noqa: S101 PT018 (such a row has both)
         image, goal = pack.images[row.input], pack.images[row.goal]
         large = int(max(image.shape[:2]) > self._sides[0])
         side = self._sides[large]
         both = [letterbox(as_rgb(half), side, enlarge=False)[0] for half in (image, goal)]
         maps = [pack.masks[row.mask] > 0, find_hole(as_rgb(image))]
         area, hole = (letterbox(255 * m.astype(np.uint8), side, enlarge=False)[0] for m in maps)
-        self.stored.append(Stored(row, large, len(self._arrays[large]), ask, image.ndim == goal.ndim == 2))
+        grey = image.ndim == goal.ndim == 2
+        self.stored.append(StoredRow(row, large, len(self._arrays[large]), instruction, grey))
         self._arrays[large].append(np.asarray(cv2.merge([*both, area, hole]), np.uint8))
         self._centres[large].append(_centre(area > 0))
 
     def finish(self) -> None:
-        """Move to the device; nothing can be added any more."""
+        """Move to the device; nothing can be added after that."""
         self._pools = [Pool(some, self.device) if some else None for some in self._arrays]
         self._around = [torch.tensor(np.array(c), dtype=torch.float32).to(self.device) for c in self._centres]
         self._arrays = ([], [])
         keys = [(stored.row.source, stored.row.task) for stored in self.stored]
         self.groups = Groups.of(keys, 0.5) if keys else None
 
-    def views(self, items: Sequence[Changed], draw: Draw) -> Changes:
-        """Pairs of one size."""
+    def views(self, items: Sequence[AreaItem], draw: Draw) -> AreaViews:
+        """Return the views of pairs of one size."""
         large = items[0].large
         pool = self._pools[large]
         assert pool is not None  # noqa: S101 (it holds what was chosen)
-        place = sent([item.place for item in items], torch.long, self.device)
+        place = to_tensor([item.place for item in items], torch.long, self.device)
         both = pool.gather(place).float() / 255
         around = self._around[large].index_select(0, place)
         flips, turns = flags(items, self.device)
@@ -291,53 +295,53 @@ class Modifications:
             halved = F.pad(_halved(both), (0, both.shape[-1] - side, 0, both.shape[-1] - side))
             both = torch.where(whole, halved, both)
             around = torch.where(whole[:, 0, 0], 0.0, around)
-        both = cropped(draw, both, side, turns, flips, around if large else None)
-        vain = sent([item.vain for item in items], torch.bool, self.device)[:, None, None, None]
-        image, goal = torch.where(vain, both[:, 3:6], both[:, :3]), both[:, 3:6]
-        area = (both[:, 6:7] > 0.5) & ~vain
-        return Changes(image, goal, area.float(), (both[:, 7:8] >= 1).float())
+        both = crop_pairs(draw, both, side, turns, flips, around if large else None)
+        absent = to_tensor([item.absent for item in items], torch.bool, self.device)[:, None, None, None]
+        image, goal = torch.where(absent, both[:, 3:6], both[:, :3]), both[:, 3:6]
+        area = (both[:, 6:7] > 0.5) & ~absent
+        return AreaViews(image, goal, area.float(), (both[:, 7:8] >= 1).float())
 
 
-def change_views(
-    items: Sequence[Changed],
-    stored: Modifications,
-    fresh: FreshHoles | None,
-    pictures: Sequence[Pool | None],
+def area_views(
+    items: Sequence[AreaItem],
+    stored: AreaRows,
+    holes: HoleMaker | None,
+    pools: Sequence[Pool | None],
     generator: torch.Generator,
     side: int,
-) -> Changes:
-    """All modifications of a batch, which is sorted by size, and there by whether their hole is made now."""
+) -> AreaViews:
+    """Return the views of a batch, which is sorted by size, then by whether the hole is made now."""
     parts = []
     for large in (0, 1):
         for new in (False, True):
-            some = [item for item in items if item.large == large and item.fresh == new]
+            some = [item for item in items if item.large == large and item.new_hole == new]
             if not some:
                 continue
             draw = Draw(len(some), generator)
-            if new and fresh is not None:
-                goal, area, hole = fresh.views(
-                    [item.place for item in some], pictures, draw, side, flags(some, stored.device)
+            if new and holes is not None:
+                goal, area, hole = holes.views(
+                    [item.place for item in some], pools, draw, side, flags(some, stored.device)
                 )
                 image = torch.where(area, 1.0, goal)
-                parts.append(Changes(image, goal, area.float(), hole))
+                parts.append(AreaViews(image, goal, area.float(), hole))
             else:
                 parts.append(stored.views(some, draw))
     if not parts:
         empty = torch.zeros(0, 3, side, side, device=stored.device)
-        return Changes(empty, empty, empty[:, :1], empty[:, :1])
-    made = Changes(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
+        return AreaViews(empty, empty, empty[:, :1], empty[:, :1])
+    views = AreaViews(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
     gamma = torch.exp(Draw(len(items), generator).uniform(-_GAMMA, _GAMMA))[:, None, None, None]
-    return made._replace(image=made.image.clamp(0, 1) ** gamma, goal=made.goal.clamp(0, 1) ** gamma)
+    return views._replace(image=views.image.clamp(0, 1) ** gamma, goal=views.goal.clamp(0, 1) ** gamma)
 
 
-def flags(items: Sequence[Changed], device: torch.device | str) -> tuple[Tensor, Tensor]:
-    flips = sent([item.flips for item in items], torch.bool, device)
-    return flips, sent([item.turns for item in items], torch.bool, device)
+def flags(items: Sequence[AreaItem], device: torch.device | str) -> tuple[Tensor, Tensor]:
+    flips = to_tensor([item.flips for item in items], torch.bool, device)
+    return flips, to_tensor([item.turns for item in items], torch.bool, device)
 
 
 def names_a_place(text: str) -> bool:
     words = "".join(c if c.isalpha() else " " for c in text.lower()).split()
-    return bool(_PLACED & set(words))
+    return bool(_PLACE_WORDS & set(words))
 
 
 def _halved(both: Tensor) -> Tensor:
@@ -357,7 +361,7 @@ def _centre(area: NDArray[np.bool_]) -> tuple[float, float]:
 
 
 def mean_filled(image: Pixels, hole: NDArray[np.bool_]) -> Pixels:
-    """The hole in the mean colour of the rest: the least that a fill must beat."""
+    """Fill the hole with the mean colour of the rest: the baseline that a fill must beat."""
     filled = image.copy()
     if hole.any() and not hole.all():
         filled[hole] = np.rint(image[~hole].mean(0))

@@ -1,8 +1,18 @@
-"""What is trained on: images and masks stored once, rows that point to them, and all that can be asked for.
+"""A pack, which is what training reads: images and masks stored once, and rows that point to them.
 
-A row says which image goes in, what should come out (a goal image, or a mask to paint; for a modification the
-goal, and the mask of what changes), and which `Ask` puts it into words. Nothing is letterboxed, augmented or
-painted yet.
+A row says which image goes in, what should come out (a goal image, or a mask to paint; for an edit of an area
+the goal, and the mask of what changes), and which `Instruction` asks for it. Nothing is letterboxed,
+augmented or painted yet. On disk it is small enough to carry to another machine, and not read there if a byte
+is wrong:
+
+```text
+PACK/
+  images.parquet, masks.parquet   encoded pictures and how many channels each has; one that differs from
+                                  another only in a part (`base`) holds that part
+  rows.parquet                    one line per row
+  asks.json                       the instructions, in all wordings
+  pack.json                       facts, counts, versions, SHA-256 of each file; written last
+```
 """
 
 from __future__ import annotations
@@ -21,14 +31,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import mie
-from mie.core.files import atomic_path, atomic_write, folder_lock
+from mie.core.files import atomic_path, atomic_write, digest, folder_lock
 from mie.core.hashing import canonical
 from mie.datasets.engine import cores
+from mie.editors.compact.kinds import EDIT_KINDS, EditKind
 from mie.errors import MieError
 from mie.images.png import encode_png
 from mie.records import Pixels
 
 TRAIN, VALIDATION = "train", "validation"
+VERSION: Final = 2
+_READABLE: Final = (1, 2)  # version 1 has no `base`
+_FILES: Final = ("images.parquet", "masks.parquet", "rows.parquet", "asks.json")
+_LOSSLESS: Final = 101  # OpenCV: a WebP quality above 100
+_GROUP: Final = 64
+_PICTURES: Final = pa.schema([("bytes", pa.binary()), ("channels", pa.int8()), ("base", pa.int32())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +58,8 @@ class Wording:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """One thing that can be asked for, said in several ways. `held_out` ways are never trained on."""
+class Instruction:
+    """One thing that can be asked for, in several wordings; those `held_out` are never trained on."""
 
     key: str  # "perception/lesion/skin lesion/dermoscopy", "transformation/mri_motion/MRI/brain"
     wordings: tuple[Wording, ...]
@@ -65,12 +82,23 @@ class Row:
     license: str
     fold: str  # TRAIN or VALIDATION; no patient is in both
     input: int
-    goal: int | None  # transformation and modification: the wanted image
-    mask: int | None  # perception: the classes to paint; modification: 1 where the image changes
+    goal: int | None  # the wanted image; None where regions are painted
+    mask: int | None  # the classes to paint, or 1 where the image changes
     classes: int  # how many classes the mask holds
-    ask: int
-    # What a fresh simulation of this pair needs (`mie.training.simulate`); None where there can be none.
+    instruction: int
+    # What a new simulation of this pair needs (`mie.training.simulate`); None where there can be none.
     simulate: Mapping[str, Any] | None = None
+
+    @property
+    def kind(self) -> EditKind:
+        return EDIT_KINDS[self.perspective]
+
+
+_TYPES: Final = {"int": pa.int32(), "int | None": pa.int32()}
+_IN_FILES: Final = {"instruction": "ask"}  # fields that rows.parquet knows by another name
+_ROWS: Final = pa.schema(
+    [(_IN_FILES.get(f.name, f.name), _TYPES.get(str(f.type), pa.string())) for f in fields(Row)]
+)
 
 
 @dataclass(slots=True)
@@ -78,16 +106,19 @@ class Pack:
     images: list[Pixels]  # uint8, (H, W) where the image is grey, else (H, W, 3) RGB
     masks: list[Pixels]  # uint8 (H, W), 0 is background, 1..n the classes
     rows: list[Row]
-    asks: list[Ask]
+    instructions: list[Instruction]
     facts: dict[str, Any]  # which datasets, with their digests, and how they were packed
 
 
 def part_of(pack: Pack, keep: Callable[[Row], bool]) -> Pack:
-    """The rows that `keep` likes, with only the images, masks and asks that they need; arrays are shared."""
+    """Keep the rows that `keep` accepts, and the images, masks and instructions that they need.
+
+    Arrays are shared.
+    """
     rows = [row for row in pack.rows if keep(row)]
     shown = _renumbered(place for row in rows for place in (row.input, row.goal))
     masks = _renumbered(row.mask for row in rows)
-    asks = _renumbered(row.ask for row in rows)
+    instructions = _renumbered(row.instruction for row in rows)
     return Pack(
         [pack.images[place] for place in shown],
         [pack.masks[place] for place in masks],
@@ -97,36 +128,37 @@ def part_of(pack: Pack, keep: Callable[[Row], bool]) -> Pack:
                 input=shown[row.input],
                 goal=None if row.goal is None else shown[row.goal],
                 mask=None if row.mask is None else masks[row.mask],
-                ask=asks[row.ask],
+                instruction=instructions[row.instruction],
             )
             for row in rows
         ],
-        [pack.asks[place] for place in asks],
+        [pack.instructions[place] for place in instructions],
         pack.facts,
     )
 
 
 def _renumbered(places: Iterable[int | None]) -> dict[int, int]:
-    """Old place -> new place, in order of first use."""
+    """Map old places to new ones, in order of first use."""
     used = dict.fromkeys(place for place in places if place is not None)
     return {place: at for at, place in enumerate(used)}
 
 
 def join_packs(packs: Sequence[Pack]) -> Pack:
-    """Several packs as one, in order; what two of them hold in common is there twice."""
+    """Join packs in order; what two of them have in common is there twice."""
     joined = Pack([], [], [], [], {"packs": [pack.facts for pack in packs]})
     for pack in packs:
-        images, masks, asks = len(joined.images), len(joined.masks), len(joined.asks)
+        images, masks = len(joined.images), len(joined.masks)
+        instructions = len(joined.instructions)
         joined.images += pack.images
         joined.masks += pack.masks
-        joined.asks += pack.asks
+        joined.instructions += pack.instructions
         joined.rows += [
             replace(
                 row,
                 input=row.input + images,
                 goal=None if row.goal is None else row.goal + images,
                 mask=None if row.mask is None else row.mask + masks,
-                ask=row.ask + asks,
+                instruction=row.instruction + instructions,
             )
             for row in pack.rows
         ]
@@ -145,14 +177,11 @@ def as_rgb(image: Pixels) -> Pixels:
     return np.repeat(image[..., None], 3, axis=2) if image.ndim == 2 else image
 
 
-# Pictures that differ in a part only, as a modification's do: one stored whole, the others as that part.
-
-
 def shared_bases(pack: Pack) -> dict[int, int]:
-    """Image -> the image that it shares all but an area with, by the rows of modifications.
+    """Map an image to the one that it shares all but an area with, by the rows that edit an area.
 
     The two of a row are of one picture, and so are those of rows that share one of them (lesion,
-    counterfactual, and both with a hole). The first, or one that perception paints on, is stored whole.
+    counterfactual, and both with a hole). The first, or one that is painted on, is stored whole.
     """
     leader: dict[int, int] = {}
 
@@ -161,9 +190,9 @@ def shared_bases(pack: Pack) -> dict[int, int]:
             place = leader[place]
         return place
 
-    painted = {row.input for row in pack.rows if row.perspective == "perception"}
+    painted = {row.input for row in pack.rows if row.kind is EditKind.OVERLAY}
     for row in pack.rows:
-        if row.perspective != "modification" or row.goal is None:
+        if row.kind is not EditKind.AREA or row.goal is None:
             continue
         if pack.images[row.input].shape != pack.images[row.goal].shape:
             continue
@@ -189,25 +218,6 @@ def with_part(base: Pixels, part: Pixels) -> Pixels:
     return one_channel_if_grey(rgb) if base.ndim == 2 else rgb
 
 
-# A pack on disk: small enough to carry to another machine, and refused there if a byte is wrong.
-#
-# PACK/
-#   images.parquet, masks.parquet   encoded pictures and how many channels each has; one that differs from
-#                                   another in a part only (`base`) holds that part
-#   rows.parquet                    one line per row
-#   asks.json                       what can be asked for, in all wordings
-#   pack.json                       facts, counts, versions, SHA-256 of each file; written last
-
-VERSION: Final = 2
-_READABLE: Final = (1, 2)  # version 1 has no `base`
-_FILES: Final = ("images.parquet", "masks.parquet", "rows.parquet", "asks.json")
-_LOSSLESS: Final = 101  # OpenCV: a WebP quality above 100
-_ROWS_PER_GROUP: Final = 64
-_PICTURES: Final = pa.schema([("bytes", pa.binary()), ("channels", pa.int8()), ("base", pa.int32())])
-_KINDS: Final = {"int": pa.int32(), "int | None": pa.int32()}
-_ROWS: Final = pa.schema([(f.name, _KINDS.get(str(f.type), pa.string())) for f in fields(Row)])
-
-
 def write_pack(
     path: Path,
     pack: Pack,
@@ -217,16 +227,16 @@ def write_pack(
 ) -> dict[str, Any]:
     """Write the pack to a new folder and return what `pack.json` says.
 
-    `lossy` is the WebP quality (1..100) of images that are only ever painted on or modified. Images of pairs,
-    and masks, are exact: by lossless WebP or our PNG, whichever is smaller. The images of a modification
-    differ in a small area: one of them is stored whole and the others as that area, exact, so that outside it
-    they stay the same also where the whole one is lossy.
+    `lossy` is the WebP quality (1..100) of images that are only painted on or edited in an area. Images of
+    other pairs, and masks, are exact: lossless WebP or our PNG, whichever is smaller. Images that differ only
+    in an area are stored once whole; the others store that area, exactly, so that outside it they stay the
+    same even where the whole one is lossy.
     """
     refuse_occupied(path)
     paired = {
         place
         for row in pack.rows
-        if row.perspective == "transformation" and row.goal is not None
+        if row.kind is EditKind.IMAGE and row.goal is not None
         for place in (row.input, row.goal)
     }
     qualities = [_LOSSLESS if lossy is None or at in paired else lossy for at in range(len(pack.images))]
@@ -243,20 +253,22 @@ def write_pack(
             for count in _write_pictures(path / name, arrays, wanted, base):
                 done += count
                 progress(done, total)
-        rows = [{**asdict(row), "simulate": row.simulate and canonical(row.simulate)} for row in pack.rows]
+        rows = [_stored_row(row) for row in pack.rows]
         with atomic_path(path / "rows.parquet") as temporary:
             pq.write_table(pa.Table.from_pylist(rows, schema=_ROWS), temporary, compression="zstd")
-        asks = [asdict(ask) for ask in pack.asks]
-        atomic_write(path / "asks.json", json.dumps(asks, ensure_ascii=False, separators=(",", ":")))
-        files = {name: _sha256(path / name) for name in _FILES}
+        instructions = [asdict(instruction) for instruction in pack.instructions]
+        text = json.dumps(instructions, ensure_ascii=False, separators=(",", ":"))
+        atomic_write(path / "asks.json", text)
+        files = {name: digest(path / name) for name in _FILES}
         info = {
             "version": VERSION,
             "mie": mie.__version__,
             "digest": hashlib.sha256(canonical(files).encode()).hexdigest(),
             "lossy": lossy,
             "counts": {
-                **{name: len(getattr(pack, name)) for name in ("images", "masks", "rows", "asks")},
-                "prompts": len({wording.prompt for ask in pack.asks for wording in ask.wordings}),
+                **{name: len(getattr(pack, name)) for name in ("images", "masks", "rows")},
+                "asks": len(pack.instructions),
+                "prompts": len({wording.prompt for one in pack.instructions for wording in one.wordings}),
             },
             "facts": pack.facts,
             "files": files,
@@ -266,34 +278,44 @@ def write_pack(
 
 
 def read_pack(path: Path, *, workers: int | None = None) -> Pack:
-    """The pack, every file checked against its SHA-256, pictures decoded by `workers` threads (all cores)."""
+    """Read a pack: every file is checked against its SHA-256, pictures are decoded by `workers` threads."""
     path = Path(path)
     info = _read_info(path)
     for name, expected in info["files"].items():
-        found = _sha256(path / name) if (path / name).is_file() else "no such file"
-        if found != expected:
+        sha256 = digest(path / name) if (path / name).is_file() else "no such file"
+        if sha256 != expected:
             raise MieError(
                 "a file of the pack is damaged",
                 where=path / name,
                 expected=f"SHA-256 {expected[:16]}...",
-                found=found if found == "no such file" else f"{found[:16]}...",
+                found=sha256 if sha256 == "no such file" else f"{sha256[:16]}...",
                 fix="copy the pack again, or make it again with `mie pack`",
             )
-    asks = json.loads((path / "asks.json").read_text(encoding="utf-8"))
+    instructions = json.loads((path / "asks.json").read_text(encoding="utf-8"))
     return Pack(
         images=_read_pictures(path / "images.parquet", workers),
         masks=_read_pictures(path / "masks.parquet", workers),
-        rows=[
-            Row(**{**row, "simulate": row["simulate"] and json.loads(row["simulate"])})
-            for row in pq.read_table(path / "rows.parquet").to_pylist()
+        rows=[_read_row(row) for row in pq.read_table(path / "rows.parquet").to_pylist()],
+        instructions=[
+            Instruction(one["key"], _wordings(one["wordings"]), _wordings(one["held_out"]))
+            for one in instructions
         ],
-        asks=[Ask(ask["key"], _wordings(ask["wordings"]), _wordings(ask["held_out"])) for ask in asks],
         facts={**info["facts"], "digest": info["digest"]},
     )
 
 
-def _wordings(said: Sequence[dict[str, Any]]) -> tuple[Wording, ...]:
-    return tuple(Wording(w["prompt"], w["template"], tuple(w["colours"])) for w in said)
+def _stored_row(row: Row) -> dict[str, Any]:
+    body = {_IN_FILES.get(name, name): value for name, value in asdict(row).items()}
+    return {**body, "simulate": row.simulate and canonical(row.simulate)}
+
+
+def _read_row(body: Mapping[str, Any]) -> Row:
+    values = {f.name: body[_IN_FILES.get(f.name, f.name)] for f in fields(Row)}
+    return Row(**{**values, "simulate": values["simulate"] and json.loads(values["simulate"])})
+
+
+def _wordings(items: Sequence[Mapping[str, Any]]) -> tuple[Wording, ...]:
+    return tuple(Wording(w["prompt"], w["template"], tuple(w["colours"])) for w in items)
 
 
 def _read_info(path: Path) -> dict[str, Any]:
@@ -322,14 +344,14 @@ def _read_info(path: Path) -> dict[str, Any]:
 def _write_pictures(
     path: Path, pictures: Sequence[Pixels], qualities: Sequence[int], bases: Mapping[int, int]
 ) -> Iterator[int]:
-    """Writes while it is asked how far it has come; the file appears at the end."""
+    """Write in groups, and yield how many pictures each had; the file appears at the end."""
     with (
         atomic_path(path) as temporary,
         pq.ParquetWriter(temporary, _PICTURES, compression="none", use_dictionary=False) as writer,
         ThreadPoolExecutor(cores()) as pool,
     ):
-        for start in range(0, len(pictures), _ROWS_PER_GROUP):
-            some = range(start, min(start + _ROWS_PER_GROUP, len(pictures)))
+        for start in range(0, len(pictures), _GROUP):
+            some = range(start, min(start + _GROUP, len(pictures)))
             whole = [pictures[bases[at]] if at in bases else None for at in some]
             shown = [pictures[at] for at in some]
             columns = [
@@ -376,22 +398,17 @@ def _decode(data: bytes, channels: int, base: int | None = None) -> Pixels:
     return picture if channels == 1 else cv2.cvtColor(picture, cv2.COLOR_BGR2RGB)
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def refuse_occupied(path: Path) -> None:
-    """Only a new folder, or one where `mie pack` was interrupted."""
+    """Raise unless the folder is new, or `mie pack` was interrupted in it."""
     if not path.exists():
         return
     inside = {p.name for p in path.iterdir()} if path.is_dir() else {"a file"}
-    strange = {name for name in inside - {*_FILES, ".lock"} if not name.endswith(".tmp")}
-    if strange:
+    foreign = {name for name in inside - {*_FILES, ".lock"} if not name.endswith(".tmp")}
+    if foreign:
         raise MieError(
             "the output folder is taken",
             where=path,
             expected="a new folder",
-            found="a finished pack" if "pack.json" in strange else ", ".join(sorted(strange)[:5]),
+            found="a finished pack" if "pack.json" in foreign else ", ".join(sorted(foreign)[:5]),
             fix="choose another folder",
         )

@@ -1,4 +1,4 @@
-"""Who must not stand on two sides: between datasets, and between the folds of the train splits."""
+"""Datasets to one pack: splits read, images scaled down and kept once, patients of folds kept apart."""
 
 from __future__ import annotations
 
@@ -17,51 +17,56 @@ from mie.datasets.dataset import Dataset
 from mie.datasets.engine import cores
 from mie.datasets.leaks import Traces, image_leaks, patient_leaks
 from mie.datasets.shards import read_rows
+from mie.editors.compact.kinds import EDIT_KINDS, EditKind
 from mie.errors import MieError
 from mie.images.hashes import near_pairs, perceptual, pixel_digest
 from mie.images.png import decode_png
 from mie.images.resize import fitted_size, resize_image, resize_labels
 from mie.perspectives.transformation.targets import TARGETS
 from mie.records import Pixels
-from mie.training.pack import TRAIN, VALIDATION, Ask, Pack, Row, one_channel_if_grey
-from mie.training.wordings import ask_for_row
+from mie.training.pack import TRAIN, VALIDATION, Instruction, Pack, Row, as_rgb, one_channel_if_grey
+from mie.training.wordings import recover_instruction
 
-_COLUMNS = ("id", "split", "source", "case_id", "patient_id", "perspective", "input", "target_image")
+_TRACED = ("id", "split", "source", "case_id", "patient_id", "perspective", "input", "target_image")
+_KEPT = ("id", "perspective", "task", "target", "modality", "anatomy", "source", "patient_id", "license")
+_ENOUGH = 4  # a data set with so many patients gives at least one for validation
+_READ = ("case_id", "prompt", "prompt_template", "colour", "bin", "params", "input", "target_image", "mask")
 
 
 def leaking(datasets: Sequence[Dataset]) -> dict[str, str]:
-    """Ids of train samples whose patient or image is in a val or test split, with "patient" or "image".
+    """Return ids of train samples whose "patient" or "image" is in a val or test split, and which of both.
 
-    A build sees to this inside one dataset; here all of them are compared as one.
+    A build ensures this within one dataset; here all of them are compared as one.
     """
     if len(datasets) < 2:
         return {}
-    found: list[dict[str, Any]] = []
+    images: list[dict[str, Any]] = []
     with ThreadPoolExecutor(cores()) as pool:
         for path in (path for dataset in datasets for path in dataset.shards()):
-            for shown in pool.map(_traces, read_rows(path, _COLUMNS)):
-                found += shown
+            for some in pool.map(_traces, read_rows(path, _TRACED)):
+                images += some
     traces = Traces(
-        ids=[t["id"] for t in found],
-        splits=[t["split"] for t in found],
-        sources=[t["source"] for t in found],
-        case_ids=[t["case_id"] for t in found],
-        patients=[t["patient_id"] for t in found],
+        ids=[t["id"] for t in images],
+        splits=[t["split"] for t in images],
+        sources=[t["source"] for t in images],
+        case_ids=[t["case_id"] for t in images],
+        patients=[t["patient_id"] for t in images],
         content=[],
-        hashes=np.array([t["hash"] for t in found], np.uint64),
-        thumbs=np.frombuffer(b"".join(t["thumb"] for t in found), np.uint8).reshape(-1, 256),
+        hashes=np.array([t["hash"] for t in images], np.uint64),
+        thumbs=np.frombuffer(b"".join(t["thumb"] for t in images), np.uint8).reshape(-1, 256),
     )
-    away = {}
+    leaks = {}
     for why, offences in (("image", image_leaks(traces)), ("patient", patient_leaks(traces))):
         for offence in offences:
             if traces.splits[offence.index] == "train":
-                away[traces.ids[offence.index]] = why
-    return away
+                leaks[traces.ids[offence.index]] = why
+    return leaks
 
 
 def _traces(row: dict[str, Any]) -> list[dict[str, Any]]:
-    # A transformation shows the patient twice; a painted overlay adds nothing to its input.
-    shown = ("input",) if row["perspective"] == "perception" else ("input", "target_image")
+    # A painted overlay adds nothing to its input; other targets show the patient a second time.
+    paints = EDIT_KINDS[row["perspective"]] is EditKind.OVERLAY
+    shown = ("input",) if paints else ("input", "target_image")
     text = {name: row[name] for name in ("id", "split", "source", "case_id", "patient_id")}
     traces = []
     for name in shown:
@@ -71,7 +76,7 @@ def _traces(row: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def joined_subjects(images: Sequence[Pixels], shown: Iterable[tuple[str, int]]) -> dict[str, str]:
-    """Each patient's name -> one name for all who share an image with them, or nearly.
+    """Map each patient's name to one name for all who share an image with them, or nearly.
 
     `shown` says (patient, place in `images`). A build compares splits; the train split itself may hold one
     patient under two names, or one image twice.
@@ -92,23 +97,12 @@ def joined_subjects(images: Sequence[Pixels], shown: Iterable[tuple[str, int]]) 
         join(name, owner.setdefault(place, name))
     places = sorted(owner)
     with ThreadPoolExecutor(cores()) as pool:
-        found = list(pool.map(_perceptual, (images[place] for place in places)))
-    hashes = np.array([hash_ for hash_, _ in found], np.uint64)
-    thumbs = np.frombuffer(b"".join(thumb for _, thumb in found), np.uint8).reshape(-1, 256)
+        traces = list(pool.map(perceptual, (as_rgb(images[place]) for place in places)))
+    hashes = np.array([hash_ for hash_, _ in traces], np.uint64)
+    thumbs = np.frombuffer(b"".join(thumb for _, thumb in traces), np.uint8).reshape(-1, 256)
     for a, b in near_pairs(hashes, thumbs, hashes, thumbs):
         join(owner[places[a]], owner[places[b]])
     return {name: lead(name) for name in leader}
-
-
-def _perceptual(image: Pixels) -> tuple[int, bytes]:
-    return perceptual(np.repeat(image[..., None], 3, axis=2) if image.ndim == 2 else image)
-
-
-# Datasets to one pack: train splits read, scaled down, every image kept once, every row put into words.
-
-_KEPT = ("id", "perspective", "task", "target", "modality", "anatomy", "source", "patient_id", "license")
-_ENOUGH = 4  # a data set with so many patients gives at least one for validation
-_READ = ("case_id", "prompt", "prompt_template", "colour", "bin", "params", "input", "target_image", "mask")
 
 
 def pack_datasets(
@@ -121,8 +115,9 @@ def pack_datasets(
     split: str = TRAIN,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Pack:
-    """The train splits of `datasets` as one pack, or another split, to evaluate on: then nothing is left out
-    and every row's fold is that split.
+    """Pack the train splits of `datasets`, or another split to evaluate on.
+
+    Of another split nothing is left out, and every row's fold is that split.
 
     Images keep their shape; a longer side above `longest` is scaled down to it. Every patient of the train
     split (an image, where the patient is unknown) has a place by a hash of `seed`; the first of each data set
@@ -132,13 +127,13 @@ def pack_datasets(
     them.
     """
     opened = [Dataset(folder) for folder in datasets]
-    away = leaking(opened) if split == TRAIN else {}
+    leaks = leaking(opened) if split == TRAIN else {}
     packer = _Packer(longest, wordings, split)
     shards = [(dataset, path) for dataset in opened for path in dataset.shards(split)]
     with ThreadPoolExecutor(cores()) as pool:
         for done, (dataset, path) in enumerate(shards):
             progress(done, len(shards))
-            rows = [row for row in read_rows(path, [*_KEPT, *_READ]) if row["id"] not in away]
+            rows = [row for row in read_rows(path, [*_KEPT, *_READ]) if row["id"] not in leaks]
             for row, pixels in zip(rows, pool.map(packer.decode, rows), strict=True):
                 packer.add(row, pixels, dataset.info["recipe"])
     if split == TRAIN:
@@ -151,39 +146,43 @@ def pack_datasets(
         "seed": seed,
         "split": split,
         "wordings": wordings,
-        "left_out": dict(Counter(away.values())),
+        "left_out": dict(Counter(leaks.values())),
     }
     if not packer.pack.rows:
         raise MieError(
             "nothing to train on" if split == TRAIN else "nothing to evaluate on",
             where=", ".join(str(d.folder) for d in opened),
             expected=f"samples in the {split} split",
-            fix=f"build with a {split} split; rejected.parquet says what was refused",
+            fix=f"build with a {split} split; rejected.parquet says what was rejected",
         )
     return packer.pack
 
 
 class _Packer:
+    """Fills a pack row by row; equal images, masks and instructions are stored once."""
+
     def __init__(self, longest: int, wordings: int, fold: str) -> None:
         self.pack = Pack([], [], [], [], {})
         self._longest, self._wordings, self._fold = longest, wordings, fold
         self._seen: dict[bytes, int] = {}  # pixels -> place; masks and images lie in lists of their own
-        self._asks: dict[Ask, int] = {}
+        self._instructions: dict[Instruction, int] = {}
         self._subjects: list[str] = []  # of each row
 
     def decode(self, row: Mapping[str, Any]) -> dict[str, Pixels]:
         """The row's images at the size they are packed in; a mask as class numbers."""
+        kind = EDIT_KINDS[row["perspective"]]
         pixels = {"input": self._image(decode_png(row["input"]["bytes"]))}
-        if row["perspective"] != "perception":
+        if kind is not EditKind.OVERLAY:
             pixels["goal"] = self._image(decode_png(row["target_image"]["bytes"]))
-        if row["perspective"] != "transformation" and row["mask"] is not None:
+        if kind is not EditKind.IMAGE and row["mask"] is not None:
             mask = class_numbers(decode_png(row["mask"]["bytes"]), _classes(row))
             pixels["mask"] = resize_labels(mask, pixels["input"].shape[:2])
         return pixels
 
     def add(self, row: Mapping[str, Any], pixels: Mapping[str, Pixels], recipe: Mapping[str, Any]) -> None:
         params = json.loads(row["params"])
-        ask = ask_for_row(row, params, recipe, self._wordings)
+        instruction = recover_instruction(row, params, recipe, self._wordings)
+        simulated = EDIT_KINDS[row["perspective"]] is EditKind.IMAGE
         places = {name: self._place(name, array) for name, array in pixels.items()}
         # Named as `mie build` does, so that one patient has one name in all datasets.
         self._subjects.append(row["patient_id"] or f"{row['source']}//{row['case_id']}")
@@ -196,8 +195,8 @@ class _Packer:
                 goal=places.get("goal"),
                 mask=places.get("mask"),
                 classes=_classes(row) if "mask" in places else 0,
-                ask=self._ask(ask),
-                simulate=_simulation(row["bin"], params, recipe) if _is_transformation(row) else None,
+                instruction=self._instruction(instruction),
+                simulate=_simulation(row["bin"], params, recipe) if simulated else None,
             )
         )
 
@@ -209,20 +208,20 @@ class _Packer:
             for place in (row.input, row.goal)
             if place is not None
         ]
-        one = joined_subjects(self.pack.images, shown)
-        places = {name: stable_hash("validation", seed, name) for name in set(one.values())}
+        leader = joined_subjects(self.pack.images, shown)
+        places = {name: stable_hash("validation", seed, name) for name in set(leader.values())}
         of_source: dict[str, set[str]] = {}
         for subject, row in zip(self._subjects, rows, strict=True):
-            of_source.setdefault(row.source, set()).add(one[subject])
+            of_source.setdefault(row.source, set()).add(leader[subject])
         # Data sets have from two to hundreds of patients: by chance alone a small one gives none, or half.
-        # The small ones choose first: whom they share with a larger one counts there too.
-        apart: set[str] = set()
+        # Small ones choose first: a patient shared with a larger one counts there too.
+        held_out: set[str] = set()
         for names in sorted(of_source.values(), key=len):
             number = max(round(validation * len(names)), int(validation > 0 and len(names) >= _ENOUGH))
-            more = sorted(names - apart, key=places.__getitem__)
-            apart.update(more[: max(0, number - len(names & apart))])
+            more = sorted(names - held_out, key=places.__getitem__)
+            held_out.update(more[: max(0, number - len(names & held_out))])
         for at, subject in enumerate(self._subjects):
-            if one[subject] in apart:
+            if leader[subject] in held_out:
                 rows[at] = replace(rows[at], fold=VALIDATION)
 
     def _image(self, image: Pixels) -> Pixels:
@@ -239,20 +238,16 @@ class _Packer:
             store.append(array)
         return self._seen[digest]
 
-    def _ask(self, ask: Ask) -> int:
-        if ask not in self._asks:
-            self._asks[ask] = len(self.pack.asks)
-            self.pack.asks.append(ask)
-        return self._asks[ask]
+    def _instruction(self, instruction: Instruction) -> int:
+        if instruction not in self._instructions:
+            self._instructions[instruction] = len(self.pack.instructions)
+            self.pack.instructions.append(instruction)
+        return self._instructions[instruction]
 
 
 def _classes(row: Mapping[str, Any]) -> int:
-    """How many classes the row's mask holds: one per colour; a modification's area is one."""
+    """Return how many classes the row's mask holds: one per colour; an area that changes is one."""
     return len((row["colour"] or "").split(","))
-
-
-def _is_transformation(row: Mapping[str, Any]) -> bool:
-    return bool(row["perspective"] == "transformation")
 
 
 def class_numbers(mask: Pixels, count: int) -> Pixels:
@@ -263,7 +258,7 @@ def class_numbers(mask: Pixels, count: int) -> Pixels:
 def _simulation(
     longer: int | None, params: Mapping[str, Any], recipe: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """What makes this simulated pair again with another severity, from its goal; None where that cannot be.
+    """Return what simulates this pair again with another severity, from its goal; None where that cannot be.
 
     `longer` is the longer side of the stored image in pixels.
     """

@@ -1,6 +1,6 @@
-"""Images in memory, ready to be gathered by index: uint8, letterboxed into squares of one side.
+"""Images on the device, gathered by index, and which of them make up a batch.
 
-A few thousand images fit on the GPU as bytes, so a step moves only indices to it.
+A few thousand letterboxed images fit on a GPU as bytes, so a step moves only indices to it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 def letterbox(
     image: NDArray[np.uint8], side: int, *, enlarge: bool = True
 ) -> tuple[NDArray[np.uint8], tuple[int, int]]:
-    """The image in the middle of a square, its edges repeated outwards; and its (height, width) there.
+    """Put the image in the middle of a square, its edges repeated outwards; return its (height, width) too.
 
     It is scaled so that its longer side fills the square. Without `enlarge`, a smaller one keeps its pixels.
     """
@@ -35,7 +35,7 @@ def letterbox(
 
 
 def letterbox_mask(mask: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
-    """Class indices at the place where `letterbox` puts the image; 0 around it."""
+    """Put class indices where `letterbox` puts the image; 0 around it."""
     height, width = mask.shape
     scale = side / max(height, width)
     if scale != 1:
@@ -47,11 +47,11 @@ def letterbox_mask(mask: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
     return out
 
 
-def sent(values: Any, dtype: torch.dtype, device: torch.device | str) -> Tensor:
-    """A few numbers on the device. Nothing waits for it: they leave from pinned memory."""
+def to_tensor(values: Any, dtype: torch.dtype, device: torch.device | str) -> Tensor:
+    """Copy a few numbers to the device from pinned memory, without waiting for it."""
     pinned = torch.device(device).type == "cuda"
-    made = torch.tensor(values, dtype=dtype)
-    return (made.pin_memory() if pinned else made).to(device, non_blocking=True)
+    tensor = torch.tensor(values, dtype=dtype)
+    return (tensor.pin_memory() if pinned else tensor).to(device, non_blocking=True)
 
 
 class Pool:
@@ -69,15 +69,12 @@ class Pool:
         return self.values.index_select(0, index)
 
 
-# Which samples make up a batch: rows drawn by group, kinds in exact shares.
-
-
 @dataclass(frozen=True, slots=True)
 class Groups:
     """Rows in groups (a data set's target, a kind of pair). A group of n rows is drawn by n to the `power`.
 
-    Power 1 draws every row alike, so large data sets rule; 0 draws every group alike, so a group of three is
-    learnt by heart.
+    Power 1 draws every row alike, so large data sets dominate; 0 draws every group alike, so a group of
+    three is memorised.
     """
 
     rows: tuple[NDArray[np.int64], ...]
@@ -113,12 +110,12 @@ class Groups:
         return np.array(drawn, np.int64)
 
 
-def counts(batch: int, shares: dict[str, float]) -> dict[str, int]:
-    """How many of a batch each kind gets: the same in every batch, so ratios hold exactly."""
+def counts(batch: int, shares: Mapping[str, float]) -> dict[str, int]:
+    """Return how many of a batch each kind gets: the same in every batch, so ratios hold exactly."""
     whole = sum(shares.values())
     exact = {name: batch * share / whole for name, share in shares.items()}
-    given = {name: int(value) for name, value in exact.items()}
-    by_rest = sorted(exact, key=lambda name: (given[name] - exact[name], name))
-    for name in by_rest[: batch - sum(given.values())]:
-        given[name] += 1
-    return given
+    number = {name: int(value) for name, value in exact.items()}
+    by_rest = sorted(exact, key=lambda name: (number[name] - exact[name], name))
+    for name in by_rest[: batch - sum(number.values())]:
+        number[name] += 1
+    return number

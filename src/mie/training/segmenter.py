@@ -1,4 +1,8 @@
-"""Images with one mask each: all rows of an image that are asked for, united."""
+"""A small U-Net as a trainee: a lesion detector for a family of images, or a specialist for one target.
+
+It learns from images with one mask each: the union of all rows of an image that are wanted. Validation uses
+held-out patients and the detector's own path and measures.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from mie.core.registry import nearest_name
 from mie.datasets.engine import cores
+from mie.editors.compact.kinds import EditKind
 from mie.errors import ConfigError
 from mie.images.families import FAMILIES, family_of
 from mie.images.overlay import paint
@@ -35,42 +40,48 @@ from mie.perspectives.modification.detectors.quality import (
     worth,
 )
 from mie.records import Mask, Pixels, Values
-from mie.training.augment import Draw, may_flip, may_turn, moved, recoloured
+from mie.training.augment import Draw, may_flip, may_turn, recolour, warp
+from mie.training.batches import step_seed
 from mie.training.config import Strict, TrainConfig, parse_section
 from mie.training.losses import overlay_loss
-from mie.training.optimize import step_seed
 from mie.training.pack import VALIDATION, Pack, Row, as_rgb, read_pack
 from mie.training.pools import Groups, Pool, letterbox, letterbox_mask
 from mie.training.trainee import Trainee
 
 VIEW: Final = 256  # the most pixels a side that a view has
+_SHOWN: Final = 24
+_CELL: Final = 160
+
+Width = Annotated[int, Field(gt=0, multiple_of=8)]
+Blocks = Annotated[int, Field(ge=0)]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which perception rows to learn; an empty filter lets everything through."""
+class RowFilter:
+    """Which painted rows to learn; an empty filter accepts everything."""
 
     task: str
     family: str | None = None
     sources: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
 
-    def here(self, row: Row) -> bool:
-        """The image of this row is of the right kind."""
+    def accepts_image(self, row: Row) -> bool:
+        """Whether the image of this row is of the right family and source."""
         return (
-            row.perspective == "perception"
+            row.kind is EditKind.OVERLAY
             and (self.family is None or family_of(row.modality) == self.family)
             and (not self.sources or row.source in self.sources)
         )
 
-    def marked(self, row: Row) -> bool:
-        """What this row marks is asked for."""
-        return self.here(row) and row.task == self.task and (not self.targets or row.target in self.targets)
+    def accepts(self, row: Row) -> bool:
+        """Whether what this row marks is to be learnt."""
+        right = row.task == self.task and (not self.targets or row.target in self.targets)
+        return right and self.accepts_image(row)
 
 
 @dataclass(slots=True)
-class Marked:
-    """One image `(H, W)` or `(H, W, 3)` and the pixels that are asked for in it, perhaps none."""
+class MarkedImage:
+    """One image `(H, W)` or `(H, W, 3)` and the pixels to find in it, perhaps none."""
 
     image: Pixels
     mask: Mask
@@ -81,37 +92,37 @@ class Marked:
     turns: bool
 
 
-def marked_images(packs: Sequence[Pack], wanted: Wanted) -> list[Marked]:
-    """Every image with a row that is wanted, once; for a family of lesions also images without any.
+def marked_images(packs: Sequence[Pack], rows: RowFilter) -> list[MarkedImage]:
+    """Return every image with an accepted row, once; for a family of lesions also images without any.
 
-    A data set that marks lesions says of an image without a lesion's row that it has none. One that marks
-    only organs says nothing, so its images are never taken for healthy.
+    In a data set that marks lesions, an image without such a row has none. A data set that marks only organs
+    says nothing of lesions, so its images are never taken for healthy.
     """
-    found: list[Marked] = []
+    images: list[MarkedImage] = []
     for number, pack in enumerate(packs):
-        here: dict[int, Marked] = {}
-        rows = [row for row in pack.rows if wanted.marked(row) and row.mask is not None]
-        for row in rows:
+        here: dict[int, MarkedImage] = {}
+        accepted = [row for row in pack.rows if rows.accepts(row) and row.mask is not None]
+        for row in accepted:
             mask = pack.masks[row.mask or 0] > 0
             one = here.setdefault(row.input, _marked(pack, row, np.zeros_like(mask), number))
             one.mask = one.mask | mask
             one.flips &= may_flip(row.target)
-        if wanted.family is not None:
-            marking = {row.source for row in rows}
+        if rows.family is not None:
+            marking = {row.source for row in accepted}
             for row in pack.rows:
-                if wanted.here(row) and row.source in marking and row.input not in here:
+                if rows.accepts_image(row) and row.source in marking and row.input not in here:
                     empty = np.zeros(pack.images[row.input].shape[:2], np.bool_)
                     here[row.input] = _marked(pack, row, empty, number)
-        found += here.values()
-    # Each pack has drawn its own fold: whoever is held out in one is held out in all.
-    away = {one.patient for one in found if one.held_out}
-    for one in found:
-        one.held_out = one.patient in away
-    return found
+        images += here.values()
+    # Each pack has drawn its own fold: a patient held out in one is held out in all.
+    held_out = {one.patient for one in images if one.held_out}
+    for one in images:
+        one.held_out = one.patient in held_out
+    return images
 
 
-def _marked(pack: Pack, row: Row, mask: Mask, number: int) -> Marked:
-    return Marked(
+def _marked(pack: Pack, row: Row, mask: Mask, number: int) -> MarkedImage:
+    return MarkedImage(
         image=pack.images[row.input],
         mask=mask,
         source=row.source,
@@ -125,7 +136,7 @@ def _marked(pack: Pack, row: Row, mask: Mask, number: int) -> Marked:
 class SegmenterData:
     """The training images on the device, letterboxed into squares of `side` pixels."""
 
-    def __init__(self, images: Sequence[Marked], side: int, device: torch.device) -> None:
+    def __init__(self, images: Sequence[MarkedImage], side: int, device: torch.device) -> None:
         self.side, self.view, self.device = side, min(side, VIEW), device
         shown = [letterbox(as_rgb(one.image), side) for one in images]
         self.images = Pool([pixels for pixels, _ in shown], device)
@@ -150,7 +161,7 @@ class SegmenterData:
         if whole == 1:
             # Half of the views show a part: often one without a lesion, which is healthy tissue to learn.
             window = torch.where(draw.chance(0.5), draw.uniform(0.4, 0.9), window)
-        image, mask, counted = moved(
+        image, mask, counted = warp(
             draw,
             self.images.gather(place).float() / 255,
             self.masks.gather(place).float(),
@@ -160,27 +171,21 @@ class SegmenterData:
             flips=self.flips.index_select(0, place),
             turns=self.turns.index_select(0, place),
         )
-        return recoloured(draw, image, self.grey.index_select(0, place)), mask, counted
+        return recolour(draw, image, self.grey.index_select(0, place)), mask, counted
 
     def _flags(self, values: Iterable[Any]) -> Tensor:
         return torch.tensor(list(values), dtype=torch.bool, device=self.device)
 
 
-# Validation of a segmenter inside the loop: held-out patients, the detector's own path and measures.
-
-_SHOWN: Final = 24
-_CELL: Final = 160
-
-
 class SegmenterValidation:
-    """Held-out images; `by` is what the threshold is chosen by (`thresholds.worth`)."""
+    """Held-out images; `by` is what the threshold is chosen by (`quality.worth`)."""
 
-    def __init__(self, images: Sequence[Marked], side: int, device: torch.device, by: str) -> None:
+    def __init__(self, images: Sequence[MarkedImage], side: int, device: torch.device, by: str) -> None:
         self.images, self.side, self.device, self.by = images, side, device, by
         self._threshold = DEFAULT  # the last one chosen, for the grid
 
     def choose(self, model: nn.Module) -> Chosen:
-        """The threshold, and the quality by cross-fitting over two halves of the patients."""
+        """Choose the threshold, and measure the quality by cross-fitting over two halves of the patients."""
         with ThreadPoolExecutor(cores()) as pool:
             return choose(list(pool.map(self._measured, self.images, self._maps(model))), by=self.by)
 
@@ -201,38 +206,32 @@ class SegmenterValidation:
         }
 
     def grid(self, model: nn.Module) -> Pixels | None:
-        """Input | found | reference of images from all over the fold, four to a line."""
+        """Draw input | prediction | reference of images from all over the fold, four to a line."""
         shown = list(self.images[:: max(1, len(self.images) // _SHOWN)][:_SHOWN])
         if not shown:
             return None
         rows = []
-        for one, found in zip(shown, self._maps(model, shown), strict=True):
+        for one, probability in zip(shown, self._maps(model, shown), strict=True):
             image = as_rgb(one.image)
             painted = [
-                paint(image, mask_of(found, self._threshold, self.side), "red"),
+                paint(image, mask_of(probability, self._threshold, self.side), "red"),
                 paint(image, one.mask, "green"),
             ]
             rows.append(np.hstack([_cell(part) for part in (image, *painted)]))
         rows += [np.zeros_like(rows[0])] * (-len(rows) % 4)
         return np.vstack([np.hstack(rows[k : k + 4]) for k in range(0, len(rows), 4)])
 
-    def _maps(self, model: nn.Module, images: Sequence[Marked] | None = None) -> list[Values]:
+    def _maps(self, model: nn.Module, images: Sequence[MarkedImage] | None = None) -> list[Values]:
         some = self.images if images is None else images
         return [probabilities(model, as_rgb(one.image), self.side, self.device) for one in some]
 
-    def _measured(self, one: Marked, found: Values) -> Measured:
-        counts = tuple(count(mask_of(found, level, self.side), one.mask) for level in LEVELS)
-        return Measured(one.patient, score_of(found), counts)
+    def _measured(self, one: MarkedImage, probability: Values) -> Measured:
+        counts = tuple(count(mask_of(probability, level, self.side), one.mask) for level in LEVELS)
+        return Measured(one.patient, score_of(probability), counts)
 
 
 def _cell(image: Pixels) -> Pixels:
     return np.asarray(cv2.resize(image, (_CELL, _CELL), interpolation=cv2.INTER_AREA), np.uint8)
-
-
-# A small U-Net as a trainee: a lesion detector for a family of images, or a specialist for one target.
-
-Width = Annotated[int, Field(gt=0, multiple_of=8)]
-Blocks = Annotated[int, Field(ge=0)]
 
 
 class DataConfig(Strict):
@@ -262,7 +261,7 @@ class ModelConfig(Strict):
 
     encoder: Literal["none", "short", "whole"] = "short"
     trunk: str | None = None
-    trunk_lr: float = Field(0.3, gt=0, le=1, description="the trunk's share of the rate")
+    trunk_lr: float = Field(0.3, gt=0, le=1, description="the trunk's share of the learning rate")
     widths: tuple[Width, Width, Width, Width, Width] = NetConfig().widths
     down: tuple[Blocks, Blocks, Blocks, Blocks, Blocks] = NetConfig().down
     up: tuple[Blocks, Blocks, Blocks, Blocks] = NetConfig().up
@@ -289,8 +288,8 @@ class Segmenter(Trainee):
     def check(self) -> Mapping[str, Any]:
         self._trunk()
         packs = [read_pack(self.config.path(path)) for path in self.data.packs]
-        wanted = Wanted(self.data.rows, self.data.family, tuple(self.data.sources), tuple(self.data.targets))
-        images = marked_images(packs, wanted)
+        rows = RowFilter(self.data.rows, self.data.family, tuple(self.data.sources), tuple(self.data.targets))
+        images = marked_images(packs, rows)
         self.train = [one for one in images if not one.held_out]
         self.held_out = [one for one in images if one.held_out]
         if not any(one.mask.any() for one in self.train):
@@ -319,7 +318,7 @@ class Segmenter(Trainee):
 
     def loss(self, model: nn.Module, batch: Any, step: int) -> tuple[Tensor, dict[str, Tensor]]:
         image, mask, counted = self.pool.views(batch["place"], batch["seed"])
-        # Dice counts in views without a lesion too: there it is what a false finding costs.
+        # Dice counts in views without a lesion too: there it is the cost of a false positive.
         asked = torch.ones(len(image), 1, device=image.device)
         return overlay_loss(model(image).float(), mask, counted, asked).mean(), {}
 
@@ -330,7 +329,7 @@ class Segmenter(Trainee):
         return self.validation.grid(model)
 
     def save(self, model: nn.Module, path: Path, facts: Mapping[str, Any]) -> None:
-        """Eight bits first; then the threshold and the quality are those of the very weights in the file."""
+        """Save in eight bits first; the threshold and the quality are then measured on those very weights."""
         state = model.state_dict()
         weights.save(path, state, format=FORMAT, config=self.net.as_json())
         net, _ = load_detector(path)
@@ -353,7 +352,7 @@ class Segmenter(Trainee):
             raise ConfigError(
                 "an encoder without a trunk takes no trunk's weights",
                 where="model.trunk",
-                fix="say encoder: short or whole, or leave out model.trunk",
+                fix="use encoder: short or whole, or leave out model.trunk",
             )
         path = self.config.path(self.shape.trunk)
         if not path.is_file():
@@ -365,13 +364,13 @@ class Segmenter(Trainee):
         return path
 
     def _nothing(self, packs: Sequence[Pack]) -> ConfigError:
-        """A filter that lets nothing through, with the name that was perhaps meant."""
-        rows = [row for pack in packs for row in pack.rows if row.perspective == "perception"]
-        for key, asked, known in (
+        """Return the error of a filter that accepts nothing, with the name that was perhaps meant."""
+        rows = [row for pack in packs for row in pack.rows if row.kind is EditKind.OVERLAY]
+        for key, names, known in (
             ("sources", self.data.sources, {row.source for row in rows}),
             ("targets", self.data.targets, {row.target for row in rows}),
         ):
-            for name in asked:
+            for name in names:
                 if name not in known:
                     near = nearest_name(name, known)
                     return ConfigError(
@@ -384,13 +383,13 @@ class Segmenter(Trainee):
             where="data",
             expected=f"training rows of the task {self.data.rows}"
             + (f" in {self.data.family} images" if self.data.family else " with these sources and targets"),
-            found=f"{len(rows)} perception rows, none of them such",
+            found=f"{len(rows)} perception rows, none of them accepted",
             fix="pack a dataset that has them with `mie pack`",
         )
 
 
-def counts(images: Sequence[Marked]) -> dict[str, int]:
-    """How many images, how many of them healthy, and how many patients."""
+def counts(images: Sequence[MarkedImage]) -> dict[str, int]:
+    """Count images, healthy ones among them, and patients."""
     return {
         "images": len(images),
         "healthy": sum(not one.mask.any() for one in images),

@@ -1,9 +1,9 @@
-"""Fresh simulations: a clean image degraded once more, as the recipe would, with new severity and new noise.
+"""New simulations: a clean image degraded again, as the recipe would, with new severity and new noise.
 
 A dataset holds one draw of each pair. A network that sees it a hundred times learns that one noise by heart,
 so training draws new ones from the clean images. A clean image is the goal of a simulated row, or the input
-of a perception row of a modality whose physics asks for no more than a usual picture. CT physics asks for
-Hounsfield units, which pictures of perception have lost: a window such as radiologists use is assumed.
+of a row that is painted on, if the physics of its modality needs no more than an ordinary picture. CT physics
+needs Hounsfield units, which such pictures have lost: a window such as radiologists use is assumed.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 
 from mie.core.hashing import generator, stable_hash
 from mie.datasets.engine import run_tasks
+from mie.editors.compact.kinds import PERSPECTIVE_OF, EditKind
 from mie.errors import ImageError
 from mie.images.hashes import pixel_digest
 from mie.images.resize import fitted_size
@@ -24,23 +25,23 @@ from mie.images.windows import through_ct_window
 from mie.perspectives.transformation.simulation import as_acquired, simulate
 from mie.perspectives.transformation.targets import TARGETS, TransformTarget
 from mie.records import Case, Pixels
-from mie.training.pack import TRAIN, Ask, Pack, one_channel_if_grey
-from mie.training.wordings import transformation_ask
+from mie.training.pack import TRAIN, Instruction, Pack, as_rgb, one_channel_if_grey
+from mie.training.wordings import transformation_instruction
 
 _JOBS_PER_TASK: Final = 16
-# Of so many places for a window, the one that shows most is taken: a corner of black air teaches nothing.
+# Of this many places for a window, the one with most contrast is taken: black air teaches nothing.
 _PLACES: Final = 4
-# OCT is left out: only averaged scans are clean, and perception does not say which are.
-_CLEAN_IN_PERCEPTION: Final = ("MRI", "ultrasound", "dermoscopy")
-_SMALLEST: Final = 96  # pixels, of the longer side of a bent image
+# OCT is left out: only averaged scans are clean, and overlays do not say which are.
+_CLEAN_MODALITIES: Final = ("MRI", "ultrasound", "dermoscopy")
+_SMALLEST: Final = 96  # pixels, of the longer side of a warped image
 _TURN: Final = 20  # degrees
 _STRETCH: Final = 0.2  # log, of each side
 _BEND: Final = 0.03  # standard deviation of the displacement, of the longer side
-_NARROW: Final = 0.5  # chance that bent CT is shown in a window for soft tissue
+_NARROW: Final = 0.5  # chance that warped CT is shown in a window for soft tissue
 # Windows about those of mediastinum, abdomen and liver, and of the brain: their levels and widths, in HU.
 _SOFT: Final = ((-50.0, 120.0), (250.0, 700.0))
 _BRAIN: Final = ((30.0, 50.0), (100.0, 350.0))
-_LEAST_CT: Final = 256  # pixels, of the longer side: smaller pictures show no grain to keep
+_LEAST_CT: Final = 256  # pixels, of the longer side: smaller pictures show no grain
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class FreshPair:
 
 
 def own_jobs(pack: Pack, per_row: int = 1) -> list[Job]:
-    """Each simulated training row again, `per_row` times."""
+    """Return each simulated training row again, `per_row` times."""
     return [
         Job(at, row.goal, row.key, row.simulate, draw)
         for at, row in enumerate(pack.rows)
@@ -75,11 +76,11 @@ def own_jobs(pack: Pack, per_row: int = 1) -> list[Job]:
 
 
 def wide_jobs(pack: Pack, per_target: int, *, seed: int = 0) -> list[Job]:
-    """`per_target` pairs for each simulated target of the pack, over all clean images that suit its modality.
+    """Return `per_target` jobs for each simulated target, over all clean images that suit its modality.
 
     Every image, in every variant (super-resolution by 2 and by 4), comes once before one comes again. CT of
-    known and of assumed Hounsfield units take turns, because many pictures of the second kind would leave
-    hardly a lung among them.
+    known and of assumed Hounsfield units alternate: the many pictures of the second kind show hardly a
+    lung.
     """
     jobs = []
     for key in sorted({row.key for row in pack.rows if row.key and row.simulate is not None}):
@@ -108,12 +109,12 @@ def fresh_pairs(
     workers: int | None = None,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> list[FreshPair]:
-    """The pairs of `jobs` (`own_jobs(pack, per_row)` by default), in their order, whatever `workers` is.
+    """Make the pairs of `jobs` (`own_jobs(pack, per_row)` by default), in order, whatever `workers` is.
 
     A larger image is degraded whole and then cut to a window of `size`, because motion, coils and frames
     belong to the whole field of view; CT, whose projections cost most, is scaled down to `size` before. An
-    image that the physics refuses (colour where it knows grey) gives no pair. Of CT, where clean images are
-    of few patients, the share `bent` is bent, turned, stretched and scaled down first.
+    image that the physics does not take (colour where it needs grey) gives no pair. Of CT, whose clean images
+    come from few patients, the share `bent` is warped, turned, stretched and scaled down first.
     """
     jobs = own_jobs(pack, per_row) if jobs is None else jobs
     tasks = [
@@ -123,20 +124,20 @@ def fresh_pairs(
     pairs: dict[int, FreshPair] = {}
     done = 0
     progress(0, len(jobs))
-    for at, made in run_tasks(_make, tasks, workers=workers):
-        for number, (job, pair) in enumerate(zip(jobs[at : at + _JOBS_PER_TASK], made, strict=True)):
+    for at, results in run_tasks(_make, tasks, workers=workers):
+        for number, (job, pair) in enumerate(zip(jobs[at : at + _JOBS_PER_TASK], results, strict=True)):
             if pair is not None:
                 pairs[at + number] = FreshPair(job, *pair)
-        done += len(made)
+        done += len(results)
         progress(done, len(jobs))
     return [pairs[number] for number in sorted(pairs)]
 
 
 def add_pairs(pack: Pack, pairs: Sequence[FreshPair], *, wordings: int = 24) -> Pack:
-    """A pack with a training row more for each pair. The given pack stays as it is; arrays are shared."""
-    grown = Pack([*pack.images], pack.masks, [*pack.rows], [*pack.asks], pack.facts)
+    """Return a pack with one more training row for each pair; the given pack stays, arrays are shared."""
+    grown = Pack([*pack.images], pack.masks, [*pack.rows], [*pack.instructions], pack.facts)
     seen: dict[bytes, int] = {}
-    asks: dict[Ask, int] = {ask: at for at, ask in enumerate(pack.asks)}
+    places: dict[Instruction, int] = {one: at for at, one in enumerate(pack.instructions)}
 
     def place(picture: Pixels) -> int:
         digest = pixel_digest(picture)
@@ -147,14 +148,16 @@ def add_pairs(pack: Pack, pairs: Sequence[FreshPair], *, wordings: int = 24) -> 
 
     for pair in pairs:
         row, target = pack.rows[pair.job.row], TARGETS[pair.job.key]
-        ask = transformation_ask(target.key, row.modality, row.anatomy, pair.words, limit=wordings)
-        if ask not in asks:
-            asks[ask] = len(grown.asks)
-            grown.asks.append(ask)
-        made = replace(
+        instruction = transformation_instruction(
+            target.key, row.modality, row.anatomy, pair.words, limit=wordings
+        )
+        if instruction not in places:
+            places[instruction] = len(grown.instructions)
+            grown.instructions.append(instruction)
+        added = replace(
             row,
             id=f"{row.id}-{target.key}-{pair.job.draw}",
-            perspective="transformation",
+            perspective=PERSPECTIVE_OF[EditKind.IMAGE],
             task=target.task,
             target=target.name,
             key=target.key,
@@ -162,15 +165,15 @@ def add_pairs(pack: Pack, pairs: Sequence[FreshPair], *, wordings: int = 24) -> 
             goal=place(pair.goal),
             mask=None,
             classes=0,
-            ask=asks[ask],
+            instruction=places[instruction],
             simulate=None,
         )
-        grown.rows.append(made)
+        grown.rows.append(added)
     return grown
 
 
 _Clean: TypeAlias = tuple[int, int, Mapping[str, Any]]  # row, image, facts
-_Made: TypeAlias = tuple[Pixels, Pixels, dict[str, str]]
+_Result: TypeAlias = tuple[Pixels, Pixels, dict[str, str]]  # input, goal, words
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,27 +198,27 @@ class _Task:
 def _item(pack: Pack, job: Job, seed: int) -> _Item:
     row = pack.rows[job.row]
     own = stable_hash("fresh", seed, row.id, job.key, dict(job.facts), job.draw)
-    stored = row.perspective == "perception"
+    stored = row.kind is EditKind.OVERLAY
     return _Item(pack.images[job.image], job.key, row.modality, row.anatomy, job.facts, own, stored)
 
 
-def _make(task: _Task) -> tuple[int, list[_Made | None]]:
-    made: list[_Made | None] = []
+def _make(task: _Task) -> tuple[int, list[_Result | None]]:
+    results: list[_Result | None] = []
     for item in task.items:
         try:
-            made.append(_pair(item, task.size, task.bent))
+            results.append(_pair(item, task.size, task.bent))
         except ImageError:
-            made.append(None)
-    return task.first, made
+            results.append(None)
+    return task.first, results
 
 
-def _pair(item: _Item, size: int, bent: float = 0) -> _Made:
+def _pair(item: _Item, size: int, bent: float = 0) -> _Result:
     target, facts = TARGETS[item.key], item.facts
     clean = item.clean
     rng = generator(item.seed)
-    other = target.domain == "HU" and bent > 0 and rng.random() < bent
-    if other:
-        clean = _bent(clean, size, rng)
+    warps = target.domain == "HU" and bent > 0 and rng.random() < bent
+    if warps:
+        clean = _warped(clean, size, rng)
     if "white" in facts:  # brighten what was darkened to fit a degraded image into 8 bits
         clean = np.minimum(np.round(clean * (facts["white"] / 255)), 255).astype(np.uint8)
     height, width = clean.shape[:2]
@@ -223,7 +226,7 @@ def _pair(item: _Item, size: int, bent: float = 0) -> _Made:
     case = Case(
         source="",
         case_id="",
-        image=np.repeat(clean[..., None], 3, axis=2) if clean.ndim == 2 else clean,
+        image=as_rgb(clean),
         modality=item.modality,
         anatomy=item.anatomy,
         hu_range=facts.get("hu_range") if _knows_units(target, facts) else _assumed(item.anatomy, rng),
@@ -234,18 +237,18 @@ def _pair(item: _Item, size: int, bent: float = 0) -> _Made:
         height, width = case.image.shape[:2]
     large = max(height, width) > size
     shape = fitted_size(height, width, size) if large and target.domain == "HU" else (height, width)
-    made = simulate(target, facts["fixed"], case, shape, rng)
-    shown = [made.input, made.target_image]
-    if other and "hu_range" in facts and rng.random() < _NARROW:
+    simulated = simulate(target, facts["fixed"], case, shape, rng)
+    shown = [simulated.input, simulated.target_image]
+    if warps and "hu_range" in facts and rng.random() < _NARROW:
         grey_of = _narrowed(facts["hu_range"], rng)
         shown = [grey_of[picture] for picture in shown]
     place = _window(shown[1], size, rng)
     pictures = [one_channel_if_grey(np.ascontiguousarray(picture[place])) for picture in shown]
-    return pictures[0], pictures[1], dict(made.words)
+    return pictures[0], pictures[1], dict(simulated.words)
 
 
-def _bent(image: Pixels, size: int, rng: np.random.Generator) -> Pixels:
-    """As if of another patient, with other pixels: its longer side is between 96 pixels and `size`."""
+def _warped(image: Pixels, size: int, rng: np.random.Generator) -> Pixels:
+    """Warp an image as if it were another patient's; its longer side is then between 96 pixels and `size`."""
     height, width = image.shape[:2]
     most = min(size, max(height, width))
     longer = int(np.exp(rng.uniform(np.log(min(_SMALLEST, most)), np.log(most))))
@@ -298,22 +301,22 @@ def _clean_images(pack: Pack, key: str) -> list[_Clean]:
     target = TARGETS[key]
     own = [(row, row.simulate) for row in pack.rows if row.key == key and row.simulate is not None]
     fixed = {stable_hash(facts["fixed"]): facts["fixed"] for _, facts in own}
-    found: dict[tuple[int, int], _Clean] = {}
+    images: dict[tuple[int, int], _Clean] = {}
     for at, row in enumerate(pack.rows):
         if row.fold != TRAIN or row.modality not in target.modalities:
             continue
         if row.simulate is not None and row.goal is not None and "white" not in row.simulate:
             image, facts = row.goal, row.simulate
-        elif row.perspective == "perception" and _is_clean(pack.images[row.input], row.modality):
+        elif row.kind is EditKind.OVERLAY and _is_clean(pack.images[row.input], row.modality):
             image, facts = row.input, {}
         else:
             continue
         for number, values in fixed.items():
-            found.setdefault((image, number), (at, image, {**facts, "fixed": values}))
-    return list(found.values())
+            images.setdefault((image, number), (at, image, {**facts, "fixed": values}))
+    return list(images.values())
 
 
 def _is_clean(picture: Pixels, modality: str) -> bool:
     if modality == "CT":
         return max(picture.shape[:2]) >= _LEAST_CT
-    return modality in _CLEAN_IN_PERCEPTION
+    return modality in _CLEAN_MODALITIES

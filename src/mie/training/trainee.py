@@ -1,8 +1,7 @@
-"""What the loop needs to know of a thing to train it."""
+"""What the loop needs of a thing to train it, and the trainees by name."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
@@ -10,7 +9,7 @@ from typing import Any, Final, Protocol, cast
 import torch
 from torch import Tensor, nn
 
-from mie.core.registry import nearest_name
+from mie.core.registry import Registry, load_target
 from mie.errors import ConfigError
 from mie.records import Pixels
 from mie.training.config import TrainConfig
@@ -22,21 +21,21 @@ class Trainee(Protocol):
     Everything random is a function of (seed, step), so that a resumed run repeats nothing and skips nothing.
     The loop seeds torch, NumPy's and Python's global generators before each `loss`. `batch` runs in another
     thread, ahead of time, and must draw from a generator of its own, made from
-    `seeds.step_seed(config.seed, step, rank)`.
+    `batches.step_seed(config.seed, step, rank)`.
     """
 
     score: str  # the validation figure that chooses the best checkpoint; higher is better
-    slower: Mapping[str, float] = {}  # by the beginning of a parameter's name: its share of the rate
+    slower: Mapping[str, float] = {}  # prefix of a parameter's name -> its share of the learning rate
     flops_per_image: float | None = None  # forward and backward, for the TFLOP/s of `--profile`
-    # What `prepare` is busy with, for the progress bar; the loop sets it.
-    say: Callable[[str], None] = staticmethod(lambda note: None)
+    # Tells the progress bar what `prepare` is doing; the loop sets it.
+    notify: Callable[[str], None] = staticmethod(lambda note: None)
 
     def __init__(self, config: TrainConfig) -> None: ...
 
     def check(self) -> Mapping[str, Any]:
         """Called before a GPU is touched: raise when the data cannot be used.
 
-        What is returned (digests of the data, as JSON) is kept in `train.json`; a run goes on only while it
+        What is returned (digests of the data, as JSON) is kept in `train.json`; a run resumes only while it
         stays the same.
         """
         return {}
@@ -77,46 +76,42 @@ class Trainee(Protocol):
         ...
 
 
-# Trainees by name, or by `module:Class`; imported only when asked for.
+def _problem(thing: Any) -> str | None:
+    """Return what is wrong with a class that should be a trainee, or None."""
+    missing = [name for name in ("model", "batch", "loss", "validate", "save") if not hasattr(thing, name)]
+    if isinstance(thing, type) and not missing:
+        return None
+    lacks = f"; this one has no {', '.join(missing)}" if missing else ""
+    return f"a class that inherits mie.training.trainee.Trainee{lacks}"
 
-_OURS: Final = {
-    "compact": "mie.training.compact:Compact",
-    "flux-fill-lora": "mie.training.flux_lora:FluxFillLora",
-    "inpainter": "mie.training.inpainter:Inpainter",
-    "segmenter": "mie.training.segmenter:Segmenter",
-}
 
-
-def trainee_names() -> list[str]:
-    return sorted(_OURS)
+TRAINEES: Final[Registry[type[Trainee]]] = Registry(
+    "trainee",
+    {
+        "compact": "mie.training.compact:Compact",
+        "flux-fill-lora": "mie.training.flux_lora:FluxFillLora",
+        "inpainter": "mie.training.inpainter:Inpainter",
+        "segmenter": "mie.training.segmenter:Segmenter",
+    },
+    group="mie.trainees",
+    check=_problem,
+    hint="name your own class as module:Class",
+)
 
 
 def make_trainee(config: TrainConfig) -> Trainee:
-    """The trainee that the config names, made from the config."""
+    """Make the trainee that the config names."""
     return trainee_class(config.trainee)(config)
 
 
 def trainee_class(name: str) -> type[Trainee]:
-    """The class behind a name of ours or `module:Class`, imported now."""
-    place = _OURS.get(name, name)
-    module, colon, attribute = place.partition(":")
-    if not colon:
-        near = nearest_name(name, _OURS)
-        raise ConfigError(
-            f"nothing named {name!r} to train",
-            expected=f"{', '.join(_OURS)}, or module:Class",
-            fix=f"did you mean {near!r}?" if near else None,
-        )
+    """Import the class behind a name of the registry, or `module:Class`."""
+    if ":" not in name:
+        return TRAINEES[name]
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        thing = load_target(name)
     except (ImportError, AttributeError) as error:
-        raise ConfigError(f"trainee {name!r} cannot be imported", where=place, found=error) from error
-    missing = [part for part in ("model", "batch", "loss", "validate", "save") if not hasattr(found, part)]
-    if not isinstance(found, type) or missing:
-        raise ConfigError(
-            f"{name!r} is no trainee",
-            where=place,
-            expected="a class that inherits mie.training.trainee.Trainee",
-            found=f"no {', '.join(missing)}" if missing else type(found).__name__,
-        )
-    return cast("type[Trainee]", found)
+        raise ConfigError(f"trainee {name!r} cannot be imported", where=name, found=error) from error
+    if (problem := _problem(thing)) is not None:
+        raise ConfigError(f"{name!r} is not a trainee", where=name, expected=problem)
+    return cast("type[Trainee]", thing)

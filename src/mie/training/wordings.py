@@ -1,8 +1,8 @@
-"""The ways to ask for one thing: a recipe's own phrasings in every colour, some of them held out.
+"""The wordings of an instruction: a recipe's own phrasings in every colour, some of them held out.
 
 A model that has seen each thing asked for in few ways learns the sentences by heart. So a training row does
-not keep its one stored prompt: it gets every way its recipe could have drawn. Some templates are never
-trained on, always the same ones: samples that carry one of them show what an unseen wording costs.
+not keep its one stored prompt: it gets every wording that its recipe could have drawn. Some templates are
+never trained on, always the same ones: samples that carry one of them show what an unseen wording costs.
 """
 
 from __future__ import annotations
@@ -20,47 +20,43 @@ from numpy.typing import NDArray
 from mie.core.hashing import generator, stable_hash
 from mie.perspectives.modification import phrasings as modification_phrasings
 from mie.perspectives.modification.lesions import spoken_targets
-from mie.perspectives.modification.phrasings import PHRASINGS as CHANGES
-from mie.perspectives.modification.phrasings import ask as say_change
-from mie.perspectives.modification.phrasings import words as change_words
-from mie.perspectives.perception import phrasings
-from mie.perspectives.perception.phrasings import PHRASINGS, SEVERAL
-from mie.perspectives.transformation import phrasings as transform_phrasings
-from mie.perspectives.transformation.phrasings import PHRASINGS as TRANSFORMS
-from mie.perspectives.transformation.phrasings import all_words, ask, places
+from mie.perspectives.perception import phrasings as perception_phrasings
+from mie.perspectives.transformation import phrasings as transformation_phrasings
 from mie.records import Target
-from mie.training.pack import Ask, Wording
+from mie.training.pack import Instruction, Wording
 from mie.vocabulary import COLOURS, MODALITIES
 
+HELD_OUT_PROMPTS: Final = 6
+MOST_CLASSES: Final = 8
+NOTHING: Final = len(COLOURS)  # the "colour" of what is not painted
 _SHARE: Final = 6  # one template in so many is held out,
 _LEAST: Final = 2  # but at least so many of each list
-HELD_OUT_PROMPTS: Final = 6
 # Their words depend on whether there is one of the thing or more.
 _NUMBER: Final = {"is", "it"}
-_LISTS: Final = {
-    **phrasings.PHRASINGS,
-    **transform_phrasings.PHRASINGS,
+_TEMPLATES: Final = {
+    **perception_phrasings.PHRASINGS,
+    **transformation_phrasings.PHRASINGS,
     **modification_phrasings.PHRASINGS,
 }
 
 
 @cache
 def held_out_templates(kind: str) -> frozenset[str]:
-    """The templates never trained on: of a task ("lesion", "removal") or a transformation's key ("ct_metal").
+    """Return the templates never trained on, of a task ("lesion") or a transformation's key ("ct_metal").
 
     Depends on the phrasings alone, so that any test sample can be told apart by its `prompt_template`.
     """
     # A template that two lists share would be trained on by the other; one that is only true when every class
     # is painted cannot stand for all holistic samples.
-    shared = Counter(template for templates in _LISTS.values() for template in templates)
-    templates = phrasings.SEVERAL if kind == "holistic" else _LISTS[kind]
+    shared = Counter(template for templates in _TEMPLATES.values() for template in templates)
+    templates = perception_phrasings.SEVERAL if kind == "holistic" else _TEMPLATES[kind]
     own = [template for template in templates if shared[template] == 1]
-    count = max(_LEAST, round(len(_LISTS[kind]) / _SHARE))
+    count = max(_LEAST, round(len(_TEMPLATES[kind]) / _SHARE))
     drawn = generator(stable_hash("held-out wordings", kind)).permutation(len(own))[:count]
     return frozenset(own[i] for i in drawn)
 
 
-def perception_ask(
+def perception_instruction(
     task: str,
     targets: Sequence[Target],
     modality: str,
@@ -68,23 +64,23 @@ def perception_ask(
     several: bool = False,
     numbered: bool = True,
     limit: int = 24,
-) -> Ask:
-    """Every way to ask for these classes.
+) -> Instruction:
+    """Return every wording that asks for these classes.
 
-    `several`: the image may hold more classes than are painted. Not `numbered`: nobody knows whether the
-    target is one or many, so no sentence that says "it" or "them".
+    `several`: the image may hold more classes than are painted. Not `numbered`: it is unknown whether the
+    target is one or many, so no sentence says "it" or "them".
     """
     names = ", ".join(target.name for target in targets)
     key = f"perception/{task}/{names}/{modality}" + ("/several" if several else "")
-    templates = phrasings.SEVERAL if several else phrasings.PHRASINGS[task]
+    templates = perception_phrasings.SEVERAL if several else perception_phrasings.PHRASINGS[task]
     if not numbered:
-        templates = tuple(t for t in templates if not transform_phrasings.places(t) & _NUMBER)
+        templates = tuple(t for t in templates if not transformation_phrasings.places(t) & _NUMBER)
     colours = list(permutations(COLOURS, len(targets)))
 
-    def say(template: str, chosen: tuple[str, ...]) -> Wording:
+    def phrase(template: str, chosen: tuple[str, ...]) -> Wording:
         return Wording(overlay_prompt(task, template, targets, chosen, modality), template, chosen)
 
-    return _ask(key, task, templates, colours, say, limit)
+    return _instruction(key, task, templates, colours, phrase, limit)
 
 
 def overlay_prompt(
@@ -92,119 +88,103 @@ def overlay_prompt(
 ) -> str:
     painted = list(zip(targets, colours, strict=True))
     if task == "holistic":
-        return phrasings.ask_for_all(template, painted, modality)
-    return phrasings.ask_for_one(template, *painted[0], modality)
+        return perception_phrasings.ask_for_all(template, painted, modality)
+    return perception_phrasings.ask_for_one(template, *painted[0], modality)
 
 
-def transformation_ask(
+def transformation_instruction(
     key: str, modality: str, anatomy: str, words: Mapping[str, Any], *, limit: int = 24
-) -> Ask:
-    """Every way to ask for this transformation that `words` (`{"factor": "4"}`) can fill."""
-    filled = transform_phrasings.all_words(modality, anatomy, words)
-    said = "".join(f"/{name}={words[name]}" for name in sorted(words))
+) -> Instruction:
+    """Return every wording of this transformation that `words` (`{"factor": "4"}`) can fill."""
+    filled = transformation_phrasings.all_words(modality, anatomy, words)
+    details = "".join(f"/{name}={words[name]}" for name in sorted(words))
     fitting = [
-        t for t in transform_phrasings.PHRASINGS[key] if transform_phrasings.places(t) <= filled.keys()
+        template
+        for template in transformation_phrasings.PHRASINGS[key]
+        if transformation_phrasings.places(template) <= filled.keys()
     ]
 
-    def say(template: str, _: tuple[str, ...]) -> Wording:
-        return Wording(transform_phrasings.ask(template, filled), template)
+    def phrase(template: str, _: tuple[str, ...]) -> Wording:
+        return Wording(transformation_phrasings.ask(template, filled), template)
 
-    return _ask(f"transformation/{key}/{modality}/{anatomy}{said}", key, fitting, [()], say, limit)
+    name = f"transformation/{key}/{modality}/{anatomy}{details}"
+    return _instruction(name, key, fitting, [()], phrase, limit)
 
 
-def modification_ask(
+def modification_instruction(
     task: str, targets: Sequence[Target], modality: str, words: Mapping[str, str], *, limit: int = 24
-) -> Ask:
-    """Every way to ask for this modification; `words` are those of `modification_phrasings.words`."""
+) -> Instruction:
+    """Return every wording of this modification; `words` are those of its phrasings' `words`."""
     names = ", ".join(target.name for target in targets)
-    said = "/".join(words[name] for name in ("anatomy", "location", "a_lesion"))
+    details = "/".join(words[name] for name in ("anatomy", "location", "a_lesion"))
 
-    def say(template: str, _: tuple[str, ...]) -> Wording:
+    def phrase(template: str, _: tuple[str, ...]) -> Wording:
         return Wording(modification_phrasings.ask(template, words), template)
 
     templates = modification_phrasings.PHRASINGS[task]
-    return _ask(f"modification/{task}/{names}/{modality}/{said}", task, templates, [()], say, limit)
+    name = f"modification/{task}/{names}/{modality}/{details}"
+    return _instruction(name, task, templates, [()], phrase, limit)
 
 
-def stored_ask(prompt: str, template: str, colours: Sequence[str] = ()) -> Ask:
-    """The one sentence that came with a sample nobody here can put into other words."""
-    return Ask(f"stored/{prompt}", (Wording(prompt, template, tuple(colours)),))
+def stored_instruction(prompt: str, template: str, colours: Sequence[str] = ()) -> Instruction:
+    """Return the one sentence of a sample that cannot be put into other words."""
+    return Instruction(f"stored/{prompt}", (Wording(prompt, template, tuple(colours)),))
 
 
-def transformation_words(
-    key: str, params: Mapping[str, Any], pairing: Mapping[str, Any] | None
-) -> dict[str, str]:
-    """The words that the recipe had for a stored sample, from what the sample recorded."""
-    words = dict(zip(transform_phrasings.NAMED.get(key, ()), params.get("named", ()), strict=False))
-    if "goal" in words and pairing is not None:
-        words["source"] = pairing["image" if words["goal"] == pairing["pair"] else "pair"]
-    if key == "ct_sparse_view" and "views" in params:
-        words["views"] = str(params["views"])
-    if key == "mri_undersampling" and "fraction" in params:
-        words["factor"] = f"{1 / params['fraction']:.1f}".removesuffix(".0")
-    return words
-
-
-def _ask(
+def _instruction(
     key: str,
     kind: str,
     templates: Sequence[str],
     colours: Sequence[tuple[str, ...]],
-    say: Callable[[str, tuple[str, ...]], Wording],
+    phrase: Callable[[str, tuple[str, ...]], Wording],
     limit: int,
-) -> Ask:
-    held = held_out_templates(kind)
+) -> Instruction:
+    held_out = held_out_templates(kind)
     draw = generator(stable_hash("wordings", key))
 
     def some(pool: list[str], most: int) -> tuple[Wording, ...]:
         order, palette = draw.permutation(len(pool)), draw.permutation(len(colours))
-        # Round the templates, and the colours along with them: none comes twice before all came once.
-        ways = [
+        # Cycle through the templates, and the colours along with them: none comes twice before all came once.
+        pairs = [
             (t, palette[(at + turn) % len(palette)])
             for turn in range(len(palette))
             for at, t in enumerate(order)
         ]
-        return tuple(say(pool[t], colours[c]) for t, c in ways[:most])
+        return tuple(phrase(pool[t], colours[c]) for t, c in pairs[:most])
 
-    trained = some([t for t in templates if t not in held], limit)
-    return Ask(key, trained, some([t for t in templates if t in held], HELD_OUT_PROMPTS))
-
-
-# What a stored sample asks for: recovered from its dataset, and proved by saying its own prompt again.
+    trained = some([t for t in templates if t not in held_out], limit)
+    return Instruction(key, trained, some([t for t in templates if t in held_out], HELD_OUT_PROMPTS))
 
 
-def ask_for_row(
+def recover_instruction(
     row: Mapping[str, Any], params: Mapping[str, Any], recipe: Mapping[str, Any], limit: int
-) -> Ask:
-    """Every way to ask for what the row asks for; only its own prompt where that cannot be said again.
+) -> Instruction:
+    """Recover what a stored sample asks for, in every wording.
 
-    `recipe` is what `dataset.json` says was built; an imported dataset's says nothing of targets and pairs.
+    The proof is that its own prompt comes out again; where it does not, the stored prompt is the only
+    wording. `recipe` is what `dataset.json` says was built; an imported dataset's says nothing of targets and
+    pairs.
     """
     entry = _entry(recipe, row["source"])
-    template, colours = (
-        row["prompt_template"],
-        tuple((row["colour"] or "").split(",")) if row["colour"] else (),
-    )
-    found = None
-    if row["modality"] in MODALITIES:
-        if row["perspective"] == "perception" and template in PHRASINGS.get(row["task"], ()):
-            found = _overlay(row, params, entry, colours, limit)
-        elif row["perspective"] == "transformation" and template in TRANSFORMS.get(params.get("key", ""), ()):
-            found = _transformation(row, params, entry, limit)
-        elif row["perspective"] == "modification" and template in CHANGES.get(row["task"], ()):
-            found = _modification(row, params, entry, limit)
-    return found or stored_ask(row["prompt"], template, colours)
+    colours = tuple(row["colour"].split(",")) if row["colour"] else ()
+    instruction = None
+    recover = _RECOVER.get(row["perspective"])
+    if recover is not None and row["modality"] in MODALITIES:
+        instruction = recover(row, params, entry, colours, limit)
+    return instruction or stored_instruction(row["prompt"], row["prompt_template"], colours)
 
 
-def _overlay(
+def _recover_perception(
     row: Mapping[str, Any],
     params: Mapping[str, Any],
     entry: Mapping[str, Any],
     colours: tuple[str, ...],
     limit: int,
-) -> Ask | None:
+) -> Instruction | None:
     task, template, modality = row["task"], row["prompt_template"], row["modality"]
     names = [c["target"] for c in params.get("classes", ())]
+    if template not in perception_phrasings.PHRASINGS.get(task, ()):
+        return None
     if len(names) != len(colours) or not names:
         return None
     known = {t["name"]: bool(t["plural"]) for t in entry.get("targets") or ()}
@@ -218,25 +198,53 @@ def _overlay(
     if not proved:
         return None
     # With three of three colours used, more classes may have been there to paint.
-    several = task == "holistic" and len(names) == len(COLOURS) and template in SEVERAL
+    several = task == "holistic" and len(names) == len(COLOURS) and template in perception_phrasings.SEVERAL
     numbered = task == "holistic" or len(proved) == 1
-    return perception_ask(task, proved[0], modality, several=several, numbered=numbered, limit=limit)
+    return perception_instruction(task, proved[0], modality, several=several, numbered=numbered, limit=limit)
 
 
-def _transformation(
-    row: Mapping[str, Any], params: Mapping[str, Any], entry: Mapping[str, Any], limit: int
-) -> Ask | None:
-    key, template = params["key"], row["prompt_template"]
-    words = transformation_words(key, params, entry.get("pairing"))
-    filled = all_words(row["modality"], row["anatomy"], words)
-    if not places(template) <= filled.keys() or ask(template, filled) != row["prompt"]:
+def _recover_transformation(
+    row: Mapping[str, Any],
+    params: Mapping[str, Any],
+    entry: Mapping[str, Any],
+    _colours: tuple[str, ...],
+    limit: int,
+) -> Instruction | None:
+    key, template = params.get("key", ""), row["prompt_template"]
+    if template not in transformation_phrasings.PHRASINGS.get(key, ()):
         return None
-    return transformation_ask(key, row["modality"], row["anatomy"], words, limit=limit)
+    words = transformation_words(key, params, entry.get("pairing"))
+    filled = transformation_phrasings.all_words(row["modality"], row["anatomy"], words)
+    if not transformation_phrasings.places(template) <= filled.keys():
+        return None
+    if transformation_phrasings.ask(template, filled) != row["prompt"]:
+        return None
+    return transformation_instruction(key, row["modality"], row["anatomy"], words, limit=limit)
 
 
-def _modification(
-    row: Mapping[str, Any], params: Mapping[str, Any], entry: Mapping[str, Any], limit: int
-) -> Ask | None:
+def transformation_words(
+    key: str, params: Mapping[str, Any], pairing: Mapping[str, Any] | None
+) -> dict[str, str]:
+    """Return the words that the recipe had for a stored sample, from what the sample recorded."""
+    words = dict(zip(transformation_phrasings.NAMED.get(key, ()), params.get("named", ()), strict=False))
+    if "goal" in words and pairing is not None:
+        words["source"] = pairing["image" if words["goal"] == pairing["pair"] else "pair"]
+    if key == "ct_sparse_view" and "views" in params:
+        words["views"] = str(params["views"])
+    if key == "mri_undersampling" and "fraction" in params:
+        words["factor"] = f"{1 / params['fraction']:.1f}".removesuffix(".0")
+    return words
+
+
+def _recover_modification(
+    row: Mapping[str, Any],
+    params: Mapping[str, Any],
+    entry: Mapping[str, Any],
+    _colours: tuple[str, ...],
+    limit: int,
+) -> Instruction | None:
+    if row["prompt_template"] not in modification_phrasings.PHRASINGS.get(row["task"], ()):
+        return None
     if not {"location", "size"} <= params.keys():
         return None
     known = {t["name"]: bool(t["plural"]) for t in entry.get("targets") or ()}
@@ -244,16 +252,24 @@ def _modification(
     # Where the data set does not say, one of both numbers is right; the stored prompt tells, or needs none.
     for plural in (False, True):
         targets = tuple(Target(name, "lesion", known.get(name, plural)) for name in names)
-        words = change_words(
+        words = modification_phrasings.words(
             spoken_targets(targets),
             anatomy=row["anatomy"],
             modality=row["modality"],
             location=params["location"],
             size=params["size"],
         )
-        if say_change(row["prompt_template"], words) == row["prompt"]:
-            return modification_ask(row["task"], targets, row["modality"], words, limit=limit)
+        if modification_phrasings.ask(row["prompt_template"], words) == row["prompt"]:
+            return modification_instruction(row["task"], targets, row["modality"], words, limit=limit)
     return None
+
+
+# By perspective: row, params, entry of the recipe, colours and limit to the instruction, None if unproved.
+_RECOVER: Final[Mapping[str, Callable[..., Instruction | None]]] = {
+    "perception": _recover_perception,
+    "transformation": _recover_transformation,
+    "modification": _recover_modification,
+}
 
 
 def _entry(recipe: Mapping[str, Any], source: str) -> Mapping[str, Any]:
@@ -264,32 +280,26 @@ def _entry(recipe: Mapping[str, Any], source: str) -> Mapping[str, Any]:
     return {}
 
 
-# The prompts of a training, numbered, with the colours that each asks for.
-
-MOST_CLASSES: Final = 8
-NOTHING: Final = len(COLOURS)  # the "colour" of what is not painted
-
-
 @dataclass(slots=True)
-class Prompts:
-    """Every distinct prompt once, and for each ask its wordings: a prompt and the colour of every class."""
+class PromptTable:
+    """Every distinct prompt once, and the wordings of each instruction: a prompt and a colour per class."""
 
     texts: list[str] = field(default_factory=list)
-    place: dict[str, int] = field(default_factory=dict)
     wordings: list[list[tuple[int, NDArray[np.int64]]]] = field(default_factory=list)
+    _places: dict[str, int] = field(default_factory=dict)
 
-    def add(self, ask: Ask) -> int:
-        ways = []
-        for wording in ask.wordings:
+    def add(self, instruction: Instruction) -> int:
+        wordings = []
+        for wording in instruction.wordings:
             colours = np.full(MOST_CLASSES + 1, NOTHING)
             for k, colour in enumerate(wording.colours, start=1):
                 colours[k] = list(COLOURS).index(colour)
-            ways.append((self._at(wording.prompt), colours))
-        self.wordings.append(ways)
+            wordings.append((self._place(wording.prompt), colours))
+        self.wordings.append(wordings)
         return len(self.wordings) - 1
 
-    def _at(self, text: str) -> int:
-        if text not in self.place:
-            self.place[text] = len(self.texts)
+    def _place(self, text: str) -> int:
+        if text not in self._places:
+            self._places[text] = len(self.texts)
             self.texts.append(text)
-        return self.place[text]
+        return self._places[text]

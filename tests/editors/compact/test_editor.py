@@ -154,10 +154,10 @@ def test_absent_and_nothing_found_are_said(bright):
     assert "nothing was found" in edited.meta["note"]
 
 
-@pytest.mark.parametrize("mender", [(), (8, 8, 8, 8)], ids=["alone", "mender"])
+@pytest.mark.parametrize("restoration", [(), (8, 8, 8, 8)], ids=["alone", "restoration"])
 @pytest.mark.parametrize("perspective", ["perception", "modification", "transformation"])
-def test_a_network_from_a_file_alone_and_in_a_batch(tmp_path, perspective, mender):
-    config = replace(tiny.CONFIG, mender=mender)
+def test_a_network_from_a_file_alone_and_in_a_batch(tmp_path, perspective, restoration):
+    config = replace(tiny.CONFIG, restoration=restoration)
     path = tiny.weights(tmp_path / "w.safetensors", perspective, config=config)
     grey = np.repeat(crop(3)[..., :1], 3, 2)
     images = [crop(0), crop(1, 100, 220), grey, crop(2)]
@@ -221,7 +221,7 @@ class Counted:
 
     def __init__(self, net, monkeypatch):
         self.calls = []
-        for name in ("forward", "mend"):
+        for name in ("forward", "restore"):
             monkeypatch.setattr(net, name, self._counting(name, getattr(net, name)))
 
     def _counting(self, name, work):
@@ -231,7 +231,7 @@ class Counted:
 @pytest.mark.parametrize("perspective", ["perception", "modification", "transformation"])
 @pytest.mark.parametrize("tta", ["none", "flip"])
 def test_only_one_of_two_networks_runs(tmp_path, monkeypatch, perspective, tta):
-    net = tiny.network(perspective, config=tiny.MENDER)
+    net = tiny.network(perspective, config=tiny.RESTORATION)
     counted = Counted(net, monkeypatch)
     monkeypatch.setattr(inference, "load_network", lambda path: (net, {}))
     (tmp_path / "w").write_bytes(b"")
@@ -239,25 +239,25 @@ def test_only_one_of_two_networks_runs(tmp_path, monkeypatch, perspective, tta):
     image = crop(0, 96, 128)
     edited = editor.edit(image, "Do it", seed=0, history=())
     times = 2 if tta == "flip" and perspective != "modification" else 1
-    mends = perspective == "transformation"
-    assert counted.calls == [("mend" if mends else "forward", 1)] * times
-    assert ("presence" in edited.meta) == (not mends)
+    restores = perspective == "transformation"
+    assert counted.calls == [("restore" if restores else "forward", 1)] * times
+    assert ("presence" in edited.meta) == (not restores)
     assert 0 <= edited.meta["confidence"] <= 1
-    if mends and tta == "none":
+    if restores and tta == "none":
         tokens, mask = tiny.Words().encode(["Do it"])
         given = torch.from_numpy(image).permute(2, 0, 1)[None] / 255
         with torch.no_grad():
-            added = 255 * net.mend(given, tokens.float(), mask)[0].permute(1, 2, 0).numpy()
+            added = 255 * net.restore(given, tokens.float(), mask)[0].permute(1, 2, 0).numpy()
         assert np.abs(edited.image - np.clip(image + added, 0, 255)).max() <= 0.51
         assert np.abs(edited.image - image.astype(float)).mean() > 1
 
 
 def test_a_batch_of_both_kinds_is_shared_out_and_comes_back_in_order(monkeypatch):
     """As on a GPU, where rows of one size go together."""
-    net = tiny.network(config=tiny.MENDER)
+    net = tiny.network(config=tiny.RESTORATION)
     kinds = ["perception", "transformation", "modification", "transformation"]
     working = inference.Inference(net, tiny.Words(), torch.device("cpu"), half=False)
-    asked = [working.read(f"Do {n}")._replace(perspective=kind) for n, kind in enumerate(kinds)]
+    asked = [working.interpret(f"Do {n}")._replace(perspective=kind) for n, kind in enumerate(kinds)]
     images = [crop(n, 64, 64) for n in range(4)]
     alone = working.run(images, asked)
     counted = Counted(net, monkeypatch)
@@ -265,7 +265,7 @@ def test_a_batch_of_both_kinds_is_shared_out_and_comes_back_in_order(monkeypatch
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
     monkeypatch.setattr(torch.Tensor, "to", lambda self, *_: self)
     together = working.run(images, asked)
-    assert counted.calls == [("forward", 2), ("mend", 2)]
+    assert counted.calls == [("forward", 2), ("restore", 2)]
     for kind, one, other in zip(kinds, alone, together, strict=True):
         assert np.allclose(one.residual, other.residual, atol=1e-4)
         assert (other.presence is None) == (kind == "transformation")
@@ -290,14 +290,14 @@ def test_mirrored_views_are_averaged_but_not_where_a_side_is_asked_for(tmp_path)
 
 def test_one_bad_request_does_not_spoil_the_batch(bright, monkeypatch):
     editor, _ = bright("perception")
-    read = inference.Inference._read
+    read = inference.Inference._interpret
 
     def fussy(self, instruction):
         if "bad" in instruction:
             raise RuntimeError("no such luck")
         return read(self, instruction)
 
-    monkeypatch.setattr(inference.Inference, "_read", fussy)
+    monkeypatch.setattr(inference.Inference, "_interpret", fussy)
     outcomes = editor.edit_batch([Request(disc(64, 64), word) for word in ("good", "bad", "good")])
     assert [type(o) for o in outcomes] == [Edited, EditError, Edited]
 

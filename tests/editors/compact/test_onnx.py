@@ -22,8 +22,8 @@ from tests.editors.compact import tiny  # noqa: E402
 SHAPES = {
     "first": (tiny.CONFIG, None),
     "change": (tiny.CHANGE, None),
-    "mender": (tiny.MENDER, "transformation"),
-    "mender at rest, efficientnet": (replace(tiny.EFFICIENT, mender=(8, 8, 8, 8)), "perception"),
+    "restoration": (tiny.RESTORATION, "transformation"),
+    "restoration at rest, efficientnet": (replace(tiny.EFFICIENT, restoration=(8, 8, 8, 8)), "perception"),
 }
 
 
@@ -59,9 +59,9 @@ def test_a_real_image_of_another_shape(exported):
         given["hole"] = (torch.arange(160) < 70).float().expand(1, 1, 96, 160).clone()
     with torch.inference_mode():
         wanted = net(*given.values()).known()
-        if net.config.mender and wanted["perspective"].argmax() == tiny.PERSPECTIVES["transformation"]:
-            assert (wanted["residual"] - net.mend(image, tokens.float(), mask)).abs().max() > 1e-2
-            wanted["residual"] = net.mend(image, tokens.float(), mask)
+        if net.config.restoration and wanted["perspective"].argmax() == tiny.PERSPECTIVES["transformation"]:
+            assert (wanted["residual"] - net.restore(image, tokens.float(), mask)).abs().max() > 1e-2
+            wanted["residual"] = net.restore(image, tokens.float(), mask)
     session = onnxruntime.InferenceSession(path)
     assert [one.name for one in session.get_outputs()] == list(wanted)
     found = session.run(None, {name: value.numpy() for name, value in given.items()})

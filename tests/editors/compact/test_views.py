@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mie.editors.compact.editor import back, look, views
+from mie.editors.compact.kinds import EditKind
 from tests.conftest import crop
 
 
@@ -30,15 +31,15 @@ def test_the_border_repeats_the_edge():
     assert (view.pixels[:100, 70:] == image[:, -1:]).all()
 
 
-def test_perception_sees_large_images_twice():
-    assert views(100, 120, "perception") == (256,)
-    assert views(383, 10, "perception") == (256,)
-    assert views(10, 384, "perception") == (256, 512)
-    assert views(4000, 3000, "perception", 320) == (320,)
-    for perspective in ("transformation", "modification"):
-        assert views(100, 120, perspective) == (120,)
-        assert views(900, 800, perspective) == (900,)
-        assert views(1000, 1440, perspective) == (1018,)  # 720,000 pixels
+def test_overlays_see_large_images_twice():
+    assert views(100, 120, EditKind.OVERLAY) == (256,)
+    assert views(383, 10, EditKind.OVERLAY) == (256,)
+    assert views(10, 384, EditKind.OVERLAY) == (256, 512)
+    assert views(4000, 3000, EditKind.OVERLAY, 320) == (320,)
+    for kind in (EditKind.IMAGE, EditKind.AREA):
+        assert views(100, 120, kind) == (120,)
+        assert views(900, 800, kind) == (900,)
+        assert views(1000, 1440, kind) == (1018,)  # 720,000 pixels
 
 
 @pytest.mark.parametrize("size", [(160, 120), (333, 501), (57, 43)])

@@ -10,7 +10,7 @@ from mie.networks.text import TOKENS, WIDTH
 
 CONFIG = NetConfig(widths=(8, 8, 8, 8), down=(1, 1, 1, 1), up=(1, 1, 1), text=16, heads=2, pixel=4)
 CHANGE = replace(CONFIG, change=True, detail=1, local=True)  # with all that came later
-MENDER = replace(CHANGE, mender=(8, 8, 8, 8))
+RESTORATION = replace(CHANGE, restoration=(8, 8, 8, 8))
 EFFICIENT = replace(CONFIG, backbone="efficientnet-lite2")
 PERSPECTIVES = {"perception": 0, "modification": 1, "transformation": 2}
 

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import isotonic_regression
 
+from mie.errors import MieError
 from mie.scoring.statistics.agreement import cross_validated, fit_isotonic
 
 points = st.lists(st.tuples(st.integers(0, 9), st.floats(-100, 100)), min_size=1, max_size=40)
@@ -69,3 +70,19 @@ def test_few_groups():
     # Held out p: what q taught, which is flat below 2. Held out q: p's 1 alone.
     assert held.errors.tolist() == pytest.approx([1, -1, -2])
     assert held.errors_of_mean.tolist() == pytest.approx([1.5, -1, -2])
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_what_is_not_a_finite_number_is_refused(wrong):
+    for x, y in (([1, wrong, 3], [1, 2, 3]), ([1, 2, 3], [1, wrong, 3])):
+        with pytest.raises(MieError, match="1 of 3 are not"):
+            fit_isotonic(x, y)
+        with pytest.raises(MieError, match="1 of 3 are not"):
+            cross_validated(x, y, ["p", "q", "r"])
+
+
+def test_pooling_by_hand():
+    """3, 1 and 2 pool to 2, then 1 after them pulls all four down to 7 / 4."""
+    assert fit_isotonic([1, 2, 3, 4, 5], [3, 1, 2, 1, 6])([1, 2, 3, 4, 5]).tolist() == [1.75] * 4 + [6]
+    # Three values at 1 weigh three times as much as one at 2.
+    assert fit_isotonic([1, 1, 1, 2], [4, 5, 6, 1])([1, 2]).tolist() == [4, 4]

@@ -199,3 +199,22 @@ def test_models_without_a_common_scale_are_refused():
     assert leaderboard([]) == []
     with pytest.raises(ConfigError, match="elo"):
         leaderboard([first("a", "b")], kind="elo")
+
+
+def test_a_place_that_is_not_a_number_is_refused():
+    with pytest.raises(MieError, match="not a number"):
+        leaderboard([first("a", "b"), {"a": 1, "b": np.nan}])
+    with pytest.raises(MieError, match="not a number"):
+        place_model("new", [{"new": np.nan, "a": 1}], {"a": 0.0})
+    with pytest.raises(MieError, match="not a number"):
+        place_model("new", [first("new", "a")], {"a": np.nan})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ties_all_round_are_no_preference(kind):
+    board = leaderboard([{"a": 1, "b": 1, "c": 1}] * 5, kind=kind)
+    assert [one.strength for one in board] == pytest.approx([0, 0, 0], abs=1e-6)
+    # A tie for first place beats the third; it says nothing between the two.
+    found = strengths(leaderboard([{"a": 1, "b": 1, "c": 3}] * 5, kind=kind))
+    assert found["a"] == pytest.approx(found["b"], abs=1e-6)
+    assert found["a"] > found["c"] + 1

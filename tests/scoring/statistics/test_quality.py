@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mie.errors import MieError
 from mie.scoring.statistics.intervals import wilson
-from mie.scoring.statistics.quality import Key, Opinion, Stratum, quality, read_answers
+from mie.scoring.statistics.quality import Key, Opinion, Stratum, _verdict, quality, read_answers
 
 
 def key_of(*strata: tuple[int, int]) -> Key:
@@ -171,3 +171,10 @@ def test_any_text_is_read_or_refused(tmp_path_factory, text):
     except MieError:
         return
     assert all(1 <= row <= 4 for row in found)
+
+
+def test_the_verdict_on_both_sides_of_the_bar():
+    """Met needs more than 95%; exactly 95% at the upper end is missed, at the lower end undecided."""
+    verdicts = [_verdict(low, high, 0)["verdict"] for low, high in ((0.951, 0.99), (0.95, 0.99), (0.9, 0.95))]
+    assert verdicts == ["met", "undecided", "missed"]
+    assert _verdict(0.96, 0.99, 1)["verdict"] == "undecided"  # a stratum nobody answered for

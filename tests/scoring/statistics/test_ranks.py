@@ -6,7 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from mie.scoring.statistics.ranks import average_ranks, kendall_tau_b, kendall_w, spearman, spearman_formula
+from mie.errors import MieError
+from mie.scoring.statistics.ranks import (
+    average_ranks,
+    kendall_tau_b,
+    kendall_w,
+    krippendorff_alpha,
+    quadratic_kappa,
+    spearman,
+    spearman_formula,
+    within,
+)
 
 orders = st.integers(2, 12).flatmap(
     lambda m: st.tuples(*[st.lists(st.integers(0, 5), min_size=m, max_size=m)] * 2)
@@ -84,3 +94,29 @@ def test_w_by_hand():
     assert kendall_w([[1, 2, 3], [3, 2, 1]]) == pytest.approx(0)
     for nothing in ([[1, 2, 3]], [[1], [1]], [[2, 2, 2], [1, 1, 1]]):
         assert np.isnan(kendall_w(nothing))
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("function", [spearman, spearman_formula, kendall_tau_b, within, quadratic_kappa])
+def test_what_is_not_a_number_is_refused_on_either_side(function, place):
+    sides = [[1.0, 2.0, 3.0], [3.0, 1.0, 2.0]]
+    function(*sides)
+    sides[place][1] = np.nan
+    with pytest.raises(MieError, match="not a number") as caught:
+        function(*sides)
+    assert caught.value.found == "1 of 3 are not"
+
+
+def test_what_is_not_a_number_has_no_rank():
+    with pytest.raises(MieError, match="not a number"):
+        average_ranks([1.0, np.nan, np.nan])
+    with pytest.raises(MieError, match="not a number"):
+        kendall_w([[1, 2, 3], [1, np.nan, 3]])
+
+
+def test_infinities_are_refused_where_their_size_counts():
+    for function in (within, quadratic_kappa):
+        with pytest.raises(MieError, match="infinite"):
+            function([1.0, np.inf], [1.0, 2.0])
+    with pytest.raises(MieError, match="infinite"):
+        krippendorff_alpha([[1, np.inf], [1, np.nan]])

@@ -1,13 +1,17 @@
-"""Which sizes the network sees an image at, and the way there and back. The shape of an image is kept."""
+"""The editor `compact`: image and instruction in, image out, on a laptop and without a network.
+
+The network sees an image at one or two sizes (`views`). Its maps come back to the image's own size, and what
+is made of them depends on the kind of edit. Pixels that are not edited stay exactly as they were.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import cv2
 import numpy as np
@@ -15,8 +19,10 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from mie.core.files import digest
+from mie.core.install import install_hint
 from mie.editors.base import Edited, EditError, Editor, Request, Turn
-from mie.editors.compact.inference import Asked, Inference, Maps, find_hole
+from mie.editors.compact.holes import find_hole
+from mie.editors.compact.kinds import EditKind
 from mie.errors import ConfigError
 from mie.images.overlay import is_grey, paint
 from mie.images.resize import fitted_size, resize_image
@@ -24,11 +30,24 @@ from mie.networks.shipped import COMPACT, shipped_weights
 from mie.records import Mask, Pixels, Values
 from mie.vocabulary import COLOURS
 
+if TYPE_CHECKING:  # it imports torch, without which this module must be able to say what is missing
+    from mie.editors.compact.inference import Inference, Interpretation, Maps
+
 STRIDE: Final = 32  # the network's: the sides of what it sees are multiples of it
-_SMALL: Final = 256
-_LARGE: Final = 512
+_SMALL_VIEW: Final = 256  # the longer side of the views that the network is trained on
+_LARGE_VIEW: Final = 512
 _MOST_PIXELS: Final = 800 * 900  # at once: the network needs about 1 kB for each
 _BOTH_FROM: Final = 384  # a longer side from which the large view shows more than the small one
+_LARGEST: Final = 2048  # the option `size`
+_PAINTED: Final = 0.52  # probability from which a pixel is painted
+_CHANGE: Final = 2 / 255  # a smaller residual is no change
+_BLUR: Final = 2.0  # pixels, the Gaussian's sigma: a single pixel makes no area
+_UNDERSTOOD: Final = 0.6  # below which an instruction is not followed
+_PRESENT: Final = 0.5
+_ABSENT: Final = 0.02  # probability that what is asked for is there, below which nothing is painted
+_SIDED: Final = frozenset(("left", "right"))  # words that a mirror would make wrong
+_FIX: Final = "train with `mie train` and give the file's path, as in --editor compact:PATH"
+_NEEDS: Final = ("torch", "safetensors", "transformers")
 
 
 class View(NamedTuple):
@@ -38,21 +57,21 @@ class View(NamedTuple):
     size: tuple[int, int]  # (height, width) of the image inside it
 
 
-def views(height: int, width: int, perspective: str, size: int = 0) -> tuple[int, ...]:
-    """The longer sides to work at; `size` forces one.
+def views(height: int, width: int, kind: EditKind, size: int = 0) -> tuple[int, ...]:
+    """Return the longer sides to work at; `size` forces one.
 
-    Perception is looked at small, where the network sees the whole, and large images also large, where thin
-    structures survive. The other perspectives change pixels, so they work at the image's own size as far as
+    Regions to paint are looked at small, where the network sees the whole, and large images also large, where
+    thin structures survive. The other edits change pixels, so they work at the image's own size as far as
     memory allows; a larger image is scaled down, and the change is scaled up.
 
-    >>> views(300, 380, "perception"), views(300, 384, "perception"), views(300, 380, "transformation")
+    >>> views(300, 380, EditKind.OVERLAY), views(300, 384, EditKind.OVERLAY), views(300, 380, EditKind.IMAGE)
     ((256,), (256, 512), (380,))
     """
     longer = max(height, width)
     if size:
         return (size,)
-    if perspective == "perception":
-        return (_SMALL, _LARGE) if longer >= _BOTH_FROM else (_SMALL,)
+    if kind is EditKind.OVERLAY:
+        return (_SMALL_VIEW, _LARGE_VIEW) if longer >= _BOTH_FROM else (_SMALL_VIEW,)
     fit = min(1.0, math.sqrt(_MOST_PIXELS / (height * width)))
     return (int(longer * fit),)
 
@@ -74,29 +93,18 @@ def back(values: NDArray[np.float32], view: tuple[int, int], size: tuple[int, in
     return np.asarray(cv2.resize(inner, size[::-1], interpolation=how), np.float32)
 
 
-# From what the network says to an edited image. Pixels that are not edited stay exactly as they were.
-#
-# Perception:      an overlay, and nothing else. A pixel is painted at opacity 0.6 in the most probable of
-#                  the three colours, where that has more than a little over one half: of two views, one
-#                  that is sure does not outvote the other's plain no.
-# Transformation:  image + residual. Grey stays grey: the three channels get the mean of the residual's.
-# Modification:    as transformation, but only in the area that changes: where the network's gate is open.
-
-_PAINTED: Final = 0.52  # probability from which a pixel is painted
-_CHANGE: Final = 2 / 255  # a smaller residual is no change
-_BLUR: Final = 2.0  # pixels, the Gaussian's sigma: a single pixel makes no area
-
-
 class Composed(NamedTuple):
     image: Pixels  # (H, W, 3)
     changed: Mask  # (H, W), where the image was edited
-    certainty: float = 1.0  # mean of |2p - 1| over the painted or modified pixels, 0 without any
+    certainty: float = 1.0  # mean of |2p - 1| over the painted or changed pixels, 0 without any
 
 
 def overlay(image: Pixels, probabilities: Iterable[Values]) -> Composed:
     """Paint `(H, W, 3)` by three maps `(H, W)`, of red, green and blue, each in [0, 1].
 
-    The maps are taken one after the other, so that a large image needs only one of them at a time.
+    A pixel is painted at opacity 0.6 in the most probable of the three colours, where that has a little more
+    than one half: a view that is sure does not outvote another one's plain no. The maps are taken one after
+    the other, so that a large image needs only one of them at a time.
     """
     height, width = image.shape[:2]
     best: Values = np.full((height, width), _PAINTED, np.float32)
@@ -115,7 +123,10 @@ def overlay(image: Pixels, probabilities: Iterable[Values]) -> Composed:
 
 
 def restored(image: Pixels, residual: Iterable[Values]) -> Composed:
-    """`image + 255 * residual`, rounded. The residual is three maps `(H, W)`, taken one after the other."""
+    """Return `image + 255 * residual`, rounded. The residual is three maps `(H, W)`, taken in turn.
+
+    Grey stays grey: the three channels get the mean of the residual's.
+    """
     result = np.empty_like(image)
     if is_grey(image):
         total: Values = np.zeros(image.shape[:2], np.float32)
@@ -131,7 +142,7 @@ def restored(image: Pixels, residual: Iterable[Values]) -> Composed:
 def modified(
     image: Pixels, residual: Iterable[Values], gate: Values | None = None, hole: Mask | None = None
 ) -> Composed:
-    """`restored` where the gate `(H, W)`, a probability, is above one half; the original elsewhere.
+    """Return `restored` where the gate `(H, W)`, a probability, is above one half; the original elsewhere.
 
     A part of the white `hole` of which more than half is in the area is filled to its rim. Without a gate the
     area is where the residual's size, lightly blurred, is above 2/255.
@@ -168,101 +179,95 @@ def _added(channel: Pixels, residual: Values) -> Pixels:
     return np.clip(result, 0, 255, out=result).astype(np.uint8)
 
 
-# An edit from end to end: the views of an image, what the network says of them, and the image made of it.
-
-_UNDERSTOOD: Final = 0.6  # below which an instruction is not followed
-_PRESENT: Final = 0.5
-_ABSENT: Final = 0.02  # probability that what is asked for is there, below which nothing is painted
-_SMALLEST: Final = 256  # the longer side of the views that the network is trained on
-_SIDED: Final = frozenset(("left", "right"))  # words that a mirror would make wrong
-
-
 def edit_all(
     inference: Inference, requests: Sequence[Request], size: int = 0, flip: bool = False
 ) -> list[Edited]:
-    """Every request edited; `size` forces the longer side to work at.
+    """Edit every request; `size` forces the longer side to work at.
 
     With `flip` the network also sees each image mirrored, and the mean of both counts. Not where the
-    instruction names a side, and not for modification, whose texture a mean would blur.
+    instruction names a side, and not for edits of an area, whose texture a mean would blur.
     """
-    asked = [inference.read(request.instruction) for request in requests]
-    seen = _seen(inference, requests, asked, size)
+    instructions = [inference.interpret(request.instruction) for request in requests]
+    seen = _run_views(inference, requests, instructions, size)
     if flip:
-        _average_mirrored(inference, requests, asked, seen)
-    return [_edited(*one) for one in zip([r.image for r in requests], asked, seen, strict=True)]
+        _average_mirrored(inference, requests, instructions, seen)
+    images = [request.image for request in requests]
+    return [_edited(*one) for one in zip(images, instructions, seen, strict=True)]
 
 
-def _seen(
-    inference: Inference, requests: Sequence[Request], asked: Sequence[Asked], size: int
+def _run_views(
+    inference: Inference, requests: Sequence[Request], instructions: Sequence[Interpretation], size: int
 ) -> list[list[tuple[View, Maps]]]:
-    """Every view of every request that is understood, those of one size through the network together."""
+    """Run every view of every request that is understood, those of one size through the network together."""
     groups: dict[tuple[int, ...], list[tuple[int, View]]] = {}
-    for at, (request, said) in enumerate(zip(requests, asked, strict=True)):
-        if said.understood < _UNDERSTOOD:
+    for at, (request, instruction) in enumerate(zip(requests, instructions, strict=True)):
+        if instruction.understood < _UNDERSTOOD:
             continue
         height, width = request.image.shape[:2]
-        for longer in views(height, width, said.perspective, size):
+        for longer in views(height, width, instruction.kind, size):
             view = look(request.image, longer)
             groups.setdefault(view.pixels.shape, []).append((at, view))
-    found: list[list[tuple[View, Maps]]] = [[] for _ in requests]
+    seen: list[list[tuple[View, Maps]]] = [[] for _ in requests]
     for group in groups.values():
-        maps = inference.run([view.pixels for _, view in group], [asked[at] for at, _ in group])
+        maps = inference.run([view.pixels for _, view in group], [instructions[at] for at, _ in group])
         for (at, view), one in zip(group, maps, strict=True):
-            found[at].append((view, one))
-    return found
+            seen[at].append((view, one))
+    return seen
 
 
 def _average_mirrored(
     inference: Inference,
     requests: Sequence[Request],
-    asked: Sequence[Asked],
+    instructions: Sequence[Interpretation],
     seen: list[list[tuple[View, Maps]]],
 ) -> None:
     groups: dict[tuple[int, ...], list[tuple[int, int]]] = {}
-    for at, (request, found) in enumerate(zip(requests, seen, strict=True)):
+    for at, request in enumerate(requests):
         words = "".join(c if c.isalpha() else " " for c in request.instruction.lower()).split()
-        if asked[at].perspective == "modification" or _SIDED & set(words):
+        if instructions[at].kind is EditKind.AREA or _SIDED & set(words):
             continue
-        for number, (view, _) in enumerate(found):
+        for number, (view, _) in enumerate(seen[at]):
             groups.setdefault(view.pixels.shape, []).append((at, number))
     for group in groups.values():
         mirrored = [np.ascontiguousarray(seen[at][number][0].pixels[:, ::-1]) for at, number in group]
-        for (at, number), other in zip(
-            group, inference.run(mirrored, [asked[at] for at, _ in group]), strict=True
-        ):
+        maps_mirrored = inference.run(mirrored, [instructions[at] for at, _ in group])
+        for (at, number), other in zip(group, maps_mirrored, strict=True):
             view, maps = seen[at][number]
-            mean = Maps(
-                np.float32(0.5) * (maps.overlay + other.overlay[..., ::-1]),
-                np.float32(0.5) * (maps.residual + other.residual[..., ::-1]),
-                _presence((maps, other)),
-                maps.change,
+            mean = maps._replace(
+                overlay=np.float32(0.5) * (maps.overlay + other.overlay[..., ::-1]),
+                residual=np.float32(0.5) * (maps.residual + other.residual[..., ::-1]),
+                presence=_presence((maps, other)),
             )
             seen[at][number] = (view, mean)
 
 
-def _edited(image: Pixels, asked: Asked, seen: Sequence[tuple[View, Maps]]) -> Edited:
-    """The image by what the network saw, and how sure it is.
+def _edited(image: Pixels, instruction: Interpretation, seen: Sequence[tuple[View, Maps]]) -> Edited:
+    """Compose the edited image, and say how sure the network is.
 
-    Confidence, from 0 to 1, is how far the instruction was understood, for perception times the probability
-    that what it asks for is in the image, times how decided the painted or modified pixels are (mean of
+    Confidence, from 0 to 1, is how far the instruction was understood, for an overlay times the probability
+    that what it asks for is in the image, times how decided the painted or changed pixels are (mean of
     |2p - 1|; 0 where there are none).
     """
-    meta: dict[str, Any] = {"perspective": asked.perspective, "understood": round(asked.understood, 4)}
+    meta: dict[str, Any] = {
+        "perspective": instruction.perspective,
+        "understood": round(instruction.understood, 4),
+    }
     if not seen:
-        near = f" (the nearest known: {asked.taken_for!r})" if asked.taken_for else ""
+        near = f" (the nearest known: {instruction.taken_for!r})" if instruction.taken_for else ""
         note = f"the instruction was not understood{near}; the image is unchanged"
         return Edited(image, {**meta, "confidence": 0.0, "note": note})
-    if asked.taken_for:
-        meta["taken_for"] = asked.taken_for
+    if instruction.taken_for:
+        meta["taken_for"] = instruction.taken_for
     presence = _presence([maps for _, maps in seen])
-    absent = asked.perspective == "perception" and presence is not None and presence < _ABSENT
-    composed = _unchanged(image) if absent else _composed(image, asked.perspective, seen)
+    paints = instruction.kind is EditKind.OVERLAY
+    absent = paints and presence is not None and presence < _ABSENT
+    composed = _unchanged(image) if absent else _COMPOSE[instruction.kind](image, seen)
     share = float(composed.changed.mean())
     meta["views"] = [list(view.size) for view, _ in seen]
     if presence is not None:
         meta["presence"] = round(presence, 4)
-    confidence = asked.understood
-    if asked.perspective == "perception" and presence is not None:
+    confidence = instruction.understood
+    if paints and presence is not None:
         confidence *= presence * composed.certainty
         meta["painted"] = round(share, 6)
         if absent:
@@ -276,8 +281,8 @@ def _edited(image: Pixels, asked: Asked, seen: Sequence[tuple[View, Maps]]) -> E
         meta["changed"] = round(share, 6)
         if share == 0:
             meta["note"] = "nothing was found to change; the image is unchanged"
-        elif asked.perspective == "transformation" and max(seen[0][0].size) < _SMALLEST:
-            meta["note"] = f"small for this network (below {_SMALLEST} pixels): look closely"
+        elif instruction.kind is EditKind.IMAGE and max(seen[0][0].size) < _SMALL_VIEW:
+            meta["note"] = f"small for this network (below {_SMALL_VIEW} pixels): look closely"
     return Edited(composed.image, {**meta, "confidence": round(confidence, 4)})
 
 
@@ -285,22 +290,39 @@ def _unchanged(image: Pixels) -> Composed:
     return Composed(image, np.zeros(image.shape[:2], np.bool_), 0.0)
 
 
-def _composed(image: Pixels, perspective: str, seen: Sequence[tuple[View, Maps]]) -> Composed:
+def _compose_overlay(image: Pixels, seen: Sequence[tuple[View, Maps]]) -> Composed:
     height, width = image.shape[:2]
-    if perspective == "perception":
-        return overlay(image, (_probability(seen, colour, (height, width)) for colour in range(3)))
+    return overlay(image, (_probability(seen, colour, (height, width)) for colour in range(3)))
+
+
+def _compose_image(image: Pixels, seen: Sequence[tuple[View, Maps]]) -> Composed:
+    return restored(image, _residual(image, seen))
+
+
+def _compose_area(image: Pixels, seen: Sequence[tuple[View, Maps]]) -> Composed:
     ((view, maps),) = seen
-    residual = (back(channel, view.size, (height, width)) for channel in maps.residual)
-    if perspective == "transformation":
-        return restored(image, residual)
+    height, width = image.shape[:2]
     gate = None if maps.change is None else expit(back(maps.change, view.size, (height, width)))
-    return modified(image, residual, gate, find_hole(image))
+    return modified(image, _residual(image, seen), gate, find_hole(image))
+
+
+_COMPOSE: Final = {
+    EditKind.OVERLAY: _compose_overlay,
+    EditKind.IMAGE: _compose_image,
+    EditKind.AREA: _compose_area,
+}
+
+
+def _residual(image: Pixels, seen: Sequence[tuple[View, Maps]]) -> Iterator[Values]:
+    ((view, maps),) = seen
+    height, width = image.shape[:2]
+    return (back(channel, view.size, (height, width)) for channel in maps.residual)
 
 
 def _presence(seen: Sequence[Maps]) -> float | None:
-    """The mean over the views; None of a mender."""
-    found = [maps.presence for maps in seen if maps.presence is not None]
-    return float(np.mean(found)) if found else None
+    """Return the mean over the views; None where the network gives none."""
+    values = [maps.presence for maps in seen if maps.presence is not None]
+    return float(np.mean(values)) if values else None
 
 
 def _probability(seen: Sequence[tuple[View, Maps]], colour: int, size: tuple[int, int]) -> Values:
@@ -310,13 +332,6 @@ def _probability(seen: Sequence[tuple[View, Maps]], colour: int, size: tuple[int
         mean += expit(back(maps.overlay[colour], view.size, size))
     mean /= len(seen)
     return mean
-
-
-# The editor `compact`: image and instruction in, image out, on a laptop and without a network.
-
-_LARGEST: Final = 2048  # the option `size`
-_FIX: Final = "train with `mie train` and give the file's path, as in --editor compact:PATH"
-_NEEDS: Final = ("torch", "safetensors", "transformers")
 
 
 class Compact(Editor):
@@ -341,9 +356,7 @@ class Compact(Editor):
     ) -> None:
         missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
         if missing:
-            raise ConfigError(
-                f"the compact editor needs {', '.join(missing)}", fix="pip install 'mie[models]'"
-            )
+            raise ConfigError(f"the compact editor needs {', '.join(missing)}", fix=install_hint("models"))
         if size != 0 and not STRIDE <= size <= _LARGEST:
             raise ConfigError("no size to work at", expected=f"0, or {STRIDE} to {_LARGEST}", found=size)
         if precision not in ("auto", "fp32", "bf16"):
@@ -371,9 +384,8 @@ class Compact(Editor):
     def edit_batch(self, requests: Sequence[Request]) -> Sequence[Edited | EditError]:
         try:
             return self._edited(requests)
-        except Exception:  # one of them, or too many at once: one by one each has its own reason
+        except Exception:  # one of them, or too many at once: one by one, each gets its own reason
             return super().edit_batch(requests)
 
     def _edited(self, requests: Sequence[Request]) -> list[Edited]:
-
         return edit_all(self._inference, requests, self._size, self._flip)

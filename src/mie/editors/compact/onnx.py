@@ -2,10 +2,10 @@
 
 Inputs:   `image (1, 3, H, W)` float32 in [0, 1], sides multiples of 32; `tokens (1, 48, 384)` float32 and
           `mask (1, 48)` bool from the text encoder. With a gate for modification also `hole (1, 1, H, W)`
-          float32, 1 inside (`mie.editors.compact.hole`).
+          float32, 1 inside (`mie.editors.compact.holes`).
 Outputs:  `overlay (1, 3, H, W)`, `perspective (1, 3)`, `presence (1,)`: logits; `residual (1, 3, H, W)`. With
-          that gate also `change (1, 1, H, W)`, logits. With a mender, `residual` is what it adds where
-          `perspective` is highest for transformation.
+          that gate also `change (1, 1, H, W)`, logits. With a restoration network, `residual` is its own
+          where `perspective` is highest for an edit of the whole image.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ import torch
 from torch import Tensor, nn
 
 from mie.core.files import atomic_path
+from mie.core.install import install_hint
 from mie.editors.compact.editor import STRIDE
+from mie.editors.compact.kinds import PERSPECTIVE_OF, EditKind
 from mie.errors import ConfigError, MieError
 from mie.networks.compact import CompactNet, Heads, load_network
 from mie.networks.text import TOKENS, WIDTH
@@ -43,12 +45,12 @@ def export_onnx(weights: Path, path: Path) -> dict[str, float]:
     """
     missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
     if missing:
-        raise ConfigError(f"the export needs {', '.join(missing)}", fix="pip install 'mie[onnx]'")
+        raise ConfigError(f"the export needs {', '.join(missing)}", fix=install_hint("onnx"))
     network, meta = load_network(weights)
     with atomic_path(path) as temporary:
         _export(network, meta, temporary)
-        found = differences(network, temporary)
-        off = {name: value for name, value in found.items() if not value <= TOLERANCE}
+        largest = differences(network, temporary)
+        off = {name: value for name, value in largest.items() if not value <= TOLERANCE}
         if off:
             raise MieError(
                 "the exported network gives something else than torch",
@@ -56,11 +58,11 @@ def export_onnx(weights: Path, path: Path) -> dict[str, float]:
                 expected=f"differences up to {TOLERANCE}",
                 found=", ".join(f"{name} {value:.2g}" for name, value in off.items()),
             )
-    return found
+    return largest
 
 
-class Whole(nn.Module):
-    """A network with its mender as one: both run, and the instruction decides whose residual counts."""
+class ExportedNetwork(nn.Module):
+    """Both networks as one graph: both run, and the instruction decides whose residual counts."""
 
     def __init__(self, network: CompactNet) -> None:
         super().__init__()
@@ -68,11 +70,13 @@ class Whole(nn.Module):
 
     def forward(self, image: Tensor, tokens: Tensor, mask: Tensor, hole: Tensor | None = None) -> Heads:
         heads: Heads = self.network(image, tokens, mask, hole)
-        if not self.network.config.mender:
+        if self.network.restoration is None:
             return heads
-        asked = heads.perspective.argmax(1) == PERSPECTIVES.index("transformation")
-        mended = self.network.mend(image, tokens, mask)
-        return heads._replace(residual=torch.where(asked[:, None, None, None], mended, heads.residual))
+        whole_image = heads.perspective.argmax(1) == PERSPECTIVES.index(PERSPECTIVE_OF[EditKind.IMAGE])
+        residual = self.network.restore(image, tokens, mask)
+        return heads._replace(
+            residual=torch.where(whole_image[:, None, None, None], residual, heads.residual)
+        )
 
 
 def differences(network: CompactNet, path: Path) -> dict[str, float]:
@@ -82,11 +86,11 @@ def differences(network: CompactNet, path: Path) -> dict[str, float]:
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     largest = dict.fromkeys(_outputs(network), 0.0)
     for side in CHECKED:
-        given = _example(network, side, side)
+        inputs = _example(network, side, side)
         with torch.inference_mode():
-            wanted = Whole(network)(*given).known()
-        found = session.run(None, {k: v.numpy() for k, v in zip(_INPUTS, given, strict=False)})
-        for (name, ours), theirs in zip(wanted.items(), found, strict=True):
+            expected = ExportedNetwork(network)(*inputs).known()
+        outputs = session.run(None, {k: v.numpy() for k, v in zip(_INPUTS, inputs, strict=False)})
+        for (name, ours), theirs in zip(expected.items(), outputs, strict=True):
             largest[name] = max(largest[name], float(np.abs(ours.numpy() - theirs).max()))
     return largest
 
@@ -94,16 +98,16 @@ def differences(network: CompactNet, path: Path) -> dict[str, float]:
 def _export(network: CompactNet, meta: dict[str, Any], path: Path) -> None:
     import onnx
 
-    given = _example(network, 128, 96)
+    inputs = _example(network, 128, 96)
     height, width = (STRIDE * torch.export.Dim(name, min=1, max=64) for name in ("rows", "columns"))
     with _quiet():
         program = torch.onnx.export(
-            Whole(network).eval(),
-            given,
+            ExportedNetwork(network).eval(),
+            inputs,
             dynamo=True,
-            input_names=list(_INPUTS[: len(given)]),
+            input_names=list(_INPUTS[: len(inputs)]),
             output_names=_outputs(network),
-            dynamic_shapes=tuple({2: height, 3: width} if value.ndim == 4 else {} for value in given),
+            dynamic_shapes=tuple({2: height, 3: width} if value.ndim == 4 else {} for value in inputs),
             verbose=False,
         )
     assert program is not None  # noqa: S101 (with dynamo it never is)
@@ -127,8 +131,8 @@ def _quiet() -> Iterator[None]:
 
 
 def _outputs(network: CompactNet) -> list[str]:
-    left_out = ["mended"] if network.config.change else ["mended", "change"]
-    return [name for name in Heads._fields if name not in left_out]
+    absent = ["restored"] if network.config.change else ["restored", "change"]
+    return [name for name in Heads._fields if name not in absent]
 
 
 def _example(network: CompactNet, height: int, width: int) -> tuple[Tensor, ...]:

@@ -16,9 +16,8 @@ from typing import Any, Final, Protocol
 from mie.core.spec import parse_spec
 from mie.errors import ConfigError, MieError
 from mie.images.families import family_of, nearest_family
-from mie.judges.contracts import REPLIED, Answer, Draft, Image, Question
+from mie.judges.contracts import REPLIED, Answer, Draft, Image, Question, load_prompt
 from mie.judges.parsers import yes_no
-from mie.judges.prompts import load_prompt
 from mie.perspectives.modification import ModificationConfig
 from mie.perspectives.modification.counterfactual import Candidate, Opinion, Slice, Watch, watch
 from mie.perspectives.modification.detectors import make_detector

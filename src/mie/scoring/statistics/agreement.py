@@ -1,4 +1,10 @@
-"""A judge's scores brought to the scale of people: isotonic regression, and how well it predicts."""
+"""Metrics and judges against people: who orders the models as people do, and who predicts their scores.
+
+For each sample the models are ranked by people and by the metric; the two orders are correlated over the
+models, and the correlations averaged over the samples (MedEBench's human correlation). A sample where fewer
+than two models have both, or where no rater placed all of them, has no correlation: it is unscored and
+counted, never a 0. Where people gave scores, isotonic regression brings the metric to their scale.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +19,12 @@ from numpy.typing import ArrayLike
 
 from mie.errors import MieError
 from mie.scoring.clusters import Clusters, Identity, clusters_of_samples
-from mie.scoring.results import LOWER_IS_BETTER, ScoredRun, read_scored_runs, split_key
+from mie.scoring.results import ScoredRun, read_scored_runs, split_key
+from mie.scoring.statistics.arrays import Floats, numbers
 from mie.scoring.statistics.intervals import mean_interval
 from mie.scoring.statistics.people import Human, Rating, choose, rater_agreement, read_ratings
 from mie.scoring.statistics.preference import KINDS, leaderboard
 from mie.scoring.statistics.ranks import (
-    Floats,
     kendall_tau_b,
     quadratic_kappa,
     spearman,
@@ -27,6 +33,11 @@ from mie.scoring.statistics.ranks import (
 )
 
 FOLDS: Final = 5
+CORRELATIONS: Final[Mapping[str, Callable[[ArrayLike, ArrayLike], float]]] = {
+    "spearman_formula": spearman_formula,
+    "spearman": spearman,
+    "kendall_tau_b": kendall_tau_b,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,22 +52,19 @@ class Isotonic:
 
 
 def fit_isotonic(x: ArrayLike, y: ArrayLike) -> Isotonic:
-    """The curve that never falls with the least squared error, by pooling adjacent violators.
+    """Fit the curve that never falls with the least squared error.
 
-    Values of equal `x` count as one with their mean. For a metric where lower is better give `-x`.
+    Values of equal `x` count as one with their mean. For a metric where lower is better give `-x`. A nan and
+    an infinite value are refused (`MieError`).
 
     >>> fit_isotonic([1, 2, 3, 4], [1, 3, 2, 4])([1, 2, 3, 4]).tolist()
     [1.0, 2.5, 2.5, 4.0]
     """
-    places, inverse, times = np.unique(np.asarray(x, np.float64), return_inverse=True, return_counts=True)
-    means = np.bincount(inverse, weights=np.asarray(y, np.float64)) / times
-    blocks: list[tuple[float, int, int]] = []  # mean, weight, how many places
-    for mean, weight in zip(means.tolist(), times.tolist(), strict=True):
-        blocks.append((mean, weight, 1))
-        while len(blocks) > 1 and blocks[-2][0] >= blocks[-1][0]:
-            (m1, w1, n1), (m2, w2, n2) = blocks[-2:]
-            blocks[-2:] = [((m1 * w1 + m2 * w2) / (w1 + w2), w1 + w2, n1 + n2)]
-    levels = np.repeat([block[0] for block in blocks], [block[2] for block in blocks])
+    from scipy.optimize import isotonic_regression
+
+    places, inverse, times = np.unique(numbers(x, finite=True), return_inverse=True, return_counts=True)
+    means = np.bincount(inverse, weights=numbers(y, finite=True)) / times
+    levels = isotonic_regression(means, weights=times).x
     # Only the ends of a level are needed to draw it.
     inner = np.zeros(len(levels), bool)
     inner[1:-1] = (levels[1:-1] == levels[:-2]) & (levels[1:-1] == levels[2:])
@@ -77,9 +85,9 @@ def cross_validated(
 ) -> Held | None:
     """Fit on all folds but one, predict that one, in turn. Values of one group (a patient) share a fold.
 
-    None for fewer than two groups: there is nothing to hold out.
+    None for fewer than two groups: there is nothing to hold out. A nan and an infinite value are refused.
     """
-    scores, wanted = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    scores, wanted = numbers(x, finite=True), numbers(y, finite=True)
     names, codes = np.unique(np.asarray(groups), return_inverse=True)
     folds = min(folds, len(names))
     if folds < 2:
@@ -91,23 +99,6 @@ def cross_validated(
         errors[out] = fit_isotonic(scores[~out], wanted[~out])(scores[out]) - wanted[out]
         of_mean[out] = wanted[~out].mean() - wanted[out]
     return Held(errors, of_mean, folds)
-
-
-# Metrics and judges against people: who orders the models as people do, sample by sample.
-#
-# For each sample the models are ranked by people and by the metric; the two orders are correlated over the
-# models, and the correlations averaged over the samples (MedEBench's human correlation). A sample where
-# fewer
-# than two models have both, or where no rater placed all of them, has no correlation: it is unscored and
-# counted, never a 0.
-
-# Judges that give people's own 1 to 5.
-SAME_SCALE: Final = ("imgedit",)
-CORRELATIONS: Final[Mapping[str, Callable[[ArrayLike, ArrayLike], float]]] = {
-    "spearman_formula": spearman_formula,
-    "spearman": spearman,
-    "kendall_tau_b": kendall_tau_b,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,19 +116,19 @@ def agree(
     *,
     ratings: Sequence[Rating] | None = None,
     criterion: str | None = None,
-    protocol: str | None = None,
+    benchmark: str | None = None,
     variant: str = "paper",
     metrics: Sequence[str] = (),
     same_scale: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The document that `mie agree --json` prints, with NumPy numbers in it (`store.runs.plain` writes them).
+    """The document that `mie agree --json` prints, with NumPy numbers in it.
 
     `runs` are scored runs on one dataset; without any, only people are compared with each other. `metrics`
     (`dice@1`) chooses some of those that were scored; `same_scale` names those whose numbers are on the
     raters' own scale. `ratings` are those of the file where they were read already.
     """
     human = choose(read_ratings(human_file) if ratings is None else ratings, criterion, where=human_file)
-    scored = read_scored_runs(runs, variant=variant, protocol=protocol)
+    scored = read_scored_runs(runs, variant=variant, benchmark=benchmark)
     document = compare_with_people(human, scored, metrics=metrics, same_scale=same_scale)
     return {
         "human": {"file": str(human_file), **document.pop("human")},
@@ -155,7 +146,7 @@ def compare_with_people(
     identities = {sample: identity for run in scored for sample, identity in run.identities.items()}
     names = _match(human, scored)
     found = _metrics(scored, metrics)
-    steady = {split_key(key)[0] for key in same_scale} | set(SAME_SCALE)
+    steady = {split_key(key)[0] for key in same_scale}.union(*(run.same_scale for run in scored))
     return {
         "human": {
             "criterion": human.criterion,
@@ -323,7 +314,7 @@ def _metrics(runs: Sequence[ScoredRun], chosen: Sequence[str]) -> list[Metric]:
                 row = by_sample.setdefault(sample, {})
                 if value is not None:
                     row[run.name] = value
-        out.append(Metric(key, by_sample, not key.startswith(LOWER_IS_BETTER)))
+        out.append(Metric(key, by_sample, runs[0].metrics[split_key(key)[0]].higher_is_better))
     return out
 
 

@@ -20,10 +20,10 @@ import numpy as np
 
 from mie.errors import ConfigError, MieError
 from mie.scoring.clusters import Identity, clusters_of_samples
+from mie.scoring.statistics.arrays import Floats
 from mie.scoring.statistics.intervals import mean_interval
 from mie.scoring.statistics.ranks import (
     LEVELS,
-    Floats,
     average_ranks,
     kendall_w,
     krippendorff_alpha,
@@ -198,11 +198,10 @@ def _number(row: Mapping[str, Any], name: str, where: str) -> float | None:
     return number
 
 
-# How far people agree with each other, before anything is asked to agree with them.
-
-
 def rater_agreement(human: Human, identities: Mapping[str, Identity]) -> dict[str, Any]:
-    """Kendall's W per sample and its mean, Krippendorff's alpha over everything, kappa of each two raters.
+    """How far people agree with each other, before anything is asked to agree with them.
+
+    Kendall's W per sample and its mean, Krippendorff's alpha over everything, kappa of each two raters.
 
     `identities` has the patient and the image of each sample; a sample that is not there stands alone.
     """

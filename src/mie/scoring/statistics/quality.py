@@ -1,4 +1,8 @@
-"""Which samples are drawn, by strata: by hash, so the same everywhere."""
+"""The share of good samples in a dataset: which are asked about, the answers, the share with its interval.
+
+Samples are drawn by stratum and by hash, so the same everywhere. The key of a blind sheet keeps what the
+sheet does not show; answers come back as CSV.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +16,87 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from mie.core.hashing import canonical, stable_hash
-from mie.core.registry import nearest_name
+from mie.core.registry import unknown_name
 from mie.datasets.dataset import Dataset
-from mie.errors import ConfigError, MieError
+from mie.errors import MieError
 from mie.scoring.statistics.intervals import wilson
 
 T = TypeVar("T", bound=Hashable)
+
+KEY_FILE: Final = "key.json"
+COLUMNS: Final = ("sheet", "row", "answer", "reason")
+_ANSWERS: Final = {"good": True, "bad": False}
+# The published pipeline: over 95% of 6,000 sampled triplets were found good.
+BAR_SHARE: Final = 0.95
+BAR_SIZE: Final = 6000
+ALLOCATIONS: Final = ("proportional", "equal")
+STRATA: Final = ("perspective", "task", "target", "modality", "anatomy", "source", "split")
+
+
+@dataclass(frozen=True, slots=True)
+class Stratum:
+    """What its samples share, how many the dataset has, and how many are on the sheet."""
+
+    name: Mapping[str, Any]  # {"modality": "CT", "task": "lesion"}
+    samples: int
+    asked: int
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """`key.json`: what the sheet does not show. Row k of the sheet is `rows[k - 1]`."""
+
+    sheet: str  # the sheet's id, on the page and in every line of its answers
+    dataset: Mapping[str, Any]  # name, digest, samples
+    stratify: tuple[str, ...]
+    allocation: str
+    seed: int
+    strata: tuple[Stratum, ...]
+    rows: tuple[tuple[str, int], ...]  # (sample id, place in `strata`)
+
+    def as_json(self) -> str:
+        return json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    good: bool
+    reason: str
+
+
+def draw_key(
+    dataset: Dataset,
+    size: int,
+    stratify: Sequence[str],
+    *,
+    allocation: str = "proportional",
+    seed: int = 0,
+) -> Key:
+    """Which samples are asked about, in which order: the same for the same dataset, numbers and seed."""
+    for name in stratify:
+        if name not in STRATA:
+            raise unknown_name("stratum", name, STRATA)
+    if allocation not in ALLOCATIONS:
+        raise unknown_name("allocation", allocation, ALLOCATIONS)
+    if not len(dataset):
+        raise MieError("the dataset holds no sample", where=dataset.folder)
+    columns = dataset.table(["id", *dict.fromkeys(stratify)])
+    ids = columns["id"]
+    names = [canonical({n: columns[n][at] for n in stratify}) for at in range(len(ids))]
+    strata = dict(zip(ids, names, strict=True))
+    chosen = draw(ids, strata, size, seed, equal=allocation == "equal")
+    sizes, asked = Counter(names), Counter(strata[i] for i in chosen)
+    values = {name: {n: columns[n][at] for n in stratify} for at, name in enumerate(names)}
+    places = {name: at for at, name in enumerate(sorted(sizes))}
+    return Key(
+        sheet=f"{stable_hash('sheet', dataset.digest, list(stratify), allocation, seed, chosen):016x}",
+        dataset={"name": dataset.name, "digest": dataset.digest, "samples": len(ids)},
+        stratify=tuple(stratify),
+        allocation=allocation,
+        seed=seed,
+        strata=tuple(Stratum(values[name], sizes[name], asked[name]) for name in places),
+        rows=tuple((i, places[strata[i]]) for i in chosen),
+    )
 
 
 def draw(
@@ -84,47 +163,6 @@ def allocate_equally(sizes: Mapping[T, int], total: int) -> dict[T, int]:
             seats[name] += each
             total -= each
     return seats
-
-
-# The share of good samples in a dataset, from a blind sheet's answers, weighted by stratum.
-
-KEY_FILE: Final = "key.json"
-COLUMNS: Final = ("sheet", "row", "answer", "reason")
-_ANSWERS: Final = {"good": True, "bad": False}
-# The published pipeline: over 95% of 6,000 sampled triplets were found good.
-BAR_SHARE: Final = 0.95
-BAR_SIZE: Final = 6000
-
-
-@dataclass(frozen=True, slots=True)
-class Stratum:
-    """What its samples share, how many the dataset has, and how many are on the sheet."""
-
-    name: Mapping[str, Any]  # {"modality": "CT", "task": "lesion"}
-    samples: int
-    asked: int
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """`key.json`: what the sheet does not show. Row k of the sheet is `rows[k - 1]`."""
-
-    sheet: str  # the sheet's id, on the page and in every line of its answers
-    dataset: Mapping[str, Any]  # name, digest, samples
-    stratify: tuple[str, ...]
-    allocation: str
-    seed: int
-    strata: tuple[Stratum, ...]
-    rows: tuple[tuple[str, int], ...]  # (sample id, place in `strata`)
-
-    def as_json(self) -> str:
-        return json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n"
-
-
-@dataclass(frozen=True, slots=True)
-class Opinion:
-    good: bool
-    reason: str
 
 
 def read_key(folder: Path) -> Key:
@@ -265,49 +303,3 @@ def _verdict(low: float | None, high: float | None, silent: int) -> dict[str, st
     if high <= BAR_SHARE:
         return {"verdict": "missed", "why": f"the whole interval lies at or under {BAR_SHARE:.0%}"}
     return {"verdict": "undecided", "why": f"the interval holds {BAR_SHARE:.0%}: more answers are needed"}
-
-
-# Which samples of a dataset a blind sheet asks about, and how many of each stratum.
-
-ALLOCATIONS: Final = ("proportional", "equal")
-STRATA: Final = ("perspective", "task", "target", "modality", "anatomy", "source", "split")
-
-
-def draw_key(
-    dataset: Dataset,
-    size: int,
-    stratify: Sequence[str],
-    *,
-    allocation: str = "proportional",
-    seed: int = 0,
-) -> Key:
-    """Which samples are asked about, in which order: the same for the same dataset, numbers and seed."""
-    for name in stratify:
-        if name not in STRATA:
-            near = nearest_name(name, STRATA)
-            raise ConfigError(
-                f"no stratum named {name!r}",
-                expected=", ".join(STRATA),
-                fix=f"did you mean {near!r}?" if near else None,
-            )
-    if allocation not in ALLOCATIONS:
-        raise ConfigError("no such allocation", expected=" or ".join(ALLOCATIONS), found=allocation)
-    if not len(dataset):
-        raise MieError("the dataset holds no sample", where=dataset.folder)
-    columns = dataset.table(["id", *dict.fromkeys(stratify)])
-    ids = columns["id"]
-    names = [canonical({n: columns[n][at] for n in stratify}) for at in range(len(ids))]
-    strata = dict(zip(ids, names, strict=True))
-    chosen = draw(ids, strata, size, seed, equal=allocation == "equal")
-    sizes, asked = Counter(names), Counter(strata[i] for i in chosen)
-    values = {name: {n: columns[n][at] for n in stratify} for at, name in enumerate(names)}
-    places = {name: at for at, name in enumerate(sorted(sizes))}
-    return Key(
-        sheet=f"{stable_hash('sheet', dataset.digest, list(stratify), allocation, seed, chosen):016x}",
-        dataset={"name": dataset.name, "digest": dataset.digest, "samples": len(ids)},
-        stratify=tuple(stratify),
-        allocation=allocation,
-        seed=seed,
-        strata=tuple(Stratum(values[name], sizes[name], asked[name]) for name in places),
-        rows=tuple((i, places[strata[i]]) for i in chosen),
-    )

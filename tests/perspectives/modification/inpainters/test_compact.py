@@ -9,7 +9,7 @@ from mie.errors import ConfigError, ImageError, MieError  # noqa: E402
 from mie.images.families import FAMILIES  # noqa: E402
 from mie.images.texture import compare, texture  # noqa: E402
 from mie.networks import shipped, weights  # noqa: E402
-from mie.networks.fill import FillConfig, FillNet, continued, slow  # noqa: E402
+from mie.networks.fill import FillConfig, FillNet, pull_push, slow  # noqa: E402
 from mie.perspectives.modification.inpainters.compact import FORMAT, CompactInpainter, open_compact  # noqa: E402
 from tests.conftest import shipped as sample  # noqa: E402
 
@@ -173,7 +173,7 @@ def test_continued_keeps_what_is_known_and_goes_on_with_it():
     known = torch.ones(1, 1, 64, 64)
     known[..., 20:40, 24:44] = 0
     spoilt = torch.where(known > 0, ramp, torch.full_like(ramp, 9.0))
-    done = continued(spoilt, known)
+    done = pull_push(spoilt, known)
     assert torch.equal(done[..., :20, :], ramp[..., :20, :])
     # Far closer to the ramp than the mean of what is around the hole is.
     hole = (known < 1).expand_as(ramp)

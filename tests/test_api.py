@@ -229,6 +229,8 @@ def test_hints_of_lazy_functions_resolve():
     from mie.datasets.recipe import RecipeConfig
     from mie.editors.functions import EditFunction
     from mie.judges.contracts import JudgeOptions
+    from mie.scoring.benchmarks import Benchmark
+    from mie.scoring.results import Results
 
     names = {
         "pd": pd,
@@ -239,6 +241,8 @@ def test_hints_of_lazy_functions_resolve():
         "Editor": mie.Editor,
         "EditFunction": EditFunction,
         "JudgeOptions": JudgeOptions,
+        "Benchmark": Benchmark,
+        "Results": Results,
     }
     for name in ("build", "triplet", "score", "compare", "edit"):
         assert "return" in typing.get_type_hints(getattr(api, name), localns=names)
@@ -247,6 +251,6 @@ def test_hints_of_lazy_functions_resolve():
 def test_a_filtered_run_is_scored_on_its_own_samples(ds, tmp_path):
     part = ds.filter(id=ds.filter().ids()[::2])
     run = mie.run(part, "oracle", tmp_path / "run")
-    document = mie.score(run, workers=1)
-    assert document["groups"][0]["metrics"]["dice@1"]["n"] == len(part) > 1
+    results = mie.score(run, workers=1)
+    assert results["dice"].n == len(results) == len(part) > 1
     assert list(mie.read_scores(run.folder).id) == part.ids()

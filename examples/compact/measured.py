@@ -1,7 +1,6 @@
 """Scored runs on the test splits of datasets, as one record for each sample.
 
-MieDB has no metric from pixels for modification. There it is PSNR and SSIM inside and outside the area that
-changes, measured here from the run's outputs.
+PSNR and SSIM of modification are those inside the area that changes, and the background is what lies outside.
 """
 
 from __future__ import annotations
@@ -14,17 +13,18 @@ from typing import Any, NamedTuple
 import mie
 from mie.datasets.dataset import Dataset
 from mie.editors.base import open_editor
-from mie.editors.compact.kinds import EDIT_KINDS, EditKind
 from mie.editors.runs import Run
-from mie.images.read import read_picture
-from mie.records import Mask, Pixels, Sample
-from mie.scoring import metrics
-from mie.scoring.benchmarks.miedb.score import PSNR_CAP
-from mie.scoring.metrics import MetricError
-from mie.scoring.results import read_score_table
+from mie.scoring.results import Results
 from mie.training.compact import data_set_of
 
 Record = dict[str, Any]
+# Modification has columns of its own in the scores; here they stand with those of the other perspectives.
+_NAMES = {
+    "changed_psnr": "psnr",
+    "changed_ssim": "ssim",
+    "unchanged_psnr": "b_psnr",
+    "unchanged_ssim": "b_ssim",
+}
 BASELINES = {
     "perception": ("identity", "otsu", "kmeans"),
     "modification": ("identity", "telea"),
@@ -93,61 +93,27 @@ def read(folders: Sequence[Path]) -> list[Bench]:
         name = run.folder.resolve().name
         if name in bench.runs:
             raise SystemExit(f"two runs on {bench.dataset.name} are called {name}: rename a folder")
-        bench.runs[name], bench.records[name] = run, records_of(run, bench.dataset)
+        bench.runs[name], bench.records[name] = run, records_of(run)
     for bench in benches.values():
         for records in bench.records.values():
             add_gains(records, bench.records.get("identity", []))
     return list(benches.values())
 
 
-def records_of(run: Run, dataset: Dataset) -> list[Record]:
+def records_of(run: Run) -> list[Record]:
     """One for each sample, as `summary` takes them: a metric without a number is not in `scores`."""
-    table = read_score_table(run.folder / "scores/miedb.paper.jsonl")
-    chosen = {name: table.select(name, 1) for name in table.values}
-    split = run.info["config"]["split"]
-    columns = dataset.table(["id", "patient_id"], split)
-    named = {sample for sample, patient in zip(*columns.values(), strict=True) if patient}
-    records: list[Record] = [
+    table = Results.open(run.folder, "miedb", "paper").table
+    chosen = [(_NAMES.get(name, name), table.select(name, 1)) for name in table.values]
+    return [
         {
             "id": sample,
             **{key: names[at] for key, names in table.groups.items()},
-            "patient": table.cluster_names[table.clusters[at]],
-            "patient_known": sample in named,
-            "scores": {name: float(one.values[at]) for name, one in chosen.items() if one.scored[at]},
+            "patient": patient or case,
+            "patient_known": bool(patient),
+            "scores": {name: float(one.values[at]) for name, one in chosen if one.scored[at]},
         }
-        for at, sample in enumerate(table.ids)
+        for at, (sample, (patient, case)) in enumerate(zip(table.ids, table.identities, strict=True))
     ]
-    changed = {
-        record["id"]: record for record in records if EDIT_KINDS[record["perspective"]] is EditKind.AREA
-    }
-    edits = run.edits()
-    for sample in dataset.samples(split) if changed else ():
-        edit = edits.get((sample.id, 0))
-        if sample.id in changed and edit is not None and edit.state == "done":
-            output = read_picture(run.output_path(sample.id, 0)).pixels
-            changed[sample.id]["scores"] = change_scores(sample, output)
-    return records
-
-
-def change_scores(sample: Sample, output: Pixels) -> dict[str, float]:
-    """`psnr`, `ssim` inside the area that changes, `b_psnr`, `b_ssim` outside, where they are defined."""
-    if sample.mask is None:
-        return {}
-    area = sample.mask > 0
-    output = metrics.resize_to(output, area.shape) if output.shape[:2] != area.shape else output
-    inside, outside = (_outside_of(region, sample.target_image, output) for region in (~area, area))
-    return {**inside, **{f"b_{name}": value for name, value in outside.items()}}
-
-
-def _outside_of(region: Mask, target: Pixels, output: Pixels) -> dict[str, float]:
-    """PSNR, capped as in `paper`, and SSIM, over the windows that lie wholly there."""
-    values = {}
-    for name, measure in (("psnr", metrics.background_psnr), ("ssim", metrics.background_ssim)):
-        try:
-            values[name] = min(float(measure(target, output, region)), PSNR_CAP)
-        except MetricError:  # no such pixel, or no window between them: no number
-            continue
-    return values
 
 
 def add_gains(records: Sequence[Record], identity: Sequence[Record]) -> None:

@@ -29,7 +29,8 @@ from mie.editors.compact.kinds import EditKind
 from mie.images.overlay import paint
 from mie.perspectives.modification.detectors.compact import CompactDetector
 from mie.records import Sample
-from mie.scoring.benchmarks.miedb.score import Reference, score_output
+from mie.scoring.benchmarks.miedb.score import score_output
+from mie.scoring.reference import Reference
 from mie.scoring.statistics.intervals import mean_interval
 from mie.training.pack import VALIDATION, read_pack
 

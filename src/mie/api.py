@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from mie.datasets.recipe import RecipeConfig
     from mie.editors.base import Edited, Editor
     from mie.editors.functions import EditFunction
-    from mie.judges.contracts import JudgeOptions
+    from mie.scoring.benchmarks import Benchmark
+    from mie.scoring.results import Results
 
 Location: TypeAlias = str | os.PathLike[str]
 # An image as a notebook has it: a file, or pixels.
@@ -154,32 +155,6 @@ def triplet(
     return sample if instruction is None else replace(sample, prompt=instruction, prompt_template=instruction)
 
 
-def score(
-    run: Location,
-    benchmark: str = "miedb",
-    *,
-    variant: str = "paper",
-    judge: JudgeOptions | str | None = None,
-    workers: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> dict[str, Any]:
-    """Score a run by a benchmark. What was scored before is not scored again.
-
-    Args:
-        run: A run, or its folder.
-        benchmark: "miedb", "medebench", "imgedit", "omni-iie", or one that an installed package brings.
-        variant: "paper", or "as_released" for what the benchmark's released code computes.
-        judge: A language model that grades, such as "openai:gpt-4o"; `mie.judges.JudgeOptions` sets a cost
-            limit and more. Images leave this machine only if the dataset is de-identified.
-        workers: Processes; one per core by default.
-        progress: Called with the number of scored samples and their total.
-
-    """
-    from mie.scoring.benchmarks import score as score_run
-
-    return score_run(Path(run), benchmark, variant=variant, workers=workers, progress=progress, judge=judge)
-
-
 def compare(
     run_a: Location,
     run_b: Location,
@@ -200,15 +175,12 @@ def compare(
     """
     import pandas as pd
 
-    from mie.scoring.results import read_score_table
+    from mie.scoring.results import Results
     from mie.scoring.statistics.compare import compare_runs
 
-    files = [Path(run) / "scores" / f"{benchmark}.{variant}.jsonl" for run in (run_a, run_b)]
-    if metric is None:
-        first, second = ([f"{name}@{k}" for name, k in read_score_table(file).keys] for file in files)
-        metrics = [key for key in first if key in second]
-    else:
-        metrics = [metric]
+    first, second = (Results.open(Path(run), benchmark, variant) for run in (run_a, run_b))
+    metrics = [key for key in first.keys if key in second] if metric is None else [metric]
+    files = [first.path, second.path]
     return pd.DataFrame([_row(row) for key in metrics for row in compare_runs(files, key)])
 
 

@@ -51,8 +51,8 @@ def test_one_json_document(runs, tmp_path):
         "leaderboard",
     ]
     assert document["metrics"]["dice@1"]["spearman_formula"]["mean"] == 1
-    assert document["metrics"]["rubric@1"]["spearman"]["mean"] == "nan"  # the same for all models
-    assert document["raters"]["kendall_w"]["mean"] == "nan"  # one rater
+    assert document["metrics"]["rubric@1"]["spearman"]["mean"] is None  # the same for all models
+    assert document["raters"]["kendall_w"]["mean"] is None  # one rater
 
 
 def test_exit_code_3_where_a_rated_sample_has_no_correlation(runs, tmp_path):

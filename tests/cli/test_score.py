@@ -7,6 +7,7 @@ import typer
 from typer.testing import CliRunner
 
 from mie.cli.score import score
+from mie.errors import ConfigError
 from tests.scoring.benchmarks.runs import modification, structure, transformation, write_run, write_samples
 
 app = typer.Typer()
@@ -50,6 +51,31 @@ def test_table_with_coverage_and_intervals(dataset, tmp_path):
     released = invoke(run, "--variant", "as_released")
     assert released.exit_code == 3
     assert "counted as 0" in released.stdout
+
+
+def test_no_number_is_a_dash_and_one_is_singular(dataset, tmp_path):
+    run = write_run(tmp_path / "run", dataset, {"aa": [SAMPLES[0].target_image]}, limit=1)
+    shown = invoke(run).stdout
+    assert "1 sample\n" in shown
+    assert "nan" not in shown
+    row = next(line for line in shown.splitlines() if "dice@1" in line)
+    assert [cell.strip() for cell in row.split("│")[1:6]] == ["dice@1", "1.000", "–", "1/1", "1 patient"]
+    empty = write_run(tmp_path / "empty", dataset, {"aa": [None]}, limit=2)
+    row = next(line for line in invoke(empty).stdout.splitlines() if "dice@1" in line)
+    assert [cell.strip() for cell in row.split("│")[1:5]] == ["dice@1", "–", "–", "0/2"]
+
+
+def test_the_list_of_benchmarks_and_metrics():
+    shown = invoke("--list").stdout
+    for words in ("miedb", "omni-iie", "paper, as_released", "B-PSNR (dB)", "lower", "rubric_8"):
+        assert words in shown
+    document = json.loads(invoke("--list", "--json").stdout)
+    assert [one["name"] for one in document["benchmarks"]] == ["imgedit", "medebench", "miedb", "omni-iie"]
+    metrics = {one["name"]: one for one in document["metrics"]}
+    assert metrics["dice"]["needs"] == ["colours", "input", "region"]
+    assert metrics["lpips_fg"]["higher_is_better"] is False
+    with pytest.raises(ConfigError, match="which run"):
+        invoke()
 
 
 def test_long_tables_show_the_largest_groups(tmp_path):

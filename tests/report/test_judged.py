@@ -147,7 +147,7 @@ def test_the_rubric_beside_the_leaderboard_of_pixels(tmp_path):
     replies = [{"key": f"m{n}_0:rubric", "reply": said, "model": "judge-7"} for n in range(2)]
     path = tmp_path / "replies.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in replies))
-    from mie.scoring.benchmarks.miedb.score import score_run
+    from tests.scoring.benchmarks.scoring import miedb as score_run
 
     score_run(run, judge=JudgeOptions(f"replay:{path}"))
     out = write_report([run], tmp_path / "report")

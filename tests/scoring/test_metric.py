@@ -45,6 +45,8 @@ def test_every_name_leads_to_the_metric_of_that_name():
     assert not METRICS["lpips"].higher_is_better
     assert METRICS["psnr"].title == "PSNR (dB)"
     assert find_metric("their_psnr").title == "their psnr (dB)"
+    assert not find_metric("lpips_fg").higher_is_better
+    assert find_metric("joy") == Metric("joy", "joy")
 
 
 def test_functions_agree_with_slow_scripts():

@@ -107,9 +107,20 @@ class EditorHelp(TyperCommand):
         super().format_epilog(ctx, formatter)
 
 
+def plural(count: int, noun: str) -> str:
+    """A count with its noun.
+
+    >>> plural(1, "sample"), plural(1200, "sample")
+    ('1 sample', '1,200 samples')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def print_json(document: Any) -> None:
-    """One JSON document and nothing else on stdout."""
-    json.dump(document, sys.stdout, indent=2, ensure_ascii=False)
+    """One JSON document and nothing else on stdout; what is not a number is null."""
+    from mie.core.documents import null_for_nan
+
+    json.dump(null_for_nan(document), sys.stdout, indent=2, ensure_ascii=False, allow_nan=False)
     sys.stdout.write("\n")
 
 

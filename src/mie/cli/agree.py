@@ -19,7 +19,9 @@ def agree(
         show_default=False,
     ),
     criterion: str | None = typer.Option(None, help="Which question, where the file answers several."),
-    protocol: str | None = typer.Option(None, "--protocol", help="Whose scores, where there are several."),
+    benchmark: str | None = typer.Option(
+        None, "--benchmark", "--protocol", help="Whose scores, where there are several."
+    ),
     variant: str = typer.Option("paper", help="Which scores: paper or as_released."),
     metric: list[str] = typer.Option([], "--metric", help="Only this metric, e.g. dice@1; repeatable."),
     same_scale: list[str] = typer.Option(
@@ -32,7 +34,6 @@ def agree(
     Example: mie agree out/run-a out/run-b --human ratings.csv
     """
     from mie.cli._show import print_json, read_people
-    from mie.editors.runs import plain
     from mie.scoring.statistics.agreement import agree as compare
 
     ratings = read_people(human)
@@ -43,13 +44,13 @@ def agree(
         human,
         ratings=ratings,
         criterion=criterion,
-        protocol=protocol,
+        benchmark=benchmark,
         variant=variant,
         metrics=metric,
         same_scale=same_scale,
     )
     if json:
-        print_json(plain(document))
+        print_json(document)
     else:
         _show(document)
     unscored = [e["spearman_formula"]["unscored"] for e in document["metrics"].values()]

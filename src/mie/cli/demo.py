@@ -132,7 +132,7 @@ def _run_and_report(folder: Path, editors: Sequence[str]) -> Path:
     from mie.cli._show import progress_bar
     from mie.editors.run import run_editor
     from mie.report.page import write_report
-    from mie.scoring.benchmarks import score
+    from mie.scoring.score import score
 
     runs = [folder / "runs" / editor.partition(",")[0] for editor in editors]
     with progress_bar(f"{folder.name}: editing and scoring") as bar:

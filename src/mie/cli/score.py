@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-_SHOWN = 20
+from mie.scoring.benchmarks import BENCHMARKS, VARIANTS
+
+if TYPE_CHECKING:
+    from mie.scoring.results import Mean, Results
+
+_SHOWN = 20  # groups in a table
 
 
 def score(
-    run: Path = typer.Argument(..., help="A run's folder.", show_default=False),
-    protocol: str = typer.Option(
-        "miedb", "--protocol", help="miedb, medebench, imgedit, omni-iie, or another package's."
+    run: Path | None = typer.Argument(None, help="A run's folder.", show_default=False),
+    benchmark: str = typer.Option(
+        "miedb", "--benchmark", "--protocol", help=f"By which benchmark: {', '.join(BENCHMARKS.names())}."
     ),
     variant: str = typer.Option(
-        "paper", help="paper (as the text says) or as_released (as the script does)."
+        VARIANTS[0], help="paper (as the text says) or as_released (as the script does)."
     ),
+    list_: bool = typer.Option(False, "--list", help="List benchmarks and metrics, then stop."),
     workers: int | None = typer.Option(None, min=1, help="Processes; all cores by default."),
     judge: str | None = typer.Option(
         None, "--judge", help="A model that grades what pixels cannot: openai:MODEL, replay:FILE, ..."
@@ -39,17 +46,26 @@ def score(
 ) -> None:
     """Score a run's outputs and write scores/ and summary/ into its folder.
 
-    Interrupted at any point, the same command goes on and ends with the same numbers.
+    Interrupted at any point, the same command resumes and ends with the same numbers.
 
-    Example: mie score out/run --protocol miedb
+    Example: mie score out/run --benchmark miedb
+
+    Example: mie score --list
     """
     from mie.cli._show import print_json, progress_bar, show_estimate
     from mie.errors import ConfigError
-    from mie.judges.contracts import JudgeOptions
-    from mie.scoring.benchmarks import score as score_run
 
+    if list_:
+        _list(json=json)
+        return
+    if run is None:
+        raise ConfigError("which run?", fix="give the folder of a run, or --list")
     if dry_run and judge is None:
         raise ConfigError("a dry run needs a judge", fix="name one with --judge")
+    from mie.judges.contracts import JudgeOptions
+    from mie.scoring.results import Results
+    from mie.scoring.score import score_run
+
     options = judge and JudgeOptions(
         judge,
         repeats=repeats,
@@ -62,62 +78,120 @@ def score(
     )
     with progress_bar("scoring") as bar:
         document = score_run(
-            run, protocol, variant=variant, workers=workers, progress=bar, judge=options or None
+            BENCHMARKS[benchmark],
+            run,
+            variant=variant,
+            workers=workers,
+            progress=bar,
+            judge=options or None,
         )
+    if dry_run:
+        print_json(document) if json else show_estimate(document["dry_run"])
+        return
+    results = Results(run, document)
     if json:
         print_json(document)
-    elif dry_run:
-        show_estimate(document["dry_run"])
     else:
-        _show(document)
-    if dry_run:
-        return
-    if protocol == "medebench":
-        from mie.report.charts import radar_chart
-
-        chart = radar_chart({run.name: document}, run / "summary" / f"{protocol}.{variant}.radar.png")
-        if chart is not None and not json:
-            typer.echo(f"radar chart: {chart}")
-    whole = document["groups"][0]["metrics"].values()
-    if any(entry["unscored"] or entry.get("missing") for entry in whole):
+        _show(results)
+    _draw(results, quiet=json)
+    if any(mean.unscored or mean.missing for mean in results.means().values()):
         typer.echo(f"some samples have no score; {run / 'scores'} says which and why", err=True)
         raise typer.Exit(3)
 
 
-def _show(document: dict[str, Any]) -> None:
-    from mie.cli._show import table
+def _list(*, json: bool) -> None:
+    from mie.cli._show import print_json, table
+    from mie.scoring.metric import METRICS
+
+    benchmarks = list(BENCHMARKS.values())
+    metrics = {metric.name: metric for metric in METRICS.values()}
+    for benchmark in benchmarks:
+        metrics |= benchmark.find_metrics()
+    if json:
+        print_json(
+            {
+                "benchmarks": [
+                    {
+                        "name": benchmark.name,
+                        "meaning": benchmark.meaning,
+                        "variants": benchmark.variants,
+                        "metrics": list(benchmark.find_metrics()),
+                    }
+                    for benchmark in benchmarks
+                ],
+                "metrics": [
+                    {"name": name, **metric.record(), "needs": sorted(metric.needs)}
+                    for name, metric in metrics.items()
+                ],
+            }
+        )
+        return
+    rows = [(b.name, ", ".join(b.variants), b.meaning, ", ".join(b.find_metrics())) for b in benchmarks]
+    table("benchmarks", ("benchmark", "variants", "what it measures", "metrics"), rows)
+    table(
+        "metrics",
+        ("metric", "label", "better", "needs", "meaning"),
+        [
+            (
+                name,
+                metric.title,
+                "higher" if metric.higher_is_better else "lower",
+                ", ".join(sorted(metric.needs)),
+                metric.meaning,
+            )
+            for name, metric in metrics.items()
+        ],
+    )
+
+
+def _show(results: Results) -> None:
+    from mie.cli._show import plural, table
     from mie.scoring.benchmarks import tables_of
 
-    title = (
-        f"{document['run']}: {document['protocol']}, {document['variant']}, {document['n_samples']} samples"
-    )
+    document = results.document
+    means = results.means()
+    title = f"{document['run']}: {results.name}, {results.variant}, {plural(len(results), 'sample')}"
     header = ("metric", "mean", "95% interval", "scored", "note")
-    table(title, header, [_row(name, entry) for name, entry in document["groups"][0]["metrics"].items()])
+    table(title, header, [_row(key, mean) for key, mean in means.items()])
     own = tables_of(document)
     for one in own:
         table(one.title, one.header, one.rows)
-    for key in () if own else ("perspective", "modality", "task", "target", "source"):
-        groups = [item for item in document["groups"] if list(item["group"]) == [key]]
-        names = [name for name in document["groups"][0]["metrics"] if name.endswith("@1")]
-        if len(groups) > 1:
-            shown = sorted(sorted(groups, key=_size, reverse=True)[:_SHOWN], key=groups.index)
-            rows = [[g["group"][key], *(_cell(n, g["metrics"].get(n)) for n in names)] for g in shown]
-            table(f"by {key}: mean (scored)", (key, *names), rows)
-        if len(groups) > _SHOWN:
-            typer.echo(f"the {_SHOWN} largest of {len(groups)}; --json lists all")
+    keys = () if own else list(dict.fromkeys(key for group in results.groups for key in group))
+    for key in keys:
+        _show_groups(results, key, [name for name in means if name.endswith("@1")])
     for perspective, count in document["not_covered"].items():
-        typer.echo(f"not covered: {count} {perspective} samples; they need a judge (--judge)")
-    if "judge" in document:
-        _show_judge(document["judge"])
+        typer.echo(
+            f"not covered: {plural(count, f'{perspective} sample')}, no metric applies without a judge"
+        )
+    if results.judge is not None:
+        _show_judge(results.judge)
     drift = document["drift"]
     if drift["flagged"]:
         typer.echo(
-            f"drift: {drift['flagged']} of {drift['measured']} outputs are shifted, zoomed or cropped "
-            "against their input, which ruins every pixel metric"
+            f"drift: {drift['flagged']} of {plural(drift['measured'], 'output')} lie shifted, zoomed or "
+            "cropped against their input, which ruins every pixel metric"
         )
 
 
-def _show_judge(judge: dict[str, Any]) -> None:
+def _show_groups(results: Results, key: str, names: list[str]) -> None:
+    """A table with a row for each group of a key; nothing where there is only one."""
+    from mie.cli._show import table
+
+    groups = results.by(key)
+    if len(groups) < 2:
+        return
+    largest = sorted(groups, key=lambda value: _size(groups[value]), reverse=True)[:_SHOWN]
+    rows = [
+        (value, *(_cell(means.get(name)) for name in names))
+        for value, means in groups.items()
+        if value in largest
+    ]
+    table(f"by {key}: mean (scored)", (key, *names), rows)
+    if len(groups) > _SHOWN:
+        typer.echo(f"the {_SHOWN} largest of {len(groups)}; --json lists all")
+
+
+def _show_judge(judge: Mapping[str, Any]) -> None:
     answers = ", ".join(f"{count:,} {state}" for state, count in judge["states"].items()) or "no questions"
     cost = "of unknown price" if judge["cost_usd"] is None else f"for {judge['cost_usd']:.2f} USD"
     tokens = f"{judge['usage']['input']:,} + {judge['usage']['output']:,} tokens"
@@ -131,26 +205,25 @@ def _show_judge(judge: dict[str, Any]) -> None:
         )
 
 
-def _size(group: dict[str, Any]) -> int:
-    return max((entry["n"] + entry["unscored"] for entry in group["metrics"].values()), default=0)
+def _draw(results: Results, *, quiet: bool) -> None:
+    """The radar chart of a benchmark that has one."""
+    if results.name not in BENCHMARKS or results.benchmark.radar is None:
+        return
+    from mie.report.charts import radar_chart
+
+    path = results.folder / "summary" / f"{results.name}.{results.variant}.radar.png"
+    chart = radar_chart({results.folder.name: results.document}, path)
+    if chart is not None and not quiet:
+        typer.echo(f"radar chart: {chart}")
 
 
-def _row(name: str, entry: dict[str, Any]) -> tuple[str, str, str, str, str]:
-    low, high = (_number(name, bound) for bound in entry["ci95"])
-    notes = {"capped": "exact matches, capped", "missing": "missing outputs, counted as 0"}
-    note = "; ".join(f"{entry[key]} {text}" for key, text in notes.items() if entry.get(key))
-    return name, _number(name, entry["mean"]), f"[{low}, {high}]", _coverage(entry), note
+def _size(means: Mapping[str, Mean]) -> int:
+    return max((mean.n + mean.unscored for mean in means.values()), default=0)
 
 
-def _cell(name: str, entry: dict[str, Any] | None) -> str:
-    return "" if entry is None else f"{_number(name, entry['mean'])} ({_coverage(entry)})"
+def _row(key: str, mean: Mean) -> tuple[str, str, str, str, str]:
+    return key, str(mean), mean.interval or "–", mean.coverage, "; ".join(mean.notes)
 
 
-def _coverage(entry: dict[str, Any]) -> str:
-    return f"{entry['n']}/{entry['n'] + entry['unscored']}"
-
-
-def _number(name: str, value: float | str | None) -> str:
-    if value is None or isinstance(value, str):
-        return str(value)
-    return f"{value:.2f}" if "psnr" in name or name.startswith("rubric") else f"{value:.4f}"
+def _cell(mean: Mean | None) -> str:
+    return "" if mean is None else f"{mean} ({mean.coverage})"

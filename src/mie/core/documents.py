@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict, cast
@@ -58,6 +59,23 @@ def read_document(
 def write_document(path: Path, body: Mapping[str, Any], *, allow_nan: bool = True) -> None:
     """Write the object, whole or not at all. Equal objects with equal order of keys give equal bytes."""
     atomic_write(path, json.dumps(body, indent=2, ensure_ascii=False, allow_nan=allow_nan) + "\n")
+
+
+def null_for_nan(value: Any) -> Any:
+    """The value as JSON may hold it: what is not a number is null, infinity is the text "inf".
+
+    >>> null_for_nan({"mean": math.nan, "ci95": (0.5, math.inf)})
+    {'mean': None, 'ci95': [0.5, 'inf']}
+    """
+    if isinstance(value, Mapping):
+        return {str(key): null_for_nan(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [null_for_nan(item) for item in value]
+    if hasattr(value, "tolist"):  # a NumPy number or array
+        return null_for_nan(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    return value
 
 
 class Counts(TypedDict):

@@ -137,13 +137,14 @@ _KEPT: Final = ("judge",)
 
 def refuse_other_files(folder: Path) -> None:
     """Raise unless `folder` is absent, empty, or holds a dataset or an unfinished one and nothing else."""
-    # A README of somebody else's stands in many folders; ours stands beside our shards.
+    # A README of somebody else's stands in many folders; ours stands beside our shards. The rejections alone
+    # are left of a build that kept no sample.
     built = any((folder / name).is_dir() for name in ("data", "parts"))
 
     def ours(path: Path) -> bool:
         if path.name in _FOLDERS and path.is_dir():
             return all(_FOLDERS[path.name].fullmatch(leaf.name) for leaf in path.iterdir())
-        return path.name in _FILES and built
+        return path.name == "rejected.parquet" or (path.name in _FILES and built)
 
     refuse_foreign(folder, "a dataset of ours", ours)
 

@@ -92,7 +92,7 @@ def read_people(ratings: Sequence[Rating], runs: Sequence[ScoredRun], layout: La
     """Read every question of the ratings; models that were compared must be among the runs."""
     try:
         variant = runs[0].variant
-        scored = read_scored_runs([run.folder for run in runs], variant=variant, protocol=layout.name)
+        scored = read_scored_runs([run.folder for run in runs], variant=variant, benchmark=layout.name)
         reason = ""
     except ConfigError as error:  # shown side by side by force: there is no one metric for all of them
         scored, reason = [], error.reason

@@ -1,4 +1,4 @@
-"""How a protocol asks a judge: first about samples, where something is missing there, then about outputs.
+"""How a benchmark asks a judge: first about samples, where something is missing there, then about outputs.
 
 What is asked about a sample (a description of its change, questions about its target) is the same for every
 run: those replies lie in the dataset's folder `judge/`, and are asked for once. What is asked about an output
@@ -23,15 +23,13 @@ from mie.datasets.dataset import Dataset
 from mie.editors.runs import Run
 from mie.judges import Answer, Draft, Judge, JudgeOptions, Prompt, combine, open_judge
 from mie.scoring.chunks import Chunk, Output
-from mie.scoring.results import NO_OUTPUT
+from mie.scoring.lines import NO_OUTPUT, encode_line
 
 _WAIT: Final = 0.5  # seconds between two tries
 
-Answers = Mapping[str, tuple[Answer, ...]]
-
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class SampleAnswer:
     """What a judge said about a sample: `value`, or the reason why there is none, and who said it."""
 
     value: Any
@@ -40,34 +38,34 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
-class Filling:
-    """What fills one attempt's entry."""
+class JudgeAnswers:
+    """All that a judge has answered, from which attempts get their numbers."""
 
-    answers: Answers
+    answers: Mapping[str, tuple[Answer, ...]]  # question's key -> an answer for each repeat
     judge: Judge
     variant: str
-    prepared: Mapping[str, Prepared]
+    samples: Mapping[str, SampleAnswer]
 
 
 @dataclass(frozen=True, slots=True)
-class Judging:
-    """What a protocol asks: about outputs, and before that about samples."""
+class Questions:
+    """What a benchmark asks: about outputs, and before that about samples."""
 
     metrics: tuple[str, ...]  # that rest on the judge
-    drafts: Callable[[Iterable[Chunk], str, Mapping[str, Prepared]], Iterator[Draft]]
-    fill: Callable[[dict[str, Any], dict[str, Any], Filling], None]  # (line, attempt's entry, ...)
-    prepare: Callable[[Iterable[Chunk]], Iterator[Draft]] | None = None  # key: `<sample id>:...`
+    drafts: Callable[[Iterable[Chunk], str, Mapping[str, SampleAnswer]], Iterator[Draft]]
+    record: Callable[[dict[str, Any], dict[str, Any], JudgeAnswers], None]  # (line, attempt's entry, ...)
+    sample_drafts: Callable[[Iterable[Chunk]], Iterator[Draft]] | None = None  # key: `<sample id>:...`
 
 
 @contextlib.contextmanager
-def open_judging(
-    judging: Judging,
+def open_session(
+    questions: Questions,
     options: JudgeOptions,
     run: Run,
     dataset: Dataset,
     chunks: Sequence[Chunk],
     variant: str,
-) -> Iterator[Asking]:
+) -> Iterator[JudgeSession]:
     """The judge is opened once at once: a wrong key or a private dataset stops before any work."""
     home = dataset.folder / "judge" if os.access(dataset.folder, os.W_OK) else run.folder / "judge/samples"
 
@@ -82,88 +80,89 @@ def open_judging(
     with about_outputs():
         pass
     with contextlib.ExitStack() as stack:
-        yield Asking(judging, about_samples, about_outputs, stack, chunks, variant)
+        yield JudgeSession(questions, about_samples, about_outputs, stack, chunks, variant)
 
 
-class Asking:
-    """A protocol's questions about one run. The dataset's folder is held only while samples are asked for."""
+class JudgeSession:
+    """A benchmark's questions about one run. The dataset's folder is held while samples are asked about."""
 
     def __init__(
         self,
-        judging: Judging,
+        questions: Questions,
         about_samples: Callable[[], AbstractContextManager[Judge]],
         about_outputs: Callable[[float], AbstractContextManager[Judge]],
         stack: contextlib.ExitStack,
         chunks: Sequence[Chunk],
         variant: str,
     ) -> None:
-        self._judging = judging
+        self._questions = questions
         self._about_samples = about_samples
         self._about_outputs = about_outputs
         self._stack = stack
         self._chunks = chunks
         self._variant = variant
-        self._filling: Filling
+        self._answers: JudgeAnswers
 
     def estimate(self) -> dict[str, Any]:
         """Calls and cost of all questions; those that rest on a reply that is still to come count too."""
         with self._about_outputs(0.0) as judge:
-            found = judge.estimate(self._judging.drafts(self._chunks, self._variant, {}))
-        if self._judging.prepare is None:
-            return found
+            total = judge.estimate(self._questions.drafts(self._chunks, self._variant, {}))
+        if self._questions.sample_drafts is None:
+            return total
         with self._about_samples() as judge:
-            before = judge.estimate(self._judging.prepare(self._chunks))
+            samples = judge.estimate(self._questions.sample_drafts(self._chunks))
         for key in ("calls", "already_answered", "input_tokens", "output_tokens", "cost_usd", "spent_usd"):
-            found[key] = None if found[key] is None or before[key] is None else found[key] + before[key]
-        return found
+            total[key] = None if total[key] is None or samples[key] is None else total[key] + samples[key]
+        return total
 
     def ask(self, progress: Callable[[int], None] | None) -> dict[str, Any]:
         """Ask everything; what the scores' header says of the judge."""
-        prepared, preparing = self._prepare()
-        judge = self._stack.enter_context(self._about_outputs(preparing.get("cost_usd") or 0.0))
-        answers = judge.ask(self._judging.drafts(self._chunks, self._variant, prepared), progress)
-        self._filling = Filling(answers, judge, self._variant, prepared)
-        record = {**judge.record(self._judging.metrics), "disagreement": disagreement(answers.values())}
-        if preparing:
-            record["prompts"] = {**preparing["prompts"], **record["prompts"]}
-            record["preparing"] = preparing
+        samples, sample_record = self._ask_about_samples()
+        judge = self._stack.enter_context(self._about_outputs(sample_record.get("cost_usd") or 0.0))
+        answers = judge.ask(self._questions.drafts(self._chunks, self._variant, samples), progress)
+        self._answers = JudgeAnswers(answers, judge, self._variant, samples)
+        record = {**judge.record(self._questions.metrics), "disagreement": disagreement(answers.values())}
+        if sample_record:
+            record["prompts"] = {**sample_record["prompts"], **record["prompts"]}
+            record["preparing"] = sample_record
         return record
 
-    def _prepare(self) -> tuple[dict[str, Prepared], dict[str, Any]]:
-        prepare = self._judging.prepare
-        if prepare is None or next(prepare(self._chunks), None) is None:
+    def _ask_about_samples(self) -> tuple[dict[str, SampleAnswer], dict[str, Any]]:
+        """The answers by key, and what the header says of them; nothing where no sample needs any."""
+        sample_drafts = self._questions.sample_drafts
+        if sample_drafts is None or next(sample_drafts(self._chunks), None) is None:
             return {}, {}
         prompts: dict[str, Prompt] = {}
 
         def drafts() -> Iterator[Draft]:
-            for draft in prepare(self._chunks):
+            for draft in sample_drafts(self._chunks):
                 prompts[draft.key] = draft.prompt
                 yield draft
 
-        prepared = {}
+        answers = {}
         with contextlib.ExitStack() as stack:
             judge = _entered(stack, self._about_samples)
             for key, (answer, *_) in judge.ask(drafts()).items():
                 reason = "" if answer.done else f"judge {answer.state}: {answer.reason}"
-                prepared[key] = Prepared(answer.value, reason, judge.stamp((answer,), prompts[key]))
+                answers[key] = SampleAnswer(answer.value, reason, judge.stamp((answer,), prompts[key]))
             record = judge.record(())
         kept = ("prompts", "states", "repaired", "replies", "usage", "cost_usd")
-        return prepared, {key: record[key] for key in kept}
+        return answers, {key: record[key] for key in kept}
 
-    def filled(self, parts: Sequence[Path]) -> Iterator[bytes]:
+    def lines(self, parts: Sequence[Path]) -> Iterator[bytes]:
         """The lines of the parts with the judge's numbers, or the reasons why there are none."""
         for part in parts:
             for line in part.read_text(encoding="utf-8").splitlines(keepends=True):
-                yield self._filled(line).encode()
+                yield self._with_answers(line).encode()
 
-    def _filled(self, line: str) -> str:
+    def _with_answers(self, line: str) -> str:
         body = json.loads(line)
-        if not set(self._judging.metrics).intersection(body["applies"]):
+        if not set(self._questions.metrics).intersection(body["applies"]):
             return line
         for attempt in body["attempts"]:
             if NO_OUTPUT not in attempt["unscored"]:
-                self._judging.fill(body, attempt, self._filling)
-        return json.dumps(body, ensure_ascii=False, separators=(",", ":")) + "\n"
+                self._questions.record(body, attempt, self._answers)
+        return encode_line(body)
 
 
 def _entered(stack: contextlib.ExitStack, open_: Callable[[], AbstractContextManager[Judge]]) -> Judge:
@@ -196,19 +195,19 @@ def output_drafts(
                         yield from draft(row, output)
 
 
-def fill_numbers(
+def record_numbers(
     attempt: dict[str, Any],
     key: str,
     names: Sequence[str],
-    filling: Filling,
+    answers: JudgeAnswers,
     prompt: Prompt,
     numbers: Callable[[Any], Sequence[float]] = tuple,
 ) -> tuple[float, ...] | None:
     """The answers to one question as metrics `names`, or the reason beside each; the stamp beside both."""
-    given = filling.answers.get(key, ())
+    given = answers.answers.get(key, ())
     found = combine(given, numbers)
     stamp: dict[str, Any] = {
-        **filling.judge.stamp(given, prompt),
+        **answers.judge.stamp(given, prompt),
         "repeats": sum(answer.done for answer in given),
     }
     attempt.setdefault("judge", {})[key.rpartition(":")[2]] = stamp

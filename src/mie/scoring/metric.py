@@ -8,13 +8,15 @@ name, and the `module:attribute` of a `Metric`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from mie.core.registry import Registry, unknown_name
 from mie.errors import MetricError, MieError
-from mie.records import Pixels
+
+if TYPE_CHECKING:
+    from mie.records import Pixels
 
 # What a metric may need of a sample. All but the last two are arguments of its function, by these names.
 NEEDS: Final[Mapping[str, str]] = {
@@ -49,6 +51,7 @@ class Metric:
             a number, or raises `MetricError` with the reason why there is none. None where a benchmark has
             its own way to the number, such as a judge.
         scale: The lowest and the highest value.
+        binary: Each sample has 0 or 1, so that the mean is a share and a histogram says nothing.
 
     """
 
@@ -58,9 +61,10 @@ class Metric:
     unit: str = ""
     decimals: int = 3
     higher_is_better: bool = True
-    needs: Collection[str] = frozenset()
+    needs: Set[str] = frozenset()
     function: Callable[..., float] | None = None
     scale: tuple[float, float] | None = None
+    binary: bool = False
 
     def __post_init__(self) -> None:
         for need in self.needs:
@@ -135,6 +139,7 @@ class Metric:
             "decimals": self.decimals,
             "higher_is_better": self.higher_is_better,
             "scale": None if self.scale is None else [str(end) for end in self.scale],
+            "binary": self.binary,
         }
 
     @classmethod
@@ -149,6 +154,7 @@ class Metric:
             int(record.get("decimals", 3)),
             bool(record.get("higher_is_better", True)),
             scale=None if scale is None else (float(scale[0]), float(scale[1])),
+            binary=bool(record.get("binary", False)),
         )
 
 
@@ -165,6 +171,10 @@ METRICS: Final[Registry[Metric]] = Registry(
         "p_acc": "mie.scoring.metrics.dice:P_ACC",
         "b_psnr": "mie.scoring.metrics.background:B_PSNR",
         "b_ssim": "mie.scoring.metrics.background:B_SSIM",
+        "changed_psnr": "mie.scoring.metrics.background:CHANGED_PSNR",
+        "changed_ssim": "mie.scoring.metrics.background:CHANGED_SSIM",
+        "unchanged_psnr": "mie.scoring.metrics.background:UNCHANGED_PSNR",
+        "unchanged_ssim": "mie.scoring.metrics.background:UNCHANGED_SSIM",
         "psnr": "mie.scoring.metrics.psnr:PSNR",
         "ssim": "mie.scoring.metrics.ssim:SSIM",
         "cp": "mie.scoring.metrics.background:CP",
@@ -185,8 +195,17 @@ def added_metrics() -> list[str]:
 
 
 def find_metric(name: str) -> Metric:
-    """The metric of that name; one that nobody knows is shown under its own name."""
+    """The metric of that name; one that nobody knows is shown under its own name.
+
+    Where its name begins or ends with a known one (`lpips_fg`, `their_psnr`) it has that one's unit, decimals
+    and direction.
+    """
     if name in METRICS:
         return METRICS[name]
-    unit, decimals = ("dB", 1) if "psnr" in name else ("", 3)
-    return Metric(name, name.replace("_", " "), unit=unit, decimals=decimals)
+    known = next(
+        (part for part in (name.partition("_")[0], name.rpartition("_")[2]) if part in METRICS), None
+    )
+    label = name.replace("_", " ")
+    if known is None:
+        return Metric(name, label)
+    return replace(METRICS[known], name=name, label=label, meaning="", function=None)

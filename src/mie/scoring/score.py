@@ -1,104 +1,48 @@
-"""Means with their coverage and intervals, for everything and for each group."""
+"""Scoring a run: pixels in chunks, then a judge, then lines joined and added up.
+
+The lines of a chunk lie in `scores/.parts/` until all are there: killed at any point, the same call resumes
+and ends with the same files, whatever the number of workers. A judge is asked once the pixels are done, in
+this process; its replies lie in `judge/`, and what lies there is not asked again.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import inspect
 import json
-import math
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, TypeAlias, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, Final, Protocol, TypeAlias
 
 import mie
-from mie.core.files import atomic_path, atomic_write, folder_lock
+from mie.core.files import atomic_write, folder_lock
 from mie.datasets.engine import run_tasks
-from mie.editors.runs import Run, plain
-from mie.errors import ImageError
+from mie.editors.runs import Run
+from mie.errors import ConfigError, MieError
 from mie.judges import JudgeOptions
-from mie.records import Pixels
-from mie.scoring.benchmarks import check_variant
-from mie.scoring.chunks import Chunk, Output, make_chunks, read_output, read_stored
-from mie.scoring.judging import Judging, open_judging
-from mie.scoring.results import GROUP_KEYS, NO_OUTPUT, RANGES, Selected
-from mie.scoring.statistics import ScoreTable, mean_interval, read_score_table
-from mie.vocabulary import PERSPECTIVES
+from mie.scoring.attempts import Context, Inputs, LineBody, Row, measure_metrics
+from mie.scoring.benchmarks import BENCHMARKS, Benchmark, find_benchmark
+from mie.scoring.chunks import Chunk, Output, make_chunks
+from mie.scoring.judging import JudgeSession, Questions, open_session
+from mie.scoring.lines import (
+    GROUP_KEYS,
+    encode_line,
+    read_scores_file,
+    scores_path,
+    summary_path,
+    write_scores_file,
+    write_summary,
+)
+from mie.scoring.metric import METRICS, Metric
+from mie.scoring.results import Results
+from mie.scoring.summary import summarise
+from mie.scoring.table import ScoreTable, read_score_table
 
-PARTITIONS: Final = ("perspective", "modality", "task", "target", "source")
-
-
-def summarise(
-    table: ScoreTable, *, psnr_cap: float | None = None, partitions: Sequence[str] = PARTITIONS
-) -> list[dict[str, Any]]:
-    """`[{"group": {...}, "metrics": {"dice@1": {...}}}]`: everything first, then group by group.
-
-    A metric's entry has `mean` over the `n` samples that have it, how many it applies to but are `unscored`,
-    the interval `ci95` over patients (`mean_interval`), how many known `patients` and how many
-    `images_without_patient` it rests on, or why there is `no_interval`; and where it makes sense how many
-    values were `capped` at `psnr_cap`, or are `missing` outputs that count 0.
-    """
-    selected = {key: table.select(*key) for key in table.keys}
-    groups: list[dict[str, Any]] = []
-    for group, rows in _groups(table, partitions):
-        metrics: dict[str, Any] = {}
-        for (name, k), chosen in selected.items():
-            if not chosen.applies[rows].any():
-                continue
-            scored = rows[chosen.scored[rows]]
-            cap = psnr_cap if name.endswith("psnr") else None
-            entry = _entry(chosen, rows, scored, cap)
-            interval = mean_interval(chosen.values[scored], table.clusters[scored], bounds=RANGES.get(name))
-            metrics[f"{name}@{k}"] = {**entry, **interval.entry}
-        groups.append({"group": group, "metrics": metrics})
-    return groups
-
-
-def _entry(
-    chosen: Selected, rows: NDArray[np.int64], scored: NDArray[np.int64], cap: float | None
-) -> dict[str, Any]:
-    values = chosen.values[scored]
-    entry: dict[str, Any] = {
-        "mean": float(values.mean()) if len(values) else math.nan,
-        "n": len(values),
-        "unscored": int(chosen.applies[rows].sum()) - len(values),
-    }
-    if cap is not None:
-        entry["capped"] = int((values >= cap).sum())
-    missing = int(chosen.missing[rows].sum())
-    return {**entry, "missing": missing} if missing else entry
-
-
-def _groups(
-    table: ScoreTable, partitions: Sequence[str]
-) -> Iterator[tuple[dict[str, str], NDArray[np.int64]]]:
-    """(group, rows) with groups of one key in alphabetical order; perspectives in the paper's."""
-    yield {}, np.arange(len(table.ids))
-    for key in partitions:
-        names, codes = np.unique(table.groups[key].astype(str), return_inverse=True)
-        parts = np.split(
-            np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes, minlength=len(names)))
-        )
-        found = dict(zip(names.tolist(), parts[:-1], strict=True))
-        for name in [p for p in PERSPECTIVES if p in found] if key == "perspective" else found:
-            yield {key: name}, found[name]
-
-
-# What protocols share in scoring a run: pixels in chunks, then a judge, then lines joined and added up.
-#
-# Scoring is cut into chunks whose lines lie in `scores/.parts/` until all are there: killed at any point,
-# the
-# same call goes on and ends with the same files, whatever the number of workers. A judge is asked once the
-# pixels are done, in this process; its replies lie in `judge/`, and what lies there is not asked again.
-
-Row: TypeAlias = Mapping[str, Any]
-Line: TypeAlias = dict[str, Any]
 Progress: TypeAlias = Callable[[int, int], None]
-T = TypeVar("T")
 
 # Below this many outputs the work is done before a pool of processes has started.
 _POOL_FROM: Final = 300
@@ -106,62 +50,36 @@ _POOL_FROM: Final = 300
 LINE_COLUMNS: Final = (*GROUP_KEYS, "id", "case_id", "patient_id")
 
 
-class Inputs:
-    """Samples of one image follow each other and hold the same file: it is decoded once."""
-
-    def __init__(self) -> None:
-        self._data = b""
-        self._pixels: Pixels
-
-    def read(self, data: bytes) -> Pixels:
-        if data != self._data:
-            self._pixels, self._data = read_stored(data), data
-        return self._pixels
+Measure: TypeAlias = Callable[[Row, Sequence[Output], Context], LineBody]
+Aggregate: TypeAlias = Callable[[dict[str, Any], ScoreTable, Path], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
-    """How a chunk is measured. `setup` is the protocol's own, and crosses to other processes."""
+class ScoreRun(Protocol):
+    """A benchmark's own way through a run's folder; returns the document that `mie score --json` prints."""
 
-    variant: str
-    judged: bool
-    inputs: Inputs
-    setup: Any = None
-
-
-@dataclass(frozen=True, slots=True)
-class Method:
-    """A protocol. Its functions stand at the top of a module: they are called in other processes too."""
-
-    name: str
-    version: int
-    columns: tuple[str, ...]  # of the dataset, besides LINE_COLUMNS
-    metrics: tuple[str, ...]  # in the order of the tables
-    judged: tuple[str, ...]  # those that a judge gives; without one they apply to nothing
-    measure: Callable[[Row, Sequence[Output], Context], Line]
-    judging: Judging
-    groups: tuple[str, ...] = ()  # group keys of its lines besides those of every protocol
-    partitions: tuple[str, ...] = PARTITIONS
-    missing_as_zero: bool = False  # `as_released` counts a sample without any output as 0
-    psnr_cap: float | None = None  # of exact matches, in the variant `paper`
-    finish: Callable[[dict[str, Any], ScoreTable, Path], None] | None = None  # adds to the document
-    pool: bool = True  # several processes by default
+    def __call__(
+        self,
+        run_folder: Path | str,
+        *,
+        variant: str,
+        workers: int | None,
+        progress: Progress | None,
+    ) -> Mapping[str, Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    measure: Callable[[Row, Sequence[Output], Context], Line]
-    columns: list[str]
+    benchmark: Benchmark | str  # by name where another process has to find it
     chunk: Chunk
     variant: str
-    judged: bool
+    metrics: tuple[str, ...]
     setup: Any
     part: Path
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    method: Method
+    benchmark: Benchmark
     header: Mapping[str, Any]
     chunks: list[Chunk]
     parts: Path
@@ -173,133 +91,208 @@ class _Work:
         object.__setattr__(self, "total", sum(chunk.pairs for chunk in self.chunks))
 
 
-def score_by(
-    method: Method,
+def score(
+    run: Run | Path | str,
+    benchmark: Benchmark | str = "miedb",
+    *,
+    variant: str = "paper",
+    workers: int | None = None,
+    progress: Progress | None = None,
+    judge: JudgeOptions | str | None = None,
+) -> Results:
+    """Score every output of a run; write `scores/` and `summary/` into its folder; return the results.
+
+    Args:
+        run: The run, or its folder.
+        benchmark: Its name, or a `Benchmark`.
+        variant: `paper` (what the text promises) or `as_released` (what the public script prints).
+        workers: Processes: all cores by default, none beside this one when there is little to do.
+        progress: Is told (done, total) outputs.
+        judge: Grades what pixels cannot: a spec such as `openai:gpt-4o`, or `JudgeOptions`.
+
+    """
+    folder = run.folder if isinstance(run, Run) else Path(run)
+    document = score_run(
+        find_benchmark(benchmark),
+        folder,
+        variant=variant,
+        workers=workers,
+        progress=progress,
+        judge=_options(judge),
+    )
+    return Results(folder, document)
+
+
+def estimate(
+    run: Run | Path | str,
+    benchmark: Benchmark | str = "miedb",
+    *,
+    judge: JudgeOptions | str,
+    variant: str = "paper",
+) -> dict[str, Any]:
+    """What a judge would cost: calls, tokens, US dollars. Nothing is asked, and nothing is scored."""
+    options = _options(judge)
+    assert options is not None  # noqa: S101 (a judge is given)
+    folder = run.folder if isinstance(run, Run) else Path(run)
+    document = score_run(
+        find_benchmark(benchmark), folder, variant=variant, judge=replace(options, dry_run=True)
+    )
+    found: dict[str, Any] = document["dry_run"]
+    return found
+
+
+def score_run(
+    benchmark: Benchmark,
     run_folder: Path | str,
     *,
     variant: str = "paper",
     workers: int | None = None,
     progress: Progress | None = None,
     judge: JudgeOptions | None = None,
-    facts: Mapping[str, Any] | None = None,
-    setup: Any = None,
+    setup: tuple[Any, Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """Score every output of a run; write `scores/` and `summary/` into its folder; return the summary.
+    """`score`, as the document that `mie score --json` prints. Of a dry run only the estimate is returned.
 
-    `workers` are processes: all cores by default, none beside this one when there is little to do. `progress`
-    is told (done, total) outputs. `facts` go into the scores' header: what the numbers rest on besides the
-    run. Of a dry run only the estimate is returned.
+    `setup` replaces that of the benchmark.
     """
-    check_variant(variant)
+    benchmark.check_variant(variant)
+    if judge is not None and benchmark.questions is None and not _accepts_judge(benchmark):
+        raise ConfigError(f"the benchmark {benchmark.name} asks no judge", fix="leave out --judge")
     run = Run.open(run_folder)
+    if judge is None and benchmark.own_metrics and set(benchmark.judged) == set(benchmark.find_metrics()):
+        raise ConfigError(
+            f"every metric of {benchmark.name} comes from a judge",
+            fix="name one with --judge; `mie score --list` shows benchmarks that need none",
+        )
+    if benchmark.score is not None:
+        return _score_otherwise(benchmark, run, variant, workers, progress, judge)
     dataset = run.dataset()
-    names = tuple(name for name in method.metrics if judge is not None or name not in method.judged)
+    metrics = {n: m for n, m in benchmark.find_metrics().items() if judge is not None or not m.judged}
+    state, facts = setup or (benchmark.load("setup") or _no_setup)()
     header: dict[str, Any] = {
-        "protocol": method.name,
+        "protocol": benchmark.name,
         "variant": variant,
-        "version": method.version,
+        "version": benchmark.version,
         "dataset_digest": dataset.digest,
         "edits_sha256": _sha256(run.folder / "edits.jsonl"),
         "mie": mie.__version__,
         "attempts": run.attempts,
-        "metrics": names,
-        "groups": method.groups,
-        "missing_as_zero": method.missing_as_zero and variant == "as_released",
-        **(facts or {}),
+        "metrics": tuple(metrics),
+        "groups": benchmark.groups,
+        "missing_as_zero": benchmark.missing_as_zero and variant == "as_released",
+        **facts,
+        **_specs(benchmark, metrics),
     }
-    name = f"{method.name}.{variant}"
-    scores, summary = run.folder / "scores" / f"{name}.jsonl", run.folder / "summary" / f"{name}.json"
-    parts = run.folder / "scores/.parts" / name
-    with folder_lock(parts), contextlib.ExitStack() as stack:
+    scores = scores_path(run.folder, benchmark.name, variant)
+    parts = run.folder / "scores/.parts" / f"{benchmark.name}.{variant}"
+    with _tidied(parts), folder_lock(parts), contextlib.ExitStack() as stack:
         chunks = make_chunks(run, dataset)
-        work = _Work(method, header, chunks, parts, setup, progress)
-        asked = None
+        if not chunks:
+            raise _no_samples(run)
+        work = _Work(benchmark, header, chunks, parts, state, progress)
+        session: JudgeSession | None = None
         if judge is not None:  # first, so that a wrong key or a private dataset stops before any work
-            asked = stack.enter_context(open_judging(method.judging, judge, run, dataset, chunks, variant))
+            questions: Questions = benchmark.load("questions")
+            session = stack.enter_context(open_session(questions, judge, run, dataset, chunks, variant))
             if judge.dry_run:
-                about = {"protocol": method.name, "variant": variant, "run": str(run_folder)}
-                return {**about, "dry_run": asked.estimate()}
+                about = {"protocol": benchmark.name, "variant": variant, "run": str(run_folder)}
+                return {**about, "dry_run": session.estimate()}
         paths = _score_chunks(work, workers)
-        if asked is None:
-            _join(scores, header, map(Path.read_bytes, paths))
+        _check_applies(benchmark, run, parts, paths, judge)
+        if session is None:
+            write_scores_file(scores, header, map(Path.read_bytes, paths))
         else:
-            record = asked.ask(progress and (lambda done: progress(done, max(done, work.total))))
-            _join(scores, {**header, "judge": record}, asked.filled(paths))
-        document = _document(method, scores, str(run_folder))
-        summary.parent.mkdir(exist_ok=True)
-        atomic_write(summary, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+            record = session.ask(progress and (lambda done: progress(done, max(done, work.total))))
+            write_scores_file(scores, {**header, "judge": record}, session.lines(paths))
+        document = _document(benchmark, scores, str(run_folder))
+        document = write_summary(summary_path(run.folder, benchmark.name, variant), document)
         # A worker of a call that was killed may still be writing there; what it leaves harms nothing.
         shutil.rmtree(parts, ignore_errors=True)
-    with contextlib.suppress(OSError):
-        parts.parent.rmdir()  # unless another variant is being scored
     return document
 
 
-def line_of(row: Row, applies: Sequence[str], attempts: list[dict[str, Any]], **groups: str) -> Line:
-    """A line of scores; `groups` are the protocol's own, or replace one of every protocol's."""
-    return {
-        "id": row["id"],
-        "group": {**{key: row[key] for key in GROUP_KEYS}, **groups},
-        "patient": row["patient_id"],
-        "case": row["case_id"],
-        "applies": tuple(applies),
-        "attempts": attempts if applies else [],
-    }
-
-
-def whole_image(row: Row) -> bool:
-    """The edit concerns the whole image, so that it has no foreground and no background."""
-    return row["perspective"] == "transformation" and row["mask"] is None
-
-
-def each_output(
-    outputs: Sequence[Output],
-    variant: str,
-    reference: Callable[[], T],
-    score: Callable[[T, Pixels], dict[str, Any]],
-) -> list[dict[str, Any]]:
-    """An entry for each attempt: what `score` says of its pixels, or why there are none.
-
-    `reference` reads the sample's own images, once for all attempts.
-    """
+@contextlib.contextmanager
+def _tidied(parts: Path) -> Iterator[None]:
+    """Leave no empty folder behind: neither `.parts`, nor `scores` where nothing was scored."""
     try:
-        held = reference()
-    except ImageError as error:
-        return [_no_output(output.k, f"the sample's own images: {error.reason}") for output in outputs]
-    return [_attempt_entry(held, output, variant, score) for output in outputs]
+        yield
+    finally:
+        for folder in (parts, parts.parent, parts.parent.parent):
+            with contextlib.suppress(OSError):
+                folder.rmdir()  # unless something is there, such as another variant that is being scored
 
 
-def _attempt_entry(
-    held: T, output: Output, variant: str, score: Callable[[T, Pixels], dict[str, Any]]
-) -> dict[str, Any]:
-    if output.path is None:
-        return _no_output(output.k, output.reason)
-    try:
-        pixels = read_output(Path(output.path), variant)
-    except ImageError as error:
-        return _no_output(output.k, f"unreadable output: {error.reason}")
-    return {"k": output.k, **score(held, pixels)}
+def _no_samples(run: Run) -> MieError:
+    config = run.info["config"]
+    split = config.get("split")
+    return MieError(
+        "the run is about no samples",
+        where=run.folder,
+        expected="at least one sample to score",
+        found=f"split {split!r} of {run.info['dataset']['name']} is empty" if split else "an empty dataset",
+        fix="run the editor on a split that has samples",
+    )
 
 
-def _no_output(k: int, reason: str) -> dict[str, Any]:
-    return {"k": k, "metrics": {}, "unscored": {NO_OUTPUT: reason}}
+def _check_applies(
+    benchmark: Benchmark, run: Run, parts: Path, paths: Sequence[Path], judge: JudgeOptions | None
+) -> None:
+    """`MieError` where no metric applies to any sample: there would be nothing but empty tables."""
+    counts: Counter[str] = Counter()
+    for path in paths:
+        for text in path.read_text(encoding="utf-8").splitlines():
+            body = json.loads(text)
+            if body["applies"]:
+                return
+            counts[body["group"]["perspective"]] += 1
+    shutil.rmtree(parts, ignore_errors=True)
+    needs_judge = judge is None and bool(benchmark.judged)
+    raise MieError(
+        f"no metric of {benchmark.name} applies to any sample of this run",
+        where=run.folder,
+        expected="a sample that one of its metrics applies to",
+        found=", ".join(f"{count:,} {perspective}" for perspective, count in counts.items()),
+        fix="name a judge with --judge" if needs_judge else "`mie score --list` says what each metric needs",
+    )
+
+
+def _options(judge: JudgeOptions | str | None) -> JudgeOptions | None:
+    return JudgeOptions(judge) if isinstance(judge, str) else judge
+
+
+def _no_setup() -> tuple[None, dict[str, Any]]:
+    return None, {}
+
+
+def _accepts_judge(benchmark: Benchmark) -> bool:
+    function = benchmark.load("score")
+    if function is None:
+        return False
+    parameters = inspect.signature(function).parameters.values()
+    return any(p.name == "judge" or p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+def _specs(benchmark: Benchmark, metrics: Mapping[str, Metric]) -> dict[str, Any]:
+    """Metrics that another package brought: written down, to be shown where the package is not installed."""
+    ours = benchmark.own_metrics if benchmark.name in BENCHMARKS.targets else ()
+    specs = {name: metric.record() for name, metric in metrics.items() if name not in ours}
+    return {"specs": specs} if specs else {}
 
 
 def _score_chunks(work: _Work, workers: int | None) -> list[Path]:
     """The chunks' files, in order; those that an earlier call left are taken as they are."""
-    method, header = work.method, work.header
-    columns = list(dict.fromkeys((*LINE_COLUMNS, *method.columns)))
-    judged = any(name in header["metrics"] for name in method.judged)
+    benchmark, header = work.benchmark, work.header
     paths = [work.parts / f"{chunk.number:05d}-{chunk.key(header)}.jsonl" for chunk in work.chunks]
-    tasks = [
-        _Task(method.measure, columns, chunk, header["variant"], judged, work.setup, path)
-        for chunk, path in zip(work.chunks, paths, strict=True)
-        if not path.exists()
-    ]
-    left = sum(task.chunk.pairs for task in tasks)
+    todo = [(chunk, path) for chunk, path in zip(work.chunks, paths, strict=True) if not path.exists()]
+    left = sum(chunk.pairs for chunk, _ in todo)
     done = work.total - left
-    if workers is None and (left < _POOL_FROM or not method.pool):
+    elsewhere = _found_elsewhere(benchmark, header["metrics"])
+    if not elsewhere or (workers is None and (left < _POOL_FROM or not benchmark.pool)):
         workers = 1
+    named: Benchmark | str = benchmark if workers == 1 else benchmark.name
+    tasks = [
+        _Task(named, chunk, header["variant"], header["metrics"], work.setup, path) for chunk, path in todo
+    ]
     for pairs in run_tasks(_score_chunk, tasks, workers=workers):
         done += pairs
         if work.progress is not None:
@@ -307,12 +300,23 @@ def _score_chunks(work: _Work, workers: int | None) -> list[Path]:
     return paths
 
 
+def _found_elsewhere(benchmark: Benchmark, names: Sequence[str]) -> bool:
+    """Another process can import all of it: nothing was made by the running script."""
+    if benchmark.name not in BENCHMARKS or BENCHMARKS[benchmark.name] is not benchmark:
+        return False
+    return not any(name in METRICS.targets and not isinstance(METRICS.targets[name], str) for name in names)
+
+
 def _score_chunk(task: _Task) -> int:
     """Write the lines of one chunk, all or nothing."""
-    context = Context(task.variant, task.judged, Inputs(), task.setup)
-    lines = [task.measure(row, outputs, context) for row, outputs in task.chunk.rows(task.columns)]
-    text = [json.dumps(plain(line), ensure_ascii=False, separators=(",", ":")) + "\n" for line in lines]
-    atomic_write(task.part, "".join(text))
+    benchmark = find_benchmark(task.benchmark)
+    measure: Measure = benchmark.load("measure") or measure_metrics
+    columns = list(dict.fromkeys((*LINE_COLUMNS, *benchmark.columns)))
+    known = benchmark.find_metrics()
+    metrics = {name: known[name] for name in task.metrics}
+    context = Context(benchmark, task.variant, metrics, Inputs(), task.setup)
+    lines = [measure(row, outputs, context) for row, outputs in task.chunk.rows(columns)]
+    atomic_write(task.part, "".join(map(encode_line, lines)))
     return task.chunk.pairs
 
 
@@ -321,34 +325,72 @@ def _sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes() if path.exists() else b"").hexdigest()
 
 
-def _join(scores: Path, header: Mapping[str, Any], parts: Iterable[bytes]) -> None:
-    with atomic_path(scores) as temporary, temporary.open("wb") as file:
-        file.write((json.dumps(header, ensure_ascii=False) + "\n").encode())
-        file.writelines(parts)
-
-
-def _document(method: Method, scores: Path, run: str) -> dict[str, Any]:
+def _document(benchmark: Benchmark, scores: Path, run: str) -> dict[str, Any]:
     table = read_score_table(scores)
     variant = table.header["variant"]
-    cap = method.psnr_cap if variant == "paper" else None
+    cap = benchmark.psnr_cap if variant == "paper" else None
     document = {
-        "protocol": method.name,
+        "protocol": benchmark.name,
         "variant": variant,
         "run": run,
         "n_samples": len(table.ids),
-        "groups": summarise(table, psnr_cap=cap, partitions=method.partitions),
+        "groups": summarise(table, psnr_cap=cap, partitions=benchmark.partitions),
         # What needs a judge has no number without one.
         "not_covered": dict(table.not_covered),
         **({"judge": table.header["judge"]} if "judge" in table.header else {}),
         "drift": {"measured": int((table.drift >= 0).sum()), "flagged": int((table.drift == 1).sum())},
     }
-    if method.finish is not None:
-        method.finish(document, table, scores)
-    return plain(document)
+    aggregate: Aggregate | None = benchmark.load("aggregate")
+    if aggregate is not None:
+        aggregate(document, table, scores)
+    return document
 
 
-def read_lines(scores: Path) -> Iterator[Line]:
-    """The lines of a file of scores, without its header."""
-    with scores.open(encoding="utf-8") as file:
-        next(file)
-        yield from map(json.loads, file)
+def _score_otherwise(
+    benchmark: Benchmark,
+    run: Run,
+    variant: str,
+    workers: int | None,
+    progress: Progress | None,
+    judge: JudgeOptions | None,
+) -> dict[str, Any]:
+    """By the benchmark's own function; the document it returns is checked, completed and stored."""
+    options = {"variant": variant, "workers": workers, "progress": progress}
+    asked = {} if judge is None else {"judge": judge}
+    found = benchmark.load("score")(run.folder, **options, **asked)
+    if isinstance(found, Mapping) and "dry_run" in found:
+        return dict(found)
+    if not _is_document(found):
+        raise MieError(
+            f"the benchmark {benchmark.name} returned no summary",
+            expected='{"groups": [{"group": {}, "metrics": {"NAME@1": {"mean": ..., "n": ...}}}]}',
+            found=repr(found)[:200],
+        )
+    document = {
+        "protocol": benchmark.name,
+        "variant": variant,
+        "run": str(run.folder),
+        "n_samples": max((e["n"] for e in found["groups"][0]["metrics"].values()), default=0),
+        "not_covered": {},
+        "drift": {"measured": 0, "flagged": 0},
+        **found,
+    }
+    for item in document["groups"]:
+        for key, entry in item["metrics"].items():
+            item["metrics"][key] = {"unscored": 0, "ci95": None, **entry}
+    return write_summary(summary_path(run.folder, benchmark.name, variant), document)
+
+
+def _is_document(found: Any) -> bool:
+    try:
+        return bool(found["groups"]) and all(
+            isinstance(item["group"], dict) and all({"mean", "n"} <= set(e) for e in item["metrics"].values())
+            for item in found["groups"]
+        )
+    except (TypeError, KeyError, AttributeError):
+        return False
+
+
+def read_lines(scores: Path) -> Iterator[Mapping[str, Any]]:
+    """The lines of a file of scores as they are, without its header."""
+    return (line.body for line in read_scores_file(scores)[1])

@@ -11,8 +11,10 @@ import numpy as np
 from mie.errors import ConfigError, ImageError
 from mie.images.read import read_picture
 from mie.records import Mask, Pixels
-from mie.scoring.benchmarks import check_variant
-from mie.scoring.benchmarks.miedb.score import Reference, score_output
+from mie.scoring.benchmarks.miedb import BENCHMARK
+from mie.scoring.benchmarks.miedb.score import applicable, score_output
+from mie.scoring.perspectives import paints
+from mie.scoring.reference import Reference
 from mie.vocabulary import COLOURS, PERSPECTIVES
 
 
@@ -33,7 +35,7 @@ def score_triplet(
     images are compared whole, as for transformation. `mask`, `(H, W) bool`, is taken for the region instead
     of the one that is read back from `target`. Modification has no metric from pixels.
     """
-    check_variant(variant)
+    BENCHMARK.check_variant(variant)
     perspective = perspective or ("perception" if colour else "transformation")
     _check(perspective, colour)
     image, goal, made = _pixels(input), _pixels(target), _pixels(output)
@@ -45,7 +47,8 @@ def score_triplet(
         if mask.shape != image.shape[:2]:
             raise ImageError("mask and input differ in size", expected=image.shape[:2], found=mask.shape)
         reference = replace(reference, region=np.asarray(mask, np.bool_))
-    body = score_output(reference, made, variant)
+    scored = {name: metric for name, metric in BENCHMARK.find_metrics().items() if not metric.judged}
+    body = score_output(reference, made, variant, applicable(perspective, reference.meets, scored))
     return {"perspective": perspective, "instruction": instruction, **body}
 
 
@@ -55,7 +58,7 @@ def _check(perspective: str, colour: str | None) -> None:
             f"no perspective named {perspective!r}", expected=", ".join(PERSPECTIVES), found=perspective
         )
     wrong = [name for name in (colour or "").split(",") if name not in COLOURS]
-    if perspective == "perception" and wrong:
+    if paints(perspective) and wrong:
         raise ConfigError(
             "a perception triplet needs its overlay's colour",
             expected=f"{', '.join(COLOURS)}, or several with commas",

@@ -27,8 +27,9 @@ from mie.images.overlay import paint
 from mie.networks.compact import CompactNet
 from mie.networks.text import EmbeddingCache
 from mie.records import Mask, Pixels
-from mie.scoring.benchmarks.miedb.score import PSNR_CAP, Reference, score_output
+from mie.scoring.benchmarks.miedb.score import PSNR_CAP, score_output
 from mie.scoring.metrics import MetricError, background_psnr
+from mie.scoring.reference import Reference
 from mie.scoring.statistics.intervals import Interval, macro_interval, mean_interval
 from mie.training.compact_data import Choices, CompactData
 from mie.training.modification_data import mean_filled

@@ -15,8 +15,9 @@ from mie.editors.runs import Run
 from mie.errors import ConfigError, MieError
 from mie.images.overlay import paint
 from mie.images.png import encode_png
-from mie.scoring.benchmarks.miedb.score import score_run
+from mie.scoring.score import score
 from mie.scoring.statistics import mean_interval
+from tests.conftest import ellipse
 from tests.scoring.benchmarks import slow
 from tests.scoring.benchmarks.runs import (
     attempt_at,
@@ -29,6 +30,7 @@ from tests.scoring.benchmarks.runs import (
     write_run,
     write_samples,
 )
+from tests.scoring.benchmarks.scoring import miedb as score_run
 
 SAMPLES = [
     structure("plain", 0),
@@ -192,9 +194,9 @@ def test_paper_means_and_coverage(run):
         assert entry["n"] == len(values)
         assert entry["n"] + entry["unscored"] == len(applies)
         assert entry["mean"] == pytest.approx(np.mean(values), abs=1e-12, rel=0)
-        low, high = map(float, entry["ci95"])
+        low, high = entry["ci95"]
         if entry["patients"] + entry["images_without_patient"] < 3:
-            assert np.isnan([low, high]).all()
+            assert (low, high) == (None, None)
             assert "needs at least 3" in entry["no_interval"]
         else:
             assert low <= entry["mean"] <= high
@@ -224,7 +226,7 @@ def test_groups(run):
     assert groups[("perspective", "modification"),] == {}
     assert groups[("perspective", "perception"),]["dice@1"] == groups[()]["dice@1"]
     assert groups[("modality", "OCT"),]["dice@1"]["n"] == 1
-    assert groups[("modality", "OCT"),]["dice@1"]["ci95"] == ["nan", "nan"]  # one image shows no spread
+    assert groups[("modality", "OCT"),]["dice@1"]["ci95"] == [None, None]  # one image shows no spread
     lines = lines_of(run)
     chosen = [line for line in lines.values() if line["group"]["task"] == "structure"]
     kept = [line for line in chosen if best(line, "dice", 1) is not None]
@@ -359,10 +361,10 @@ def test_half_a_file_is_unreadable(tmp_path):
     run = write_run(tmp_path / "run", dataset, {"x": [whole[: len(whole) // 2], whole[:-200] + b"x" * 200]})
     document = score_run(run)
     assert document["groups"][0]["metrics"]["dice@2"] == {
-        "mean": "nan",
+        "mean": None,
         "n": 0,
         "unscored": 1,
-        "ci95": ["nan", "nan"],
+        "ci95": [None, None],
         "patients": 0,
         "images_without_patient": 0,
         "no_interval": "no values",
@@ -377,7 +379,7 @@ def test_an_output_that_was_deleted(run, dataset, tmp_path):
 
 
 def test_a_dataset_image_that_cannot_be_read_is_no_ones_failure(run, monkeypatch):
-    import mie.scoring.benchmarks.miedb.score as module
+    import mie.scoring.attempts as module
     from mie.errors import ImageError
 
     def fail(data):
@@ -408,6 +410,75 @@ def test_a_run_that_has_no_edit_yet(dataset, tmp_path):
     (run / "edits.jsonl").unlink()
     entry = score_run(run)["groups"][0]["metrics"]["dice@1"]
     assert (entry["n"], entry["unscored"]) == (0, 10)
+
+
+@pytest.mark.parametrize("variant", ["paper", "as_released"])
+def test_modification_from_pixels(tmp_path, variant):
+    """Inside and outside the area that changes, against loops over its pixels; other numbers stay."""
+    area = ellipse(3, 40, 48)
+    small = np.zeros((40, 48), bool)
+    small[20:24, 10:14] = True  # pixels, but no whole window
+    masks = {"area": area, "small": small, "empty": np.zeros_like(area), "unmasked": None}
+    samples = [
+        replace(modification(name, n), mask=None if mask is None else mask.astype(np.uint8) * 255)
+        for n, (name, mask) in enumerate(masks.items())
+    ]
+    outputs = {s.id: [attempt_at(s, 1), s.target_image] for s in samples}
+    outputs["area"][0] = cv2.resize(outputs["area"][0], (60, 50))
+    dataset = write_samples([*samples, structure("painted", 7)], tmp_path / "dataset")
+    run = write_run(tmp_path / "run", dataset, {**outputs, "painted": [samples[0].input]})
+    document = score_run(run, variant=variant)
+    lines = lines_of(run, variant)
+    names = {"changed_psnr", "changed_ssim", "unchanged_psnr", "unchanged_ssim"}
+    for sample in samples[:2]:
+        output = outputs[sample.id][0]
+        if output.shape != sample.input.shape:
+            output = cv2.resize(output, (48, 40), interpolation=cv2.INTER_LINEAR)
+        region, target = sample.mask > 0, sample.target_image
+        expected = {
+            "changed_psnr": slow.paper_psnr(target, output, ~region),
+            "unchanged_psnr": slow.paper_psnr(target, output, region),
+            "unchanged_ssim": slow.paper_ssim(target, output, region),
+        }
+        if sample.id == "area":
+            expected["changed_ssim"] = slow.paper_ssim(target, output, ~region)
+        attempt = lines[sample.id]["attempts"][0]
+        assert attempt["metrics"] == pytest.approx(expected, abs=1e-9, rel=0)
+        assert set(lines[sample.id]["applies"]) == names
+    assert "inside the area" in lines["small"]["attempts"][0]["unscored"]["changed_ssim"]
+    assert lines["empty"]["attempts"][0]["unscored"].keys() == {"changed_psnr", "changed_ssim"}
+    exact = lines["area"]["attempts"][1]["metrics"]
+    assert exact["changed_psnr"] == exact["unchanged_psnr"] == (100.0 if variant == "paper" else "inf")
+    assert lines["unmasked"]["applies"] == []
+    assert document["not_covered"] == {"modification": 1}
+    whole = document["groups"][0]["metrics"]
+    assert whole["b_psnr@1"]["n"] == 1  # the overlay alone
+    assert "psnr@1" not in whole
+
+
+def test_a_run_about_no_samples_is_refused(dataset, tmp_path):
+    run = write_run(tmp_path / "run", dataset, {"plain": [None]}, split="train")
+    with pytest.raises(MieError, match="no samples") as caught:
+        score_run(run)
+    assert "split 'train' of quirks is empty" in caught.value.found
+    assert {path.name for path in run.iterdir()} == {"run.json", "edits.jsonl", "outputs"}
+
+
+def test_a_run_that_no_metric_applies_to_is_refused(tmp_path):
+    samples = [modification("m0", 0), modification("m1", 1)]
+    dataset = write_samples(samples, tmp_path / "dataset")
+    run = write_run(tmp_path / "run", dataset, {s.id: [s.input] for s in samples})
+    with pytest.raises(MieError, match="no metric of miedb applies") as caught:
+        score_run(run)
+    assert caught.value.found == "2 modification"
+    assert "--judge" in caught.value.fix
+    assert {path.name for path in run.iterdir()} == {"run.json", "edits.jsonl", "outputs"}
+
+
+def test_a_benchmark_of_judged_metrics_without_a_judge_is_refused(run):
+    with pytest.raises(ConfigError, match="every metric of imgedit comes from a judge") as caught:
+        score(run, "imgedit")
+    assert "--judge" in caught.value.fix
 
 
 def test_wrong_use(run, tmp_path):

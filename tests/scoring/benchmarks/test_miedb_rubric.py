@@ -22,7 +22,6 @@ from mie.errors import ConfigError, ImageError, MieError
 from mie.judges import JudgeOptions
 from mie.report.page import write_report
 from mie.scoring.benchmarks.miedb.rubric import RUBRIC, collage, rubric_score
-from mie.scoring.benchmarks.miedb.score import score_run
 from mie.scoring.statistics import compare_runs
 from tests.judges.server import JudgeServer, Say, images_of, texts_of
 from tests.scoring.benchmarks.runs import (
@@ -34,6 +33,7 @@ from tests.scoring.benchmarks.runs import (
     write_run,
     write_samples,
 )
+from tests.scoring.benchmarks.scoring import miedb as score_run
 
 
 def replay(folder: Path, replies: dict[str, object]) -> JudgeOptions:
@@ -194,8 +194,9 @@ def test_other_judges_are_not_compared(tmp_path):
 _SCORE = """
 import json, sys
 from mie.judges import JudgeOptions
-from mie.scoring.benchmarks.miedb.score import score_run
-print(json.dumps(score_run(sys.argv[1], workers=1, judge=JudgeOptions(sys.argv[2], concurrency=4))))
+from mie.scoring.score import score
+options = JudgeOptions(sys.argv[2], concurrency=4)
+print(json.dumps(score(sys.argv[1], workers=1, judge=options).document))
 """
 
 

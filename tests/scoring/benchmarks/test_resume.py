@@ -8,13 +8,11 @@ from pathlib import Path
 import pytest
 
 from mie.editors.runs import Run
-from mie.scoring.benchmarks.miedb.score import score_run
 from tests.scoring.benchmarks.runs import attempt_at, structure, transformation, write_run, write_samples
+from tests.scoring.benchmarks.scoring import miedb as score_run
 
 FILES = ("scores/miedb.paper.jsonl", "summary/miedb.paper.json")
-SCORE = (
-    "import sys; from mie.scoring.benchmarks.miedb.score import score_run; score_run(sys.argv[1], workers=1)"
-)
+SCORE = "import sys; from mie.scoring.score import score; score(sys.argv[1], workers=1)"
 
 
 @pytest.fixture(scope="module")

@@ -256,6 +256,6 @@ def test_what_cannot_be_compared_is_refused(tmp_path):
     same = write_scored_run(tmp_path / "c/y", {"p1-a": {"dice": 0.5}}, judge={**record, "cost_usd": 9.0})
     assert agree([judged, same], path)["metrics"]["dice@1"]  # one judge, whatever it cost
     write_runs(tmp_path / "a", protocol="imgedit")
-    with pytest.raises(ConfigError, match="several protocols"):
+    with pytest.raises(ConfigError, match="several benchmarks"):
         agree(runs, path)
     assert "dice@1" in agree(runs, path, protocol="imgedit")["metrics"]

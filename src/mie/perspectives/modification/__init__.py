@@ -166,7 +166,7 @@ PERSPECTIVE: Final = Perspective(
     prove_together=_prove_together,
     prepare=_prepare,
     facts=_facts,
-    metrics=(),  # graded by a judge
+    metrics=("changed_psnr", "changed_ssim", "unchanged_psnr", "unchanged_ssim", "rubric"),
     card=Card(
         making=" A lesion and a margin around it are filled by an inpainting expert that cannot see what was "
         "there, several times; the fill that is nearest to its surroundings is kept. Outside the mask "

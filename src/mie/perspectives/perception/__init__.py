@@ -58,7 +58,7 @@ PERSPECTIVE: Final = Perspective(
     samples=_samples,
     gates=_gates,
     prove=_prove,
-    metrics=("dice", "dice_guarded", "class_dice", "p_acc", "b_psnr", "b_ssim"),
+    metrics=("dice", "dice_guarded", "p_acc", "b_psnr", "b_ssim", "class_dice"),
     card=Card(
         summary="; the annotated region is painted on the input, so the right answer is known to the pixel",
         making=" The region is painted after scaling, so that the blend is exact: inside it, output = "

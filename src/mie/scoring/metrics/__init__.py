@@ -15,6 +15,8 @@ from mie.scoring.metrics.background import (
     background_psnr,
     background_ssim,
     background_ssim_psnr,
+    changed_psnr,
+    changed_ssim,
     context_as_released,
     context_preservation,
 )
@@ -42,6 +44,8 @@ __all__ = [
     "background_psnr",
     "background_ssim",
     "background_ssim_psnr",
+    "changed_psnr",
+    "changed_ssim",
     "class_dice",
     "compare_textures",
     "context_as_released",

@@ -6,6 +6,8 @@ indexing with an integer array paints one or two rows white instead of removing 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numba
 import numpy as np
 
@@ -173,6 +175,33 @@ def _outside(image: Pixels, mask: Pixels) -> Pixels:
     return (image.astype(np.float32) / scale * kept[:, :, None] * scale).astype(np.uint8)
 
 
+# An edit that changes what is there, inside an area: the definition of the background with what surrounds the
+# area left out.
+
+
+def changed_psnr(a: Pixels, b: Pixels, area: Mask) -> float:
+    """PSNR in dB with the MSE over the pixels inside `area` `(H, W) bool`; inf when equal there.
+
+    MetricError when the area is empty.
+    """
+    if not area.any():
+        raise MetricError("the area that changes is empty")
+    return background_psnr(a, b, ~area)
+
+
+def changed_ssim(a: Pixels, b: Pixels, area: Mask) -> float:
+    """Mean SSIM (7x7, as `ssim`) over the windows that lie wholly inside `area`.
+
+    MetricError under 7 px and when no such window exists.
+    """
+    a, b = _pair.pixels(a, b)
+    check_window(a, WINDOW)
+    total, windows = _sum_ssim(_pair.rows(a), _pair.rows(b), _pair.mask(~area, a))
+    if windows == 0:
+        raise MetricError("no 7x7 window lies inside the area that changes")
+    return float(total / (3 * windows))
+
+
 B_PSNR = Metric(
     "b_psnr",
     "B-PSNR",
@@ -190,6 +219,36 @@ B_SSIM = Metric(
     needs={"reference", "region"},
     function=lambda output, reference, region: background_ssim(reference, output, region),
     scale=SIMILARITY,
+)
+CHANGED_PSNR = Metric(
+    "changed_psnr",
+    "PSNR, changed area",
+    "closeness to the reference inside the area that changes",
+    "dB",
+    1,
+    needs={"reference", "region"},
+    function=lambda output, reference, region: changed_psnr(reference, output, region),
+    scale=DECIBELS,
+)
+CHANGED_SSIM = Metric(
+    "changed_ssim",
+    "SSIM, changed area",
+    "structural similarity to the reference inside the area that changes",
+    needs={"reference", "region"},
+    function=lambda output, reference, region: changed_ssim(reference, output, region),
+    scale=SIMILARITY,
+)
+UNCHANGED_PSNR = replace(
+    B_PSNR,
+    name="unchanged_psnr",
+    label="PSNR, unchanged area",
+    meaning="how well what lies outside the area that changes was kept",
+)
+UNCHANGED_SSIM = replace(
+    B_SSIM,
+    name="unchanged_ssim",
+    label="SSIM, unchanged area",
+    meaning="structural similarity of what lies outside the area that changes",
 )
 CP = Metric(
     "cp",

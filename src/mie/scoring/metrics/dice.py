@@ -262,4 +262,5 @@ P_ACC = Metric(
         overlay_dice(input, output, region, colours)[0]
     ),
     scale=SHARE,
+    binary=True,
 )

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from mie.errors import MieError
 from mie.scoring.clusters import Clusters, Identity, clusters_of_samples
-from mie.scoring.results import LOWER_IS_BETTER, ScoredRun, read_scored_runs, split_key
+from mie.scoring.results import ScoredRun, read_scored_runs, split_key
 from mie.scoring.statistics.arrays import Floats, numbers
 from mie.scoring.statistics.intervals import mean_interval
 from mie.scoring.statistics.people import Human, Rating, choose, rater_agreement, read_ratings
@@ -33,8 +33,6 @@ from mie.scoring.statistics.ranks import (
 )
 
 FOLDS: Final = 5
-# Judges that give people's own 1 to 5.
-SAME_SCALE: Final = ("imgedit",)
 CORRELATIONS: Final[Mapping[str, Callable[[ArrayLike, ArrayLike], float]]] = {
     "spearman_formula": spearman_formula,
     "spearman": spearman,
@@ -118,19 +116,19 @@ def agree(
     *,
     ratings: Sequence[Rating] | None = None,
     criterion: str | None = None,
-    protocol: str | None = None,
+    benchmark: str | None = None,
     variant: str = "paper",
     metrics: Sequence[str] = (),
     same_scale: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The document that `mie agree --json` prints, with NumPy numbers in it (`store.runs.plain` writes them).
+    """The document that `mie agree --json` prints, with NumPy numbers in it.
 
     `runs` are scored runs on one dataset; without any, only people are compared with each other. `metrics`
     (`dice@1`) chooses some of those that were scored; `same_scale` names those whose numbers are on the
     raters' own scale. `ratings` are those of the file where they were read already.
     """
     human = choose(read_ratings(human_file) if ratings is None else ratings, criterion, where=human_file)
-    scored = read_scored_runs(runs, variant=variant, protocol=protocol)
+    scored = read_scored_runs(runs, variant=variant, benchmark=benchmark)
     document = compare_with_people(human, scored, metrics=metrics, same_scale=same_scale)
     return {
         "human": {"file": str(human_file), **document.pop("human")},
@@ -148,7 +146,7 @@ def compare_with_people(
     identities = {sample: identity for run in scored for sample, identity in run.identities.items()}
     names = _match(human, scored)
     found = _metrics(scored, metrics)
-    steady = {split_key(key)[0] for key in same_scale} | set(SAME_SCALE)
+    steady = {split_key(key)[0] for key in same_scale}.union(*(run.same_scale for run in scored))
     return {
         "human": {
             "criterion": human.criterion,
@@ -316,7 +314,7 @@ def _metrics(runs: Sequence[ScoredRun], chosen: Sequence[str]) -> list[Metric]:
                 row = by_sample.setdefault(sample, {})
                 if value is not None:
                     row[run.name] = value
-        out.append(Metric(key, by_sample, not key.startswith(LOWER_IS_BETTER)))
+        out.append(Metric(key, by_sample, runs[0].metrics[split_key(key)[0]].higher_is_better))
     return out
 
 

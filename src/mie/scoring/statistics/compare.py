@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mie.errors import ConfigError
-from mie.scoring.results import RANGES, ScoreTable, judges_differ, read_score_table, split_key, yardstick
+from mie.scoring.results import ScoreTable, judges_differ, read_score_table, split_key, yardstick
 from mie.scoring.statistics.intervals import Interval, mean_interval
 
 _TIE: Final = 1e-6  # values closer than this are equal
@@ -53,7 +53,7 @@ def compare_runs(
 ) -> list[Comparison]:
     """Compare every pair of runs on one metric (`name@k`; higher is better), in the order they are given.
 
-    `score_files` are `scores/<protocol>.<variant>.jsonl` of runs on one dataset by one protocol and variant;
+    `score_files` are `scores/<benchmark>.<variant>.jsonl` of runs on one dataset, scored in one way;
     a mapping names the runs, a sequence names them by their folders. Numbers of different judges are refused
     unless `force` is set: another model or prompt is another yardstick.
     """
@@ -99,7 +99,7 @@ class _Pair:
         self.left_out = applies - int(both.sum())
         self.values_a, self.values_b = chosen_a.values[in_a[both]], chosen_b.values[in_b[both]]
         self.clusters = table_a.clusters[in_a[both]]
-        low, high = RANGES.get(name, (-np.inf, np.inf))
+        low, high = table_a.metric(name).scale or (-np.inf, np.inf)
         self.bounds = low - high, high - low
         # Two infinities (exact matches) are a tie, not inf - inf. So are two DICE of "nothing in common",
         # which the smoothing term leaves around 1e-9 apart.
@@ -158,7 +158,7 @@ def _check_same(tables: Mapping[str, ScoreTable]) -> None:
         if len(set(found.values())) > 1:
             raise ConfigError(
                 f"the runs differ in {key}",
-                expected="one dataset, scored by one protocol and variant",
+                expected="one dataset, scored by one benchmark and variant",
                 found=", ".join(f"{name}: {str(value)[:16]}" for name, value in found.items()),
                 fix="compare runs on the same dataset, and score them the same way",
             )

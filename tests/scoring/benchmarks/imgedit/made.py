@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from mie.scoring.benchmarks.imgedit.score import score_run as score  # noqa: F401 (for the recorder)
 from tests.judges.server import images_of, texts_of
 from tests.scoring.benchmarks.runs import (
     attempt_at,
@@ -17,6 +16,7 @@ from tests.scoring.benchmarks.runs import (
     write_run,
     write_samples,
 )
+from tests.scoring.benchmarks.scoring import imgedit as score  # noqa: F401 (for the recorder)
 
 
 def edit(name: str, number: int, **own):

@@ -8,7 +8,6 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from mie.scoring.benchmarks.medebench.score import score_run as score  # noqa: F401 (for the recorder)
 from tests.judges.server import images_of, texts_of
 from tests.scoring.benchmarks.runs import (
     attempt_at,
@@ -18,6 +17,7 @@ from tests.scoring.benchmarks.runs import (
     write_run,
     write_samples,
 )
+from tests.scoring.benchmarks.scoring import medebench as score  # noqa: F401 (for the recorder)
 
 
 def record(name: str, number: int, organ: str, task: str, **changes):

@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 
 import mie
-from mie.scoring.benchmarks.medebench.score import score_run
 from tests.judges.server import JudgeServer, Say
 from tests.scoring.benchmarks.medebench.made import answer, make_run
 from tests.scoring.benchmarks.recorded import transcript
+from tests.scoring.benchmarks.scoring import medebench as score_run
 
 SCORE = """
 import sys
 from mie.judges import JudgeOptions
-from mie.scoring.benchmarks.medebench.score import score_run
-score_run(sys.argv[1], workers=1, judge=JudgeOptions(sys.argv[2], concurrency=1))
+from mie.scoring.score import score
+score(sys.argv[1], "medebench", workers=1, judge=JudgeOptions(sys.argv[2], concurrency=1))
 """
 
 

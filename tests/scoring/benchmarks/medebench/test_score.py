@@ -18,13 +18,13 @@ from mie.cli import app
 from mie.editors.runs import Run
 from mie.judges import JudgeOptions, ParseError
 from mie.scoring.benchmarks.medebench.judge import PARSERS, as_released
-from mie.scoring.benchmarks.medebench.score import score_run
 from mie.scoring.benchmarks.medebench.tables import MEDEBENCH
-from mie.scoring.chunks import read_output
+from mie.scoring.pixels import read_output
 from tests.judges.server import JudgeServer, images_of, texts_of
 from tests.scoring.benchmarks.medebench.made import GRADES, SAMPLES, WRITTEN, answer, make_run
 from tests.scoring.benchmarks.recorded import transcript
 from tests.scoring.benchmarks.runs import lines_of, transformation, write_run, write_samples
+from tests.scoring.benchmarks.scoring import medebench as score_run
 
 
 @pytest.fixture

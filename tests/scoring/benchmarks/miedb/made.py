@@ -6,9 +6,9 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from mie.scoring.benchmarks.miedb.score import score_run as score  # noqa: F401 (for the recorder)
 from tests.judges.server import Say, texts_of
 from tests.scoring.benchmarks.runs import attempt_at, modification, structure, write_run, write_samples
+from tests.scoring.benchmarks.scoring import miedb as score  # noqa: F401 (for the recorder)
 
 SAMPLES = [
     *(replace(modification(f"m{n}", n), prompt=f"Remove lesion {n}.") for n in range(5)),

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from mie.judges import JudgeOptions
-from mie.scoring.benchmarks.miedb.score import score_run
 from tests.judges.server import JudgeServer
 from tests.scoring.benchmarks.miedb.made import answer, make_run
 from tests.scoring.benchmarks.recorded import transcript
 from tests.scoring.benchmarks.runs import lines_of
+from tests.scoring.benchmarks.scoring import miedb as score_run
 
 # (mean grade - 1) / 4 * 100 by hand.
 EXPECTED = {"m0": (21 / 8 - 1) / 4 * 100, "m1": 100.0, "m4": 0.0}

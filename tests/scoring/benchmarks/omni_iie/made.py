@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from mie.scoring.benchmarks.omni_iie.score import score_run as score  # noqa: F401 (for the recorder)
 from tests.conftest import ellipse
 from tests.judges.server import images_of, texts_of
 from tests.scoring.benchmarks.runs import (
@@ -18,6 +17,7 @@ from tests.scoring.benchmarks.runs import (
     write_run,
     write_samples,
 )
+from tests.scoring.benchmarks.scoring import omni_iie as score  # noqa: F401 (for the recorder)
 
 
 def pair(name: str, number: int, level: str, **changes):

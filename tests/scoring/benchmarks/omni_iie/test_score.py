@@ -19,12 +19,12 @@ from mie.judges import JudgeOptions, ParseError
 from mie.scoring.benchmarks.omni_iie import pixels
 from mie.scoring.benchmarks.omni_iie.pixels import Weights
 from mie.scoring.benchmarks.omni_iie.qa import verdicts, veto, written_questions
-from mie.scoring.benchmarks.omni_iie.score import score_run
-from mie.scoring.chunks import read_output
+from mie.scoring.pixels import read_output
 from tests.judges.server import JudgeServer, texts_of
 from tests.scoring.benchmarks.omni_iie.made import SAID, SAMPLES, answer, make_run
 from tests.scoring.benchmarks.recorded import transcript
 from tests.scoring.benchmarks.runs import lines_of, transformation, write_run, write_samples
+from tests.scoring.benchmarks.scoring import omni_iie as score_run
 
 SIDE = 64
 
@@ -146,8 +146,8 @@ def _check_tracks(document, overall):
     assert (gap["n"], gap["unscored"]) == (2, 1)  # c has no low score, d no high sample
     low = np.mean([overall["al"], overall["bl"]])
     assert gap["relative_drop"] == pytest.approx(np.mean(gaps) / low, abs=1e-5)
-    assert (gap["patients"], gap["ci95"]) == (2, ["nan", "nan"])  # two patients have no interval
-    assert gap["relative_drop_ci95"] == ["nan", "nan"]
+    assert (gap["patients"], gap["ci95"]) == (2, [None, None])  # two patients have no interval
+    assert gap["relative_drop_ci95"] == [None, None]
     assert "2 patients" in gap["no_interval"]
     scores = [overall[f"t{n}"] for n in (1, 2, 3, 4)]
     slope = document["turn_slope"]
@@ -162,7 +162,7 @@ def test_without_weights_there_is_no_overall(run):
     document = score_run(run, judge=transcript("omni_iie"))
     found = whole(document)
     for name in ("lpips_all@1", "clip_bg@1", "overall@1"):
-        assert (found[name]["n"], found[name]["mean"]) == (0, "nan")
+        assert (found[name]["n"], found[name]["mean"]) == (0, None)
     assert found["qa@1"]["n"] == 12
     assert found["ssim@1"]["n"] == 13
     attempt = lines_of(run, protocol="omni-iie")["al"]["attempts"][0]

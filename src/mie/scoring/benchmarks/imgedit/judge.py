@@ -16,14 +16,14 @@ from typing import Any, Final
 from mie.images.png import png_size
 from mie.judges import Draft, Image, ParseError, Prompt, Question, load_prompt
 from mie.judges.parsers import line_scores
-from mie.scoring.benchmarks.imgedit.turns import QUESTIONS, TYPES, edit_type, fill_turn, suite_of, turn_drafts
-from mie.scoring.chunks import Chunk, Output, read_output, read_stored
-from mie.scoring.judging import Filling, Judging, Prepared, fill_numbers, output_drafts
+from mie.scoring.benchmarks.imgedit import BENCHMARK, CRITERIA, TYPES
+from mie.scoring.benchmarks.imgedit.turns import edit_type, record_turn, suite_of, turn_drafts
+from mie.scoring.chunks import Chunk, Output
+from mie.scoring.judging import JudgeAnswers, Questions, SampleAnswer, output_drafts, record_numbers
+from mie.scoring.pixels import read_output, read_stored
 
 PROMPTS: Final = {name: load_prompt(f"imgedit_{name}", 1) for name in TYPES}
 UGE: Final = load_prompt("imgedit_uge", 1)
-CRITERIA: Final = ("adherence", "quality", "preservation")
-METRICS: Final = ("imgedit", *CRITERIA, "uge", *QUESTIONS)
 _COLUMNS: Final = ("id", "perspective", "task", "turn", "params", "prompt", "input")
 
 
@@ -52,7 +52,7 @@ PARSERS: Final = {"paper": line_scores(3, 1, 5), "as_released": released_scores}
 UGE_PARSERS: Final = {"paper": line_scores(1, 1, 5), "as_released": released_scores}
 
 
-def drafts(chunks: Iterable[Chunk], variant: str, prepared: Mapping[str, Prepared]) -> Iterator[Draft]:
+def drafts(chunks: Iterable[Chunk], variant: str, samples: Mapping[str, SampleAnswer]) -> Iterator[Draft]:
     """One question for each output; what it is depends on the suite."""
     chunks = list(chunks)
     yield from output_drafts(
@@ -91,25 +91,25 @@ def edit_key(sample: str, k: int) -> str:
     return f"{sample}_{k}:imgedit"
 
 
-def fill(line: dict[str, Any], attempt: dict[str, Any], filling: Filling) -> None:
+def record(line: dict[str, Any], attempt: dict[str, Any], answers: JudgeAnswers) -> None:
     suite, kind = line["group"]["suite"], line["group"]["edit_type"]
     key = edit_key(line["id"], attempt["k"])
     if suite == "multiturn":
-        fill_turn(line, attempt, filling)
+        record_turn(line, attempt, answers)
     elif suite == "uge":
-        fill_numbers(attempt, key, ("uge",), filling, UGE)
+        record_numbers(attempt, key, ("uge",), answers, UGE)
     elif kind not in PROMPTS:
         attempt["unscored"] |= dict.fromkeys(line["applies"], f"no rubric for the kind of edit {kind!r}")
-    elif filling.variant == "as_released":
-        fill_numbers(attempt, key, ("imgedit",), filling, PROMPTS[kind])
+    elif answers.variant == "as_released":
+        record_numbers(attempt, key, ("imgedit",), answers, PROMPTS[kind])
     else:
         # The cap is on a reply, before repeats are averaged; the criteria are shown as they were given.
         names = ("imgedit", *CRITERIA)
-        fill_numbers(attempt, key, names, filling, PROMPTS[kind], _numbers)
+        record_numbers(attempt, key, names, answers, PROMPTS[kind], _numbers)
 
 
 def _numbers(scores: Sequence[float]) -> tuple[float, ...]:
     return math.fsum(capped(scores)) / len(scores), *scores
 
 
-JUDGING: Final = Judging(METRICS, drafts, fill)
+QUESTIONS: Final = Questions(BENCHMARK.judged, drafts, record)

@@ -1,4 +1,4 @@
-"""Which suite and kind of edit a sample belongs to, by the benchmark's own record or by what it is."""
+"""Which suite and kind of edit a sample belongs to, by its own record or by what it is; conversations."""
 
 from __future__ import annotations
 
@@ -12,24 +12,15 @@ from typing import Any, Final
 from mie.images.png import png_size
 from mie.judges import Draft, Image, Question, load_prompt
 from mie.judges.parsers import yes_no
-from mie.scoring.chunks import Chunk, Output, read_output, read_stored
-from mie.scoring.judging import Filling, fill_numbers
+from mie.scoring.benchmarks.imgedit import CONVERSATION
+from mie.scoring.chunks import Chunk, Output
+from mie.scoring.judging import JudgeAnswers, record_numbers
+from mie.scoring.perspectives import changes_content
+from mie.scoring.pixels import read_output, read_stored
 
-TYPES: Final = (
-    "add",
-    "adjust",
-    "extract",
-    "replace",
-    "remove",
-    "background",
-    "style",
-    "compose",
-    "action",
-)
 SUITES: Final = ("basic", "uge", "multiturn")
 _ALIASES: Final = {"hybrid": "compose"}
 # Samples of ours: painting a region changes a property of it, several regions are several edits at once.
-_PERSPECTIVES: Final = {"perception": "adjust", "modification": "replace", "transformation": "adjust"}
 _TASKS: Final = {
     "holistic": "compose",
     "removal": "remove",
@@ -55,7 +46,7 @@ def edit_type(row: Mapping[str, Any]) -> str:
     if stated:
         name = str(stated).strip().lower()
         return _ALIASES.get(name, name)
-    return _TASKS.get(row["task"], _PERSPECTIVES.get(row["perspective"], "adjust"))
+    return _TASKS.get(row["task"], "replace" if changes_content(row["perspective"]) else "adjust")
 
 
 def category_of(row: Mapping[str, Any]) -> str | None:
@@ -71,12 +62,10 @@ def own(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 # Conversations: at each turn a judge sees the first image and every result so far, and says yes or no.
 #
-# Memory, understanding and backtracking are asked about, or the one that the conversation was written for.
-# A
+# Memory, understanding and backtracking are asked about, or the one that the conversation was written for. A
 # result of an earlier turn that is missing leaves the turn unscored.
 
 PROMPT: Final = load_prompt("imgedit_multiturn", 1)
-QUESTIONS: Final = ("memory", "understanding", "backtracking")
 _TEXTS: Final = ["id", "group", "turn", "params", "prompt"]
 
 
@@ -92,7 +81,7 @@ class _Turn:
 
 def questions_of(row: Mapping[str, Any]) -> tuple[str, ...]:
     category = category_of(row)
-    return (category,) if category in QUESTIONS else QUESTIONS
+    return (category,) if category in CONVERSATION else CONVERSATION
 
 
 def turn_drafts(chunks: Sequence[Chunk], variant: str) -> Iterator[Draft]:
@@ -157,9 +146,9 @@ def turn_key(sample: str, k: int) -> str:
     return f"{sample}_{k}:multiturn"
 
 
-def fill_turn(line: dict[str, Any], attempt: dict[str, Any], filling: Filling) -> None:
+def record_turn(line: dict[str, Any], attempt: dict[str, Any], answers: JudgeAnswers) -> None:
     key = turn_key(line["id"], attempt["k"])
-    if key not in filling.answers:
+    if key not in answers.answers:
         attempt["unscored"] |= dict.fromkeys(line["applies"], "an earlier turn has no output")
         return
-    fill_numbers(attempt, key, line["applies"], filling, PROMPT)
+    record_numbers(attempt, key, line["applies"], answers, PROMPT)

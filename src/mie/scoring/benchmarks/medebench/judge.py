@@ -1,4 +1,6 @@
-"""What MedEBench needs of a sample, from its own records or from any other sample.
+"""What MedEBench needs of a sample, and what it asks a judge.
+
+Its own records, or any other sample, give:
 
 | MedEBench | elsewhere |
 | --- | --- |
@@ -25,10 +27,12 @@ from mie.judges import Draft, ParseError, Question, load_prompt
 from mie.judges import Image as JudgeImage
 from mie.judges.parsers import labelled_scores, visible
 from mie.records import Pixels
-from mie.scoring.chunks import Chunk, Output, in_colour, read_output, read_stored
-from mie.scoring.judging import Filling, Judging, Prepared, fill_numbers, output_drafts
+from mie.scoring.benchmarks.medebench import BENCHMARK
+from mie.scoring.chunks import Chunk, Output
+from mie.scoring.judging import JudgeAnswers, Questions, SampleAnswer, output_drafts, record_numbers
+from mie.scoring.pixels import in_colour, read_output, read_stored
 
-COLUMNS = ("input", "target_image", "mask", "params", "prompt", "description")
+COLUMNS: Final = BENCHMARK.columns
 
 
 def organ_of(row: Mapping[str, Any]) -> str:
@@ -63,9 +67,8 @@ def _own(row: Mapping[str, Any]) -> Mapping[str, Any]:
 # Editing accuracy and visual quality: a judge sees I, O and M, twice.
 #
 # Once with the change description (D: `ea`, `vq`) and once with the plain instruction (P: `ea_plain`,
-# `vq_plain`); 0 to 10, scaled to 0 to 1. A sample without a description gets one from the judge first,
-# which is
-# stored in the dataset's folder with its provenance and stands in every line that rests on it.
+# `vq_plain`); 0 to 10, scaled to 0 to 1. A sample without a description gets one from the judge first, which
+# is stored in the dataset's folder with its provenance and stands in every line that rests on it.
 
 EDIT: Final = load_prompt("medebench_edit", 1)
 DESCRIBE: Final = load_prompt("medebench_describe", 1)
@@ -132,16 +135,18 @@ def _describe(row: Mapping[str, Any], text: str) -> Question:
     return Question(DESCRIBE, (text, "Before:", before, "After:", after), description_text)
 
 
-def edit_drafts(chunks: Iterable[Chunk], variant: str, prepared: Mapping[str, Prepared]) -> Iterator[Draft]:
+def edit_drafts(
+    chunks: Iterable[Chunk], variant: str, samples: Mapping[str, SampleAnswer]
+) -> Iterator[Draft]:
     """Two questions for each output; none with a description where there is none."""
-    return output_drafts(chunks, ("id", *COLUMNS), partial(_drafts, variant=variant, prepared=prepared))
+    return output_drafts(chunks, ("id", *COLUMNS), partial(_drafts, variant=variant, samples=samples))
 
 
 def _drafts(
-    row: Mapping[str, Any], output: Output, *, variant: str, prepared: Mapping[str, Prepared]
+    row: Mapping[str, Any], output: Output, *, variant: str, samples: Mapping[str, SampleAnswer]
 ) -> Iterator[Draft]:
     size = png_size(row["input"]["bytes"])
-    texts = {"ea": _described(row, prepared), "ea_plain": f"Instruction: {row['prompt']}"}
+    texts = {"ea": _described(row, samples), "ea_plain": f"Instruction: {row['prompt']}"}
     for asked, change in texts.items():
         if change is None:
             continue
@@ -151,10 +156,10 @@ def _drafts(
         yield Draft(key, make, EDIT, sizes=(size, size, size), characters=len(text))
 
 
-def _described(row: Mapping[str, Any], prepared: Mapping[str, Prepared]) -> str | None:
+def _described(row: Mapping[str, Any], samples: Mapping[str, SampleAnswer]) -> str | None:
     text = row["description"].strip()
     if not text:
-        found = prepared.get(describe_key(row["id"]))
+        found = samples.get(describe_key(row["id"]))
         if found is not None and found.value is None:
             return None
         text = "" if found is None else found.value  # nothing yet: a dry run, which counts the question
@@ -168,20 +173,20 @@ def _question(row: Mapping[str, Any], text: str, path: Path, variant: str) -> Qu
     return Question(EDIT, (text, *parts), PARSERS[variant])
 
 
-def fill(line: dict[str, Any], attempt: dict[str, Any], filling: Filling) -> None:
+def record(line: dict[str, Any], attempt: dict[str, Any], answers: JudgeAnswers) -> None:
     """EA and VQ of one attempt, or the reasons why there are none."""
-    found = filling.prepared.get(describe_key(line["id"]))
+    found = answers.samples.get(describe_key(line["id"]))
     if found is not None:
         line["description"] = {"text": found.value, "reason": found.reason, "judge": dict(found.stamp or {})}
     for asked, names in ASKED.items():
         if asked == "ea" and found is not None and found.value is None:
             attempt["unscored"] |= dict.fromkeys(names, f"no change description: {found.reason}")
             continue
-        fill_numbers(attempt, f"{line['id']}_{attempt['k']}:{asked}", names, filling, EDIT, _scaled)
+        record_numbers(attempt, f"{line['id']}_{attempt['k']}:{asked}", names, answers, EDIT, _scaled)
 
 
 def _scaled(value: Mapping[str, float]) -> tuple[float, ...]:
     return tuple(value[name] / OUT_OF for name in LABELS)
 
 
-JUDGING: Final = Judging(METRICS, edit_drafts, fill, describe_drafts)
+QUESTIONS: Final = Questions(METRICS, edit_drafts, record, describe_drafts)

@@ -22,7 +22,7 @@ from mie.datasets.dataset import Dataset
 from mie.errors import MieError
 from mie.images.png import encode_png
 from mie.records import Mask, Pixels
-from mie.scoring.chunks import in_colour
+from mie.scoring.pixels import in_colour
 
 COUNT: Final = 3
 THRESHOLD: Final = 0.05  # low on purpose: a person looks at what is found

@@ -9,18 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from mie.scoring.benchmarks import PublishedRows
+from mie.scoring.benchmarks.miedb import BENCHMARK, CRITERIA
+from mie.scoring.metric import Metric
+
 VARIANT: Final = "as_released"
-# The rubric's eight criteria, in the order of its score list.
-CRITERIA: Final = (
-    "edit goal",
-    "morphology",
-    "intensity",
-    "blending",
-    "background",
-    "anatomy",
-    "artifacts",
-    "image quality",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,3 +63,24 @@ MIEDB_ABLATION: Final = (
     Ablation(("transformation",), 0.034, 0.000, 15.0, 23.7, 0.702),
     Ablation(("perception", "modification", "transformation"), 0.831, 0.737, 65.9, 22.6, 0.685),
 )
+
+_COLUMNS: Final = (
+    *(BENCHMARK.metric(name) for name in ("dice", "p_acc", "b_psnr", "b_ssim", "rubric")),
+    Metric("rank", "Pref-Rank", "mean rank given by people; 1 is best", decimals=1, higher_is_better=False),
+    *(BENCHMARK.metric(name) for name in ("psnr", "ssim")),
+)
+PUBLISHED: Final = PublishedRows(
+    caption="MieDB-100k, measured by its authors on their own test set",
+    columns=_COLUMNS,
+    rows=tuple(
+        (row.model, tuple(getattr(row, column.name) for column in _COLUMNS))
+        for row in sorted(MIEDB, key=lambda row: -row.dice)
+    ),
+    variant=VARIANT,
+    marked=frozenset({"b_psnr", "b_ssim"}),
+    note="B-PSNR and B-SSIM come from the released script (variant as_released), which paints two image rows "
+    "instead of removing the region; they do not compare with paper. Published rows were measured by their "
+    "authors on another test set.",
+    source="published by the authors of MieDB-100k, own test set; B-PSNR, B-SSIM by the released script",
+)
+__all__ = ["CRITERIA", "MIEDB", "MIEDB_ABLATION", "PUBLISHED", "VARIANT", "Ablation", "Published"]

@@ -1,4 +1,4 @@
-"""The rubric of the MieDB protocol: a judge looks at [I | M | O] and grades eight criteria from 1 to 5.
+"""The rubric of MieDB: a judge looks at [I | M | O] and grades eight criteria from 1 to 5.
 
 score = (mean - 1) / 4 * 100, so that all ones are 0 and all fives are 100. The released code has no mapping;
 its published values (8.4, 15.0, 19.7) lie below the 20 that mean / 5 * 100 could give at the least.
@@ -19,13 +19,16 @@ from mie.images.png import png_size
 from mie.judges import Draft, Image, Question, combine, load_prompt
 from mie.judges.parsers import json_scores, json_scores_schema
 from mie.records import Pixels
+from mie.scoring.benchmarks.miedb import BENCHMARK
 from mie.scoring.benchmarks.miedb.published import CRITERIA
-from mie.scoring.chunks import Chunk, Output, in_colour, read_output, read_stored
-from mie.scoring.judging import Filling, output_drafts
+from mie.scoring.chunks import Chunk, Output
+from mie.scoring.judging import JudgeAnswers, Questions, output_drafts
 from mie.scoring.metrics import resize_to
+from mie.scoring.perspectives import metrics_of
+from mie.scoring.pixels import in_colour, read_output, read_stored
 
 PROMPT: Final = load_prompt("miedb_rubric", 1)
-RUBRIC: Final = ("rubric", *(f"rubric_{number}" for number in range(1, len(CRITERIA) + 1)))
+RUBRIC: Final = BENCHMARK.judged
 _SCALE: Final = (1, 5)
 _FORM: Final = ("score_list", len(CRITERIA), *_SCALE)
 _PARSER: Final = json_scores(*_FORM, texts=("conclusion",))
@@ -53,12 +56,12 @@ def collage(image: Pixels, output: Pixels, target: Pixels) -> Pixels:
 
 
 def rubric_drafts(chunks: Iterable[Chunk], variant: str) -> Iterator[Draft]:
-    """A question for each output of a modification sample."""
+    """A question for each output of a sample whose perspective names the rubric."""
     return output_drafts(
         chunks,
         _COLUMNS,
         lambda row, output: [_draft(row, output, variant)],
-        wanted=lambda row: row["perspective"] == "modification",
+        wanted=lambda row: "rubric" in metrics_of(row["perspective"]),
         wanted_by=("perspective",),
     )
 
@@ -86,14 +89,17 @@ def rubric_key(sample: str, k: int) -> str:
     return f"{sample}_{k}:rubric"
 
 
-def fill_attempt(line: dict[str, Any], attempt: dict[str, Any], filling: Filling) -> None:
+def record_rubric(line: dict[str, Any], attempt: dict[str, Any], answers: JudgeAnswers) -> None:
     """The rubric's numbers for one attempt, or the reason why there are none."""
-    given = filling.answers.get(rubric_key(line["id"], attempt["k"]), ())
+    given = answers.answers.get(rubric_key(line["id"], attempt["k"]), ())
     found = combine(given)
-    attempt["judge"] = {**filling.judge.stamp(given, PROMPT), "repeats": sum(answer.done for answer in given)}
+    attempt["judge"] = {**answers.judge.stamp(given, PROMPT), "repeats": sum(answer.done for answer in given)}
     if found.values is None:
         attempt["unscored"] |= dict.fromkeys(RUBRIC, found.reason)
         return
     attempt["judge"]["spread"] = found.spread
     numbers = (rubric_score(found.values), *found.values)
     attempt["metrics"] |= dict(zip(RUBRIC, numbers, strict=True))
+
+
+QUESTIONS: Final = Questions(RUBRIC, lambda chunks, variant, _: rubric_drafts(chunks, variant), record_rubric)

@@ -1,10 +1,15 @@
-"""LPIPS (VGG) and CLIP ViT-B/32, loaded once in a process; where weights are absent, the reason instead."""
+"""Output M against target O at 768 x 768: PSNR, SSIM, LPIPS and CLIP, whole, inside and outside the region.
+
+`paper`: what does not count is 0 on the scale that LPIPS expects (mid-grey), and black for CLIP.
+`as_released`: masked values are scaled a second time before LPIPS, and the background's CLIP loses its mask,
+so that it is the whole image's.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -13,6 +18,10 @@ from PIL import Image
 from mie.errors import MetricError
 from mie.records import Mask, Pixels
 from mie.scoring import metrics
+from mie.scoring.attempts import Entry
+from mie.scoring.benchmarks.omni_iie import BENCHMARK, CLIP, LPIPS
+from mie.scoring.metrics.psnr import PSNR
+from mie.scoring.metrics.ssim import SSIM
 
 if TYPE_CHECKING:
     from mie.scoring.metrics.perceptual import Clip, Lpips
@@ -32,7 +41,7 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Networks:
-    """The two, or why there is none."""
+    """LPIPS (VGG) and CLIP ViT-B/32, or the reason why one is not there."""
 
     lpips: Lpips | str
     clip: Clip | str
@@ -45,6 +54,7 @@ class Networks:
 
 @lru_cache(maxsize=2)
 def load_networks(weights: Weights) -> Networks:
+    """Both, once in a process."""
     lpips: Lpips | str
     clip: Clip | str
     try:
@@ -62,18 +72,8 @@ def load_networks(weights: Weights) -> Networks:
     return Networks(lpips, clip)
 
 
-# Output M against target O at 768 x 768: PSNR, SSIM, LPIPS and CLIP, whole, inside and outside the region.
-#
-# `paper`: what does not count is 0 on the scale that LPIPS expects (mid-grey), and black for CLIP.
-# `as_released`: masked values are scaled a second time before LPIPS, and the background's CLIP loses its
-# mask,
-# so that it is the whole image's.
-
 SIDE: Final = 768
-PSNR_CAP: Final = 100.0  # dB, for exact matches, in the variant `paper`
 AREAS: Final = ("all", "fg", "bg")
-LPIPS: Final = tuple(f"lpips_{area}" for area in AREAS)
-CLIP: Final = tuple(f"clip_{area}" for area in AREAS)
 METRICS: Final = (*LPIPS, *CLIP, "psnr", "ssim")
 # What needs a foreground and a background.
 DECOUPLED: Final = (*LPIPS[1:], *CLIP[1:], "overall")
@@ -105,52 +105,46 @@ class Reference:
         return cls(squared(target, side), None if region is None else squared_region(region, side), side)
 
 
-def score_output(held: Reference, output: Pixels, variant: str, networks: Networks) -> dict[str, Any]:
+def score_output(reference: Reference, output: Pixels, variant: str, networks: Networks) -> dict[str, Any]:
     """`{"metrics": {name: value}, "unscored": {name: reason}}`."""
-    entry: dict[str, Any] = {"metrics": {}, "unscored": {}}
-    if output.shape[:2] != (held.side, held.side):
-        entry["resized_from"] = list(output.shape[:2])
-    made = squared(output, held.side)
-    similarity, decibel = metrics.ssim_psnr(held.target, made)
-    entry["metrics"] |= {
-        "psnr": min(decibel, PSNR_CAP) if variant == "paper" else decibel,
-        "ssim": similarity,
-    }
+    entry = Entry(BENCHMARK.psnr_cap if variant == "paper" else None)
+    if output.shape[:2] != (reference.side, reference.side):
+        entry.body["resized_from"] = list(output.shape[:2])
+    output = squared(output, reference.side)
+    entry.measure([PSNR, SSIM], lambda: metrics.ssim_psnr(reference.target, output)[::-1])
     for names, network, measure in (
         (LPIPS, networks.lpips, _lpips),
         (CLIP, networks.clip, _clip),
     ):
         if isinstance(network, str):
-            entry["unscored"] |= dict.fromkeys(names, network)
+            entry.unscored.update(dict.fromkeys(names, network))
         else:
-            _measure(entry, names, measure(held, made, variant, network))
-    return entry
+            values = measure(reference, output, variant, network)
+            for area, name in zip(AREAS, names, strict=True):
+                entry.measure([BENCHMARK.metric(name)], partial(_one, values, area))
+    return entry.body
 
 
-def _measure(entry: dict[str, Any], names: tuple[str, ...], values: Callable[[str], float]) -> None:
-    for area, name in zip(AREAS, names, strict=True):
-        try:
-            entry["metrics"][name] = values(area)
-        except MetricError as error:
-            entry["unscored"][name] = error.reason
+def _one(values: Callable[[str], float], area: str) -> list[float]:
+    return [values(area)]
 
 
-def _area(held: Reference, area: str) -> Mask | None:
+def _area(reference: Reference, area: str) -> Mask | None:
     """The pixels that count; None for all."""
     if area == "all":
         return None
-    if held.region is None:
+    if reference.region is None:
         raise MetricError(NO_REGION)
-    return held.region if area == "fg" else ~held.region
+    return reference.region if area == "fg" else ~reference.region
 
 
-def _lpips(held: Reference, made: Pixels, variant: str, network: Any) -> Callable[[str], float]:
+def _lpips(reference: Reference, output: Pixels, variant: str, network: Any) -> Callable[[str], float]:
     from mie.scoring.metrics.perceptual import keep, scaled_again, signed
 
-    pair = signed(made), signed(held.target)
+    pair = signed(output), signed(reference.target)
 
     def distance(area: str) -> float:
-        region = _area(held, area)
+        region = _area(reference, area)
         if region is None:
             return float(network(*pair))
         kept = [keep(values, region) for values in pair]
@@ -161,15 +155,15 @@ def _lpips(held: Reference, made: Pixels, variant: str, network: Any) -> Callabl
     return distance
 
 
-def _clip(held: Reference, made: Pixels, variant: str, network: Any) -> Callable[[str], float]:
+def _clip(reference: Reference, output: Pixels, variant: str, network: Any) -> Callable[[str], float]:
     from mie.scoring.metrics.perceptual import cosine, keep_pixels
 
     def similarity(area: str) -> float:
-        region = _area(held, area)
+        region = _area(reference, area)
         if region is None or (area == "bg" and variant == "as_released"):
-            shown = [made, held.target]
+            shown = [output, reference.target]
         else:
-            shown = [keep_pixels(made, region), keep_pixels(held.target, region)]
+            shown = [keep_pixels(output, region), keep_pixels(reference.target, region)]
         return cosine(*network.images(shown))
 
     return similarity

@@ -1,4 +1,6 @@
-"""Where a sample stands in Omni IIE Bench, by its own record or by what it is.
+"""Where a sample stands in Omni IIE Bench, and the questions that verify its edit.
+
+Its place comes from its own record, or from what it is:
 
 | Omni IIE Bench | elsewhere |
 | --- | --- |
@@ -23,11 +25,14 @@ from mie.images.png import png_size
 from mie.judges import Answer, Draft, Image, ParseError, Question, load_prompt
 from mie.judges.contracts import Parser
 from mie.judges.parsers import json_list_of, visible
-from mie.scoring.benchmarks.omni_iie.pixels import CLIP, LPIPS, overall
-from mie.scoring.chunks import Chunk, Output, read_output, read_stored
-from mie.scoring.judging import Filling, Judging, Prepared, output_drafts
+from mie.scoring.benchmarks.omni_iie import BENCHMARK, CLIP, LPIPS
+from mie.scoring.benchmarks.omni_iie.pixels import overall
+from mie.scoring.chunks import Chunk, Output
+from mie.scoring.judging import JudgeAnswers, Questions, SampleAnswer, output_drafts
+from mie.scoring.perspectives import changes_content
+from mie.scoring.pixels import read_output, read_stored
 
-COLUMNS: Final = ("input", "target_image", "mask", "params", "prompt", "group", "turn")
+COLUMNS: Final = BENCHMARK.columns
 ATTRIBUTE, ENTITY = "A", "E"
 _LEVELS: Final = {"low": ATTRIBUTE, "high": ENTITY}
 
@@ -49,7 +54,7 @@ def level_of(row: Mapping[str, Any]) -> str:
     stated = str(own(row).get("level", "")).lower()
     if stated in _LEVELS:
         return stated
-    return "high" if row["perspective"] == "modification" else "low"
+    return "high" if changes_content(row["perspective"]) else "low"
 
 
 def _kind(row: Mapping[str, Any]) -> str:
@@ -59,7 +64,7 @@ def _kind(row: Mapping[str, Any]) -> str:
         return ATTRIBUTE if stated.startswith("a") else ENTITY if stated.startswith("e") else ""
     if own(row):
         return ""
-    return ENTITY if row["perspective"] == "modification" else ATTRIBUTE
+    return ENTITY if changes_content(row["perspective"]) else ATTRIBUTE
 
 
 def stated_questions(row: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -78,8 +83,7 @@ def own(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 # Questions that verify an edit, and the strict veto: 1 only if every answer is right, 0 if one is wrong.
 #
-# Questions come with the record, or a judge writes one to three for each sample, once for the dataset.
-# Where
+# Questions come with the record, or a judge writes one to three for each sample, once for the dataset. Where
 # nothing is wrong but the image does not let the judge tell, the attempt is unscored.
 
 WRITE: Final = load_prompt("omni_iie_questions", 1)
@@ -145,17 +149,19 @@ def _write(row: Mapping[str, Any], text: str) -> Question:
     return Question(WRITE, (text, "Before:", before, "Correct result:", after), written_questions)
 
 
-def check_drafts(chunks: Iterable[Chunk], variant: str, prepared: Mapping[str, Prepared]) -> Iterator[Draft]:
+def check_drafts(
+    chunks: Iterable[Chunk], variant: str, samples: Mapping[str, SampleAnswer]
+) -> Iterator[Draft]:
     """One call for each output, with all its questions."""
-    return output_drafts(chunks, ("id", *COLUMNS), partial(_drafts, variant=variant, prepared=prepared))
+    return output_drafts(chunks, ("id", *COLUMNS), partial(_drafts, variant=variant, samples=samples))
 
 
 def _drafts(
-    row: Mapping[str, Any], output: Output, *, variant: str, prepared: Mapping[str, Prepared]
+    row: Mapping[str, Any], output: Output, *, variant: str, samples: Mapping[str, SampleAnswer]
 ) -> Iterator[Draft]:
     pairs = stated_questions(row)
     if not pairs:
-        found = prepared.get(write_key(row["id"]))
+        found = samples.get(write_key(row["id"]))
         if found is not None and found.value is None:
             return
         # Nothing yet: a dry run, which counts the call.
@@ -175,16 +181,16 @@ def check_key(sample: str, k: int) -> str:
     return f"{sample}_{k}:qa"
 
 
-def fill(line: dict[str, Any], attempt: dict[str, Any], filling: Filling) -> None:
+def record(line: dict[str, Any], attempt: dict[str, Any], answers: JudgeAnswers) -> None:
     """QA and Overall of one attempt, or the reasons why there are none."""
-    written = filling.prepared.get(write_key(line["id"]))
+    written = answers.samples.get(write_key(line["id"]))
     if written is not None:
         stamp = dict(written.stamp or {})
         line["questions"] = {"pairs": written.value, "reason": written.reason, "judge": stamp}
     if written is not None and written.value is None:
         attempt["unscored"]["qa"] = f"no questions: {written.reason}"
     else:
-        _fill_qa(attempt, check_key(line["id"], attempt["k"]), filling)
+        _record_qa(attempt, check_key(line["id"], attempt["k"]), answers)
     if "overall" not in line["applies"]:
         return
     values, reasons = attempt["metrics"], attempt["unscored"]
@@ -195,11 +201,11 @@ def fill(line: dict[str, Any], attempt: dict[str, Any], filling: Filling) -> Non
         reasons["overall"] = f"no {missing}: {reasons[missing]}"
 
 
-def _fill_qa(attempt: dict[str, Any], key: str, filling: Filling) -> None:
-    given: tuple[Answer, ...] = filling.answers.get(key, ())
+def _record_qa(attempt: dict[str, Any], key: str, answers: JudgeAnswers) -> None:
+    given: tuple[Answer, ...] = answers.answers.get(key, ())
     told = [verdict for answer in given if answer.done and (verdict := veto(answer.value)) is not None]
     attempt.setdefault("judge", {})["qa"] = {
-        **filling.judge.stamp(given, CHECK),
+        **answers.judge.stamp(given, CHECK),
         "repeats": len(told),
         "verdicts": [list(answer.value) for answer in given if answer.done],
     }
@@ -215,4 +221,4 @@ def _fill_qa(attempt: dict[str, Any], key: str, filling: Filling) -> None:
     )
 
 
-JUDGING: Final = Judging(("qa", "overall"), check_drafts, fill, write_drafts)
+QUESTIONS: Final = Questions(("qa", "overall"), check_drafts, record, write_drafts)

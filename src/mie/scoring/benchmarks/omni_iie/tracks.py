@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mie.scoring.clusters import Clusters
-from mie.scoring.statistics import ScoreTable, mean_interval, ratio_interval
+from mie.scoring.statistics import mean_interval, ratio_interval
+from mie.scoring.table import ScoreTable
 
 SCORE: Final = "overall"
 SWITCHES: Final = ("A→A", "A→E", "E→A", "E→E")

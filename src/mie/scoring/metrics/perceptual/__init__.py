@@ -13,7 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from mie.errors import MetricError
-from mie.scoring.metric import SHARE, Metric
+from mie.scoring.metric import Metric
 
 if TYPE_CHECKING:
     from mie.scoring.metrics.perceptual.clip import Clip, cosine, directional, keep_pixels, load_clip
@@ -65,7 +65,7 @@ _NETWORK = {"reference", "weights"}
 LPIPS = Metric(
     "lpips", "LPIPS", "perceptual distance to the reference image", higher_is_better=False, needs=_NETWORK
 )
-CLIP = Metric("clip", "CLIP", "similarity to the reference image by CLIP", needs=_NETWORK, scale=SHARE)
+CLIP = Metric("clip", "CLIP", "similarity to the reference image by CLIP", needs=_NETWORK)
 FID = Metric(
     "fid",
     "FID",

@@ -5,12 +5,13 @@ from importlib.metadata import EntryPoint
 import numpy as np
 import pytest
 
+import mie.core.registry
 import mie.scoring.benchmarks
 from mie.errors import ConfigError, ImageError, MieError
 from mie.images.png import encode_png
-from mie.scoring.benchmarks import find_protocol, protocol_names
+from mie.scoring.benchmarks import BENCHMARKS
+from mie.scoring.benchmarks.miedb import BENCHMARK
 from mie.scoring.benchmarks.miedb.published import MIEDB, MIEDB_ABLATION
-from mie.scoring.benchmarks.miedb.score import score_run
 from mie.scoring.results import read_scores
 from mie.scoring.triplet import score_triplet
 from tests.scoring.benchmarks.runs import (
@@ -22,24 +23,51 @@ from tests.scoring.benchmarks.runs import (
     write_run,
     write_samples,
 )
+from tests.scoring.benchmarks.scoring import miedb as score_run
 
 
 def test_registry():
-    assert "miedb" in protocol_names()
-    assert find_protocol("miedb") is score_run
-    assert all(callable(find_protocol(name)) for name in protocol_names())
-    with pytest.raises(ConfigError, match="no protocol named 'miebd'") as caught:
-        find_protocol("miebd")
+    assert BENCHMARKS.names() == ["imgedit", "medebench", "miedb", "omni-iie"]
+    assert BENCHMARKS["miedb"] is BENCHMARK
+    with pytest.raises(ConfigError, match="no benchmark named 'miebd'") as caught:
+        BENCHMARKS["miebd"]
     assert "'miedb'" in caught.value.fix
 
 
-def test_other_packages_bring_theirs(monkeypatch):
-    point = EntryPoint("mine", "mie.scoring.benchmarks.miedb.score:score_run", "mie.scoring.benchmarks")
-    monkeypatch.setattr(
-        mie.protocols, "entry_points", lambda group: [point] if group == "mie.scoring.benchmarks" else []
-    )
-    assert protocol_names() == ["imgedit", "medebench", "miedb", "mine", "omni-iie"]
-    assert find_protocol("mine") is score_run
+@pytest.mark.parametrize("name", BENCHMARKS.names())
+def test_every_part_of_a_benchmark_can_be_imported(name):
+    benchmark = BENCHMARKS[name]
+    assert benchmark.name == name
+    for part in ("measure", "questions", "aggregate", "setup", "tables", "published", "importer"):
+        assert benchmark.load(part) is not None or getattr(benchmark, part) is None
+    assert set(benchmark.load("questions").metrics) >= set(benchmark.judged)
+    metrics = benchmark.find_metrics()
+    assert set(benchmark.main) <= set(metrics)
+    shown = {column for board in benchmark.boards if not board.spread for column in board.columns}
+    assert shown <= {*metrics, *(metric.name for metric in benchmark.summary_metrics)}
+    for metric in benchmark.load("published").columns:
+        assert metric.label
+    table = benchmark.load("published").table()
+    assert len(table.rows) == len(benchmark.load("published").rows) > 5
+
+
+@pytest.mark.parametrize(
+    ("group", "target"),
+    [
+        ("mie.benchmarks", "mie.scoring.benchmarks.miedb:BENCHMARK"),
+        ("mie.protocols", "mie.scoring.benchmarks.miedb:BENCHMARK"),
+    ],
+)
+def test_other_packages_bring_theirs(monkeypatch, group, target):
+    points = [EntryPoint("mine", target, group), EntryPoint("miedb", "not:ours", group)]
+
+    def entry_points(group):
+        return [point for point in points if point.group == group]
+
+    for module in (mie.core.registry, mie.scoring.benchmarks):
+        monkeypatch.setattr(module, "entry_points", entry_points)
+    assert BENCHMARKS.names() == ["imgedit", "medebench", "miedb", "mine", "omni-iie"]
+    assert BENCHMARKS["mine"] is BENCHMARKS["miedb"] is BENCHMARK
 
 
 def test_published_rows():

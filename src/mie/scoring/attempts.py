@@ -1,0 +1,154 @@
+"""The lines of scores: what the pixels of each attempt at a sample say, or why they say nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+from mie.errors import ImageError, MetricError
+from mie.images.resize import resize_to
+from mie.records import Pixels
+from mie.scoring.benchmarks import Benchmark
+from mie.scoring.chunks import Output
+from mie.scoring.lines import GROUP_KEYS, NO_OUTPUT
+from mie.scoring.metric import Metric
+from mie.scoring.perspectives import facts_of
+from mie.scoring.pixels import read_output, read_stored
+from mie.scoring.reference import Reference
+
+Row: TypeAlias = Mapping[str, Any]  # of the dataset, by column
+LineBody: TypeAlias = dict[str, Any]
+T = TypeVar("T")
+
+
+class Inputs:
+    """Samples of one image follow each other and hold the same file: it is decoded once."""
+
+    def __init__(self) -> None:
+        self._data = b""
+        self._pixels: Pixels
+
+    def read(self, data: bytes) -> Pixels:
+        if data != self._data:
+            self._pixels, self._data = read_stored(data), data
+        return self._pixels
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """How a chunk is measured. `setup` is the benchmark's own, and crosses to other processes."""
+
+    benchmark: Benchmark
+    variant: str
+    metrics: Mapping[str, Metric]  # that are scored: without a judge those of a judge are not among them
+    inputs: Inputs
+    setup: Any = None
+
+    @property
+    def judged(self) -> bool:
+        return any(metric.judged for metric in self.metrics.values())
+
+    @property
+    def psnr_cap(self) -> float | None:
+        """Of exact matches in dB."""
+        return self.benchmark.psnr_cap if self.variant == "paper" else None
+
+
+def line_of(row: Row, applies: Sequence[str], attempts: list[dict[str, Any]], **groups: str) -> LineBody:
+    """A line of scores; `groups` are the benchmark's own, or replace one of every benchmark's."""
+    return {
+        "id": row["id"],
+        "group": {**{key: row[key] for key in GROUP_KEYS}, **groups},
+        "patient": row["patient_id"],
+        "case": row["case_id"],
+        "applies": tuple(applies),
+        "attempts": attempts if applies else [],
+    }
+
+
+class Entry:
+    """The scores of one attempt as they come in: `{"metrics": {name: value}, "unscored": {name: reason}}`."""
+
+    def __init__(self, psnr_cap: float | None = None) -> None:
+        self._cap = psnr_cap  # of exact matches
+        self.metrics: dict[str, float] = {}
+        self.unscored: dict[str, str] = {}
+        self.body: dict[str, Any] = {"metrics": self.metrics, "unscored": self.unscored}
+
+    def measure(self, metrics: Sequence[Metric], compute: Callable[[], Iterable[float]]) -> bool:
+        """Several metrics at once. False, and a reason for each, where they are not defined here."""
+        try:
+            values = list(compute())
+        except MetricError as error:
+            self.unscored.update({metric.name: error.reason for metric in metrics})
+            return False
+        for metric, value in zip(metrics, values, strict=True):
+            self.unscored.pop(metric.name, None)
+            capped = self._cap is not None and metric.decibels
+            self.metrics[metric.name] = min(float(value), self._cap or 0.0) if capped else float(value)
+        return True
+
+    def compute(self, metric: Metric, output: Pixels, reference: Reference) -> None:
+        """One metric by its own function."""
+        self.measure([metric], lambda: [metric.compute(output, reference.facts)])
+
+
+def each_output(
+    outputs: Sequence[Output],
+    variant: str,
+    read_reference: Callable[[], T],
+    score: Callable[[T, Pixels], dict[str, Any]],
+) -> list[dict[str, Any]]:
+    """An entry for each attempt: what `score` says of its pixels, or why there are none.
+
+    `read_reference` reads the sample's own images, once for all attempts.
+    """
+    try:
+        reference = read_reference()
+    except ImageError as error:
+        return [_no_output(output.k, f"the sample's own images: {error.reason}") for output in outputs]
+    return [_attempt(reference, output, variant, score) for output in outputs]
+
+
+def _attempt(
+    reference: T, output: Output, variant: str, score: Callable[[T, Pixels], dict[str, Any]]
+) -> dict[str, Any]:
+    if output.path is None:
+        return _no_output(output.k, output.reason)
+    try:
+        pixels = read_output(Path(output.path), variant)
+    except ImageError as error:
+        return _no_output(output.k, f"unreadable output: {error.reason}")
+    return {"k": output.k, **score(reference, pixels)}
+
+
+def _no_output(k: int, reason: str) -> dict[str, Any]:
+    return {"k": k, "metrics": {}, "unscored": {NO_OUTPUT: reason}}
+
+
+def read_reference(row: Row, context: Context) -> Reference:
+    """The sample's own images, and the region that its edit is about."""
+    image = context.inputs.read(row["input"]["bytes"])
+    target = read_stored(row["target_image"]["bytes"])
+    mask = None if row["mask"] is None else read_stored(row["mask"]["bytes"])
+    return Reference.of(row["perspective"], row["task"], row["colour"], image, target, mask)
+
+
+def measure_metrics(row: Row, outputs: Sequence[Output], context: Context) -> LineBody:
+    """A line of a benchmark that has no `measure` of its own: each metric by its function."""
+    facts = facts_of(row)
+    metrics = [m for m in context.metrics.values() if m.function is not None and m.needs <= facts]
+
+    def score(reference: Reference, output: Pixels) -> dict[str, Any]:
+        entry = Entry(context.psnr_cap)
+        if output.shape[:2] != reference.size:
+            entry.body["resized_from"] = list(output.shape[:2])
+            output = resize_to(output, reference.size)
+        for metric in metrics:
+            entry.compute(metric, output, reference)
+        return entry.body
+
+    attempts = each_output(outputs, context.variant, lambda: read_reference(row, context), score)
+    return line_of(row, [metric.name for metric in metrics], attempts)

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from mie.datasets.recipe import RecipeConfig
     from mie.editors.base import Edited, Editor
     from mie.editors.functions import EditFunction
-    from mie.scoring.benchmarks import Benchmark
-    from mie.scoring.results import Results
+    from mie.scoring.statistics.compare import Comparison
 
 Location: TypeAlias = str | os.PathLike[str]
 # An image as a notebook has it: a file, or pixels.
@@ -175,13 +174,16 @@ def compare(
     """
     import pandas as pd
 
-    from mie.scoring.results import Results
+    from mie.scoring.results import Results, split_key
     from mie.scoring.statistics.compare import compare_runs
 
     first, second = (Results.open(Path(run), benchmark, variant) for run in (run_a, run_b))
     metrics = [key for key in first.keys if key in second] if metric is None else [metric]
-    files = [first.path, second.path]
-    return pd.DataFrame([_row(row) for key in metrics for row in compare_runs(files, key)])
+    rows = []
+    for key in metrics:
+        (comparison,) = compare_runs([first.path, second.path], key)
+        rows.append(_row(comparison, higher_is_better=first.metric(split_key(key)[0]).higher_is_better))
+    return pd.DataFrame(rows)
 
 
 def edit(
@@ -254,8 +256,10 @@ def _region(mask: ImageLike, image: Pixels) -> Mask:
     return region
 
 
-def _row(comparison: Any) -> dict[str, Any]:
-    """A comparison as columns of a table; the interval as two."""
+def _row(comparison: Comparison, *, higher_is_better: bool) -> dict[str, Any]:
+    """A comparison as columns of a table: the interval as two, wins and losses as the metric counts them."""
     row = {name: getattr(comparison, name) for name in comparison.__slots__}
     low, high = row.pop("ci95")
+    if not higher_is_better:
+        row["wins"], row["losses"] = row["losses"], row["wins"]
     return {**row, "low": low, "high": high}

@@ -1,4 +1,4 @@
-"""The notebooks do what they show. `python -m tests.docs.test_notebooks` runs them again and stores the outputs."""
+"""The notebooks do what they show. `python -m tests.docs.test_notebooks` runs them and stores the outputs."""
 
 from __future__ import annotations
 

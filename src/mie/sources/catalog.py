@@ -199,8 +199,8 @@ Layout = Annotated[
     Discriminator(
         _layout_tag,
         custom_error_type="unknown_layout",
-        custom_error_message="`kind` is none of folder, paired, volume, dicom and medsegbench, nor a layout that "
-        "an installed package reads",
+        custom_error_message="`kind` is none of folder, paired, volume, dicom and medsegbench, nor a layout "
+        "that an installed package reads",
     ),
 ]
 

@@ -1,6 +1,7 @@
 """The command as people meet it: a real process, its output, its exit code."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -127,10 +128,38 @@ def test_bad_files_are_three(tmp_path):
     path.write_text(yaml.safe_dump({"name": "discs", "sources": [folder_source(root)]}))
     done = mie("build", path, "-o", tmp_path / "d", "--no-stats")
     assert done.returncode == 3
-    assert "1 files could not be used" in done.stderr
+    assert "1 file could not be used" in done.stderr
     again = mie("build", path, "-o", tmp_path / "d", "--no-stats")
     assert again.returncode == 3
     assert "already complete" in again.stdout
+
+
+def test_a_build_that_keeps_nothing_fails_with_the_reasons_and_frees_its_folder(tmp_path):
+    root = write_folder(tmp_path / "discs", 6)
+    path = tmp_path / "recipe.yaml"
+    body = {"name": "discs", "sources": [folder_source(root)], "gates": {"min_pixels": 100_000}}
+    path.write_text(yaml.safe_dump(body))
+    done = mie("build", path, "-o", tmp_path / "d", "--no-stats")
+    assert done.returncode == 1
+    assert "no sample was kept" in done.stderr
+    assert "6 × area: the region is too small" in done.stderr
+    assert "for example discs/" in done.stderr
+    assert [p.name for p in (tmp_path / "d").iterdir()] == ["rejected.parquet"]
+    path.write_text(yaml.safe_dump({**body, "gates": {}}))
+    again = mie("build", path, "-o", tmp_path / "d", "--no-stats")
+    assert again.returncode == 0, again.stderr
+
+
+def test_the_most_frequent_reasons_stand_below_the_counts(tmp_path):
+    root = write_folder(tmp_path / "discs", 4)
+    for name in ("p00_0000", "p01_0001"):
+        (root / "images" / f"{name}.png").write_bytes(b"")
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump({"name": "discs", "sources": [folder_source(root)]}))
+    done = mie("build", path, "-o", tmp_path / "d", "--no-stats")
+    (why,) = re.findall(r"2 │ image │ (.+?) │ discs/(\S+)", done.stdout)
+    assert why[0].startswith("file is empty")
+    assert why[1] == "images/p00_0000.png"
 
 
 def test_sources(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import cv2
 import numpy as np
@@ -65,6 +66,14 @@ def test_medebench(tmp_path):
     assert second.params["target_steps"][-1]["how"] == "BICUBIC"
     inner = import_dataset(root / "editing", tmp_path / "inner", "medebench")
     assert inner.info["counts"]["samples"] == 2
+    # The list at the repository's root: the same images are found.
+    (root / "editing/editing_metadata.json").rename(root / "editing_metadata.json")
+    import_dataset(root, tmp_path / "root", "medebench")
+    assert {s.id for s in samples_of(tmp_path / "root")} == {first.id, second.id}
+    shutil.rmtree(root / "editing")
+    with pytest.raises(MieError, match="no sample was kept") as error:
+        import_dataset(root, tmp_path / "none", "medebench")
+    assert "× source: file is missing" in error.value.found
     for n in (1, 2):
         png(tmp_path / f"made/{n}_0.png", crop(n, 40, 42))
     assert (

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from mie.datasets import build as building
 from mie.datasets.build import build
 from mie.datasets.dataset import Dataset
 from mie.datasets.recipe import parse_recipe
-from mie.datasets.shards import read_rejected
+from mie.datasets.rejected import read_rejected
 from mie.datasets.verify import verify
 from mie.errors import ConfigError, MieError
 from tests.conftest import crop, folder_source, write_folder
@@ -161,7 +162,7 @@ def test_workers_end_with_a_build_that_is_killed(source, tmp_path):
     script.write_text("""
 import json, os, sys, time
 from pathlib import Path
-from mie.building import build as building
+from mie.datasets import build as building
 from mie.datasets.recipe import parse_recipe
 
 def endless(task):
@@ -325,13 +326,61 @@ def test_duplicates_and_near_duplicates_across_splits_leave_training(tmp_path):
     assert verify(tmp_path / "d", workers=1).ok
 
 
-def test_nothing_kept_is_no_sound_dataset(tmp_path):
+def test_nothing_kept_is_an_error_and_leaves_the_folder_free(tmp_path):
     root = write_folder(tmp_path / "source", 2)
-    for path in (root / "masks").iterdir():
+    masks = {path: path.read_bytes() for path in (root / "masks").iterdir()}
+    for path in masks:
         cv2.imwrite(str(path), np.zeros((160, 160), np.uint8))
-    result = build(config(root), tmp_path / "d", workers=1)
-    assert result.info["counts"]["samples"] == 0
-    assert [p.check for p in verify(tmp_path / "d", workers=1).problems] == ["counts"]
+    for _ in range(2):  # the rejections of the first are no obstacle
+        with pytest.raises(MieError, match="no sample was kept") as error:
+            build(config(root), tmp_path / "d", workers=1)
+        assert "2 × empty: no target is marked" in error.value.found
+    assert len(read_rejected(tmp_path / "d/rejected.parquet")) == 2
+    for path, data in masks.items():
+        path.write_bytes(data)
+    assert build(config(root, seed=4), tmp_path / "d", workers=1).info["counts"]["samples"] == 2
+
+
+def test_an_empty_dataset_of_an_earlier_version_gives_way(source, whole, tmp_path):
+    folder = tmp_path / "d"
+    shutil.copytree(whole, folder)
+    info = json.loads((folder / "dataset.json").read_text())
+    (folder / "dataset.json").write_text(json.dumps({**info, "counts": {**info["counts"], "samples": 0}}))
+    shutil.rmtree(folder / "data")
+    (folder / "data").mkdir()
+    result = build(config(source, seed=9).limited(8), folder, workers=1)
+    assert not result.already_there
+    assert len(Dataset(folder)) == 8
+
+
+@pytest.mark.parametrize(
+    ("split", "fixed", "empty"),
+    [
+        ({"test": 0.2}, "train", ["test"]),
+        ({"test": 0.2, "val": 0.1}, "test", ["train", "val"]),
+        ({"test": 0}, "train", []),
+        ({"test": 0.7, "val": 0.3}, "train", ["val", "test"]),  # train is not asked for, though it is there
+        ({"test": 1}, "test", []),
+    ],
+)
+def test_splits_without_samples_are_named(source, tmp_path, split, fixed, empty):
+    body = {"name": "x", "split": split, "sources": [folder_source(source, split=fixed, limit=6)]}
+    result = build(parse_recipe(body, where="t", base=Path()), tmp_path / "d", workers=1)
+    assert result.empty_splits == empty
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_progress_grows_image_by_image_and_ends_with_the_truth(source, tmp_path, workers):
+    heard = []
+    result = build(config(source), tmp_path / "d", workers=workers, progress=heard.append)
+    made = [at for at in heard if at.stage == "make"]
+    done = [at.done for at in made]
+    assert (done[0], done[-1], made[-1].total) == (0, 150, 150)
+    assert done == sorted(done)
+    assert made[-1].kept + made[-1].refused >= 150
+    assert result.info["counts"]["samples"] <= made[-1].kept
+    if workers == 1:  # a pool is looked at now and then, and these images take no time
+        assert len(set(done)) > 100
 
 
 def test_refusals_name_no_place_on_this_machine(tmp_path):

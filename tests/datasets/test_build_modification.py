@@ -22,7 +22,7 @@ from mie.datasets.build import build
 from mie.datasets.dataset import Dataset
 from mie.datasets.plan import make_plan
 from mie.datasets.recipe import parse_recipe
-from mie.datasets.shards import read_rejected
+from mie.datasets.rejected import read_rejected
 from mie.datasets.verify import verify
 from mie.errors import ConfigError, MieError
 from mie.perspectives.modification import experts

@@ -11,7 +11,7 @@ import pytest
 from mie.datasets.build import build
 from mie.datasets.dataset import Dataset
 from mie.datasets.recipe import parse_recipe
-from mie.datasets.shards import read_rejected
+from mie.datasets.rejected import read_rejected
 from mie.datasets.verify import check_sample, verify
 from mie.errors import ConfigError
 from tests.conftest import crop, folder_source, grainy, write_folder

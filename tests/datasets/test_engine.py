@@ -5,13 +5,13 @@ import sys
 import time
 from operator import neg
 
-from mie.datasets.engine import run_tasks
+from mie.datasets.engine import report, run_tasks
 
 # One worker is busy for longer than any test, the other has nothing to do.
 BUSY = """
 import sys, time
 from pathlib import Path
-from mie.engines import run_tasks
+from mie.datasets.engine import report, run_tasks
 
 def work(task):
     Path(sys.argv[1], str(task)).touch()
@@ -22,13 +22,13 @@ if __name__ == "__main__":
 """
 UNGUARDED = """
 from operator import neg
-from mie.engines import run_tasks
+from mie.datasets.engine import report, run_tasks
 print(sorted(run_tasks(neg, [1, 2, 3], workers=2)))
 """
 # A worker that has begun, and that the system kills.
 KILLED = """
 import os, signal
-from mie.engines import run_tasks
+from mie.datasets.engine import report, run_tasks
 
 def work(task):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -75,3 +75,38 @@ def test_a_killed_worker_is_another_matter(tmp_path):
     assert process.returncode == 1
     assert "a worker process was killed" in error
     assert "__main__" not in error[error.rindex("MieError") :]
+
+
+def report_and_wait(task):
+    """Reports, and ends when the caller has heard it."""
+    number, heard = task
+    report(number, 10 * number)
+    while not heard.exists():
+        time.sleep(0.01)
+    return number
+
+
+def test_a_task_in_another_process_says_how_far_it_is(tmp_path):
+    heard = {}
+
+    def listen(index, standing):
+        heard[index] = standing
+        if any(standing):
+            (tmp_path / str(index)).touch()
+
+    tasks = [(number, tmp_path / str(index)) for index, number in enumerate((5, 6, 7))]
+    assert sorted(run_tasks(report_and_wait, tasks, workers=2, listen=listen)) == [5, 6, 7]
+    assert heard == {0: (5, 50, 0), 1: (6, 60, 0), 2: (7, 70, 0)}
+
+
+def test_a_task_in_this_process_says_so_at_once(tmp_path):
+    heard = []
+
+    def work(task):
+        report(task)
+        return len(heard)
+
+    results = list(run_tasks(work, [4, 9], workers=1, listen=lambda *item: heard.append(item)))
+    assert (results, heard) == ([1, 2], [(0, (4, 0, 0)), (1, (9, 0, 0))])
+    report(1)  # outside of any task: nobody listens
+    assert len(heard) == 2

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from mie.datasets.faithful import any_of, fault, filled, take_apart
+from mie.datasets.faithful import Sentence, any_of, fault, filled, take_apart
 from mie.perspectives.perception.phrasings import HOLISTIC, LESION, STRUCTURE, ask_for_all, ask_for_one
 from mie.perspectives.transformation.phrasings import NAMED, PHRASINGS, all_words, ask
 from mie.records import Target
@@ -141,6 +141,50 @@ def test_a_colour_stays_with_its_target(found):
         assert trouble is None or not trouble.startswith("colour"), trouble
     assert fault(sentence, f"Please use {wrong}.{tail}").startswith("colour")
     assert fault(sentence, sentence.text.replace(one, "#").replace(two, one).replace("#", two)) is not None
+
+
+PAIRED = Sentence(
+    "Paint the liver red and the liver tumour blue.",
+    ("liver", "liver tumour"),
+    (("liver", "red"), ("liver tumour", "blue")),
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Paint the liver red and the liver tumour blue.",
+        "Paint the liver tumour blue and the liver red.",
+        "Use red for the liver and blue for the liver tumour.",
+        "Use blue for the liver tumour and red for the liver.",
+        # The targets may be named first.
+        "Mark the liver and the liver tumour: paint the liver red and the liver tumour blue.",
+    ],
+)
+def test_pairs_may_stand_in_any_order(text):
+    assert fault(PAIRED, text) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Paint the liver blue and the liver tumour red.",
+        "Use blue for the liver and red for the liver tumour.",
+        # Once the colour stands before its target and once behind: which is whose?
+        "Paint red the liver and the liver tumour blue.",
+        "Paint the liver red and blue the liver tumour.",
+        "Paint the liver and the liver tumour red and blue.",
+        "Paint the liver tumour and the liver red and blue.",
+        "Mark the liver tumour and the liver: paint the liver blue and the liver tumour red.",
+    ],
+)
+def test_pairs_must_not_be_swapped_or_unclear(text):
+    assert fault(PAIRED, text) == "colour: it is not clear which colour goes with which target"
+
+
+def test_the_longer_of_two_names_is_read_first():
+    pattern = any_of(["liver", "liver tumour"])
+    assert [m[0] for m in pattern.finditer("liver tumour, liver")] == ["liver tumour", "liver"]
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,12 @@ def test_mistakes_are_named_with_the_near_word(body, words):
     assert all(word in text for word in words), text
 
 
+def test_a_data_set_listed_twice_shows_no_internals():
+    with pytest.raises(ConfigError) as caught:
+        parse(sources=[SOURCE, SOURCE])
+    assert str(caught.value) == "data set listed twice: discs\n  where:    r.yaml: sources"
+
+
 def test_environment_variables_in_roots(monkeypatch):
     monkeypatch.setenv("MIE_TEST_ROOT", "/data")
     config = parse(sources=[{**SOURCE, "root": "${MIE_TEST_ROOT}/discs"}])

@@ -17,8 +17,8 @@ from mie.datasets import write
 from mie.datasets.dataset import Dataset, dataset_digest
 from mie.datasets.exports import export
 from mie.datasets.imports import import_dataset
+from mie.datasets.rejected import read_rejected
 from mie.datasets.schema import sample_digest
-from mie.datasets.shards import read_rejected
 from mie.datasets.write import write_dataset
 from mie.errors import MieError
 from mie.records import Refusal, Sample

@@ -5,6 +5,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 
@@ -15,6 +16,7 @@ from mie.datasets.schema import RowEncoder, sample_from_row
 from mie.datasets.shards import ShardWriter, read_rows
 from mie.datasets.verify import check_sample, verify
 from mie.errors import MieError
+from mie.images.overlay import paint
 from tests.conftest import folder_source, write_folder
 
 
@@ -101,6 +103,46 @@ def test_the_same_picture_on_both_sides_is_named(copy):
 
     rewrite(copy, planted)
     assert {"image leak", "duplicate", "overlay"} & checks(copy)
+
+
+def forge(folder, **changes):
+    """Give the first training sample other content; `changes` may hold functions of the sample."""
+    first = next(Dataset(folder).samples("train")).id
+
+    def change(sample):
+        if sample.id != first:
+            return sample
+        return replace(sample, **{k: v(sample) if callable(v) else v for k, v in changes.items()})
+
+    rewrite(folder, change)
+
+
+def test_a_nearly_equal_image_on_both_sides_is_found_by_its_own_check(copy):
+    """A test image, scaled and brighter, with another region and patient: nothing else is wrong with it."""
+    picture = next(Dataset(copy).samples("test")).input
+
+    def image(sample):
+        small = cv2.resize(picture, sample.input.shape[1::-1], interpolation=cv2.INTER_AREA)
+        return np.minimum(small, 250) + np.uint8(5)
+
+    def painted(sample):
+        return paint(image(sample), sample.mask > 0, sample.colour, sample.params["opacity"])
+
+    forge(copy, input=image, target_image=painted)
+    problems = verify(copy, workers=1).problems
+    assert {p.check for p in problems} == {"image leak"}
+    assert len(problems) == 1
+    assert "nearly equals one in test" in problems[0].reason
+
+
+def test_a_repeated_sample_is_found_by_its_own_check(copy):
+    """The same image and region twice in one split, under two ids and two cases."""
+    _, second, *_ = Dataset(copy).samples("train")
+    names = ("input", "target_image", "mask", "colour", "prompt", "params", "bin")
+    forge(copy, **{name: getattr(second, name) for name in names})
+    problems = verify(copy, workers=1).problems
+    assert [p.check for p in problems] == ["duplicate"]
+    assert second.id in problems[0].where
 
 
 @pytest.mark.parametrize(

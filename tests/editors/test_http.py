@@ -1,17 +1,20 @@
 """A real server on the loopback: good, busy, broken, slow, huge and lying."""
 
+import asyncio
 import base64
+import gzip
 import json
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
 
+from mie.core import retry
 from mie.editors import Edited, Request, open_editor
-from mie.editors import http as editor_module
 from mie.errors import ConfigError
 from mie.images.png import decode_png, encode_png
 from tests.conftest import crop
@@ -62,7 +65,7 @@ def server():
 
 @pytest.fixture
 def no_pause(monkeypatch):
-    monkeypatch.setattr(editor_module, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(retry, "FIRST_PAUSE", 0.01)
 
 
 def one(spec, instruction="mark it"):
@@ -108,8 +111,7 @@ def test_passwords_and_tokens_travel_in_headers_only(server, monkeypatch):
         open_editor(f"http:{server.url},token_env=EDIT_TOKEN")
 
 
-def test_busy_then_good_after_the_time_it_asked_for(server, monkeypatch):
-    monkeypatch.setattr(editor_module, "_FIRST_PAUSE", 100.0)
+def test_busy_then_good_after_the_time_it_asked_for(server, no_pause):
     times = []
 
     def answer(handler, body):
@@ -166,7 +168,7 @@ def test_nobody_there(server, no_pause):
     assert "ConnectionRefused" in one(f"http:{url},retries=1").reason
 
 
-@pytest.mark.parametrize(("status", "word"), [(400, "refused"), (404, "refused"), (302, "elsewhere")])
+@pytest.mark.parametrize(("status", "word"), [(400, "refused"), (404, "refused"), (302, "redirects")])
 def test_a_clear_no_is_not_asked_again_and_nobody_is_followed(server, status, word):
     elsewhere = server.url.replace("/edit", "/stolen")
     server.answer = lambda handler, _: handler.reply(status, b"no", "text/plain", Location=elsewhere)
@@ -178,11 +180,11 @@ def test_a_clear_no_is_not_asked_again_and_nobody_is_followed(server, status, wo
 @pytest.mark.parametrize(
     ("data", "word"),
     [
-        (b"<html>hello</html>", "no picture"),
-        (b"", "no picture"),
-        (b'{"image": "%%%"}', "no picture"),
-        (b'{"image": 3}', "no picture"),
-        (b"[1]", "no picture"),
+        (b"<html>hello</html>", "not a picture"),
+        (b"", "not a picture"),
+        (b'{"image": "%%%"}', "not a picture"),
+        (b'{"image": 3}', "not a picture"),
+        (b"[1]", "not a picture"),
         (b'{"image": "aGVsbG8="}', "cannot be used"),
         (b'{"error": "the model is ill"}', "the model is ill"),
         (b"\x89PNG\r\n\x1a\nhalf", "cannot be used"),
@@ -225,6 +227,56 @@ def test_a_slow_drip_hits_the_limit(server, declared):
     outcome = one(f"http:{server.url},timeout=2.5")
     assert "time limit" in outcome.reason
     assert len(server.seen) == 1
+
+
+def test_a_slow_head_hits_the_limit_too(server):
+    """A server that sends its headers byte by byte, each in time."""
+
+    def answer(handler, _):
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\nX-Drip: ")
+        for _ in range(200):
+            handler.wfile.write(b"x")
+            handler.wfile.flush()
+            time.sleep(0.05)
+
+    server.answer = answer
+    assert "time limit" in one(f"http:{server.url},timeout=2.5").reason
+    assert len(server.seen) == 1
+
+
+def test_compressed_answers_are_not_inflated(server):
+    """Nothing was asked for compressed: what comes so is not a picture, however large it would become."""
+    bomb = gzip.compress(bytes(2**26))
+
+    def answer(handler, _):
+        handler.reply(data=bomb, Content_Encoding="gzip")
+
+    server.answer = answer
+    assert "not a picture" in one(f"http:{server.url},max_mb=1").reason
+    assert server.seen[0][1]["Accept-Encoding"] == "identity"
+
+
+def test_no_proxy_of_the_environment_is_used(server, monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    server.answer = invert
+    assert isinstance(one(f"http:{server.url},retries=0"), Edited)
+
+
+def test_several_threads_and_a_running_event_loop(server):
+    server.answer = invert
+    with open_editor(f"http:{server.url}") as editor:
+        requests = [[Request(crop(n), "x", n)] for n in range(8)]
+        with ThreadPoolExecutor(4) as threads:
+            outcomes = [outcome for (outcome,) in threads.map(editor.edit_batch, requests)]
+        assert all(np.array_equal(o.image, 255 - crop(n)) for n, o in enumerate(outcomes))
+
+        async def notebook():
+            return editor.edit_batch([Request(crop(3), "x")])[0]
+
+        assert np.array_equal(asyncio.run(notebook()).image, 255 - crop(3))
+    assert "interrupted" in editor.edit_batch([Request(crop(3), "x")])[0].reason
+    editor.close()
 
 
 def test_closing_ends_waiting(server):

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mie.core import retry
 from mie.errors import ConfigError, ImageError, MieError
 from mie.judges import Draft, Image, JudgeOptions, ParseError, Prompt, Question, combine, open_judge
-from mie.judges import executor as pace_module
-from mie.judges.executor import Pace
+from mie.judges.executor import AdaptiveLimit
 from mie.judges.parsers import json_scores
 from tests.judges.server import JudgeServer, Say, images_of, texts_of
 
@@ -26,7 +26,7 @@ OPEN = {"name": "d", "deidentified": True}
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr(pace_module, "_FIRST_PAUSE", 0.02)
+    monkeypatch.setattr(retry, "FIRST_PAUSE", 0.02)
 
 
 def picture(number: int = 0) -> np.ndarray:
@@ -193,7 +193,7 @@ def test_retry_after_as_a_date_and_patience(tmp_path):
     with JudgeServer(script(far)) as server:
         answer = one(server, tmp_path)
         assert answer.state == "rate_limited"
-        assert "no patience" in answer.reason
+        assert "no time left" in answer.reason
         assert len(server.requests) == 1
 
 
@@ -237,7 +237,7 @@ def test_an_endpoint_without_schemas_is_asked_in_words(tmp_path):
 def test_being_turned_away_stops_the_scoring(tmp_path, monkeypatch, say):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-abcdef")
     with JudgeServer(script(say)) as server:
-        with pytest.raises(MieError, match="turns us away") as caught:
+        with pytest.raises(MieError, match="refuses the request") as caught:
             one(server, tmp_path)
         assert "sk-abcdef" not in str(caught.value)
         assert len(server.requests) <= 2
@@ -426,17 +426,17 @@ def test_the_limit_is_kept_and_adapts(tmp_path):
     assert server.most == 5
 
     async def scenario() -> list[float]:
-        pace = Pace(16)
+        pace = AdaptiveLimit(16)
         seen = [pace.limit]
         starts = [await pace.enter() for _ in range(16)]
         for start in starts:  # sixteen cries of the same moment are one
-            pace.leave(start, trouble=True)
+            pace.leave(start, failed=True)
         seen.append(pace.limit)
         for _ in range(8):
-            pace.leave(await pace.enter(), trouble=False)
+            pace.leave(await pace.enter(), failed=False)
         seen.append(pace.limit)
         for _ in range(10):
-            pace.leave(await pace.enter(), trouble=True)
+            pace.leave(await pace.enter(), failed=True)
         seen.append(pace.limit)
         return seen
 

@@ -32,7 +32,7 @@ FROZEN = {
 
 
 def names() -> list[tuple[str, int]]:
-    files = [path.name for path in resources.files("mie.judges.prompts").iterdir()]
+    files = [path.name for path in (resources.files("mie.judges") / "prompts").iterdir()]
     stems = [name.removesuffix(".txt").rpartition(".v") for name in files if name.endswith(".txt")]
     return sorted((id, int(version)) for id, _, version in stems)
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from mie.cli import app as cli
 from mie.datasets.dataset import Dataset
-from mie.datasets.shards import read_rejected
+from mie.datasets.rejected import read_rejected
 from mie.datasets.verify import verify
 from mie.errors import MieError
 from mie.images.overlay import deblend, dice

@@ -232,7 +232,7 @@ def test_sources_are_left_out_with_their_twins(tmp_path: Path, name: str) -> Non
             {"data": {"shares": {"modification": 1}, "holes": 1}, "model": {"change": False}},
             "no modification to train on",  # there are no lesions whose shapes holes could have
         ),
-        ({"data": {"healthy": 0.5}}, "no picture whose lesion was taken away"),
+        ({"data": {"healthy": 0.5}}, "no picture whose lesion was removed"),
         ({"data": {"abscent": 0.1}}, "did you mean 'absent'"),
         ({"model": {"trunk": "nowhere.pt"}}, "no such file of pretrained weights"),
         ({"model": {"widths": [8, 8, 12, 16]}}, "multiple of 8"),

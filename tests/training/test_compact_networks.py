@@ -148,7 +148,7 @@ def test_a_restoration_network_starts_from_weights_and_the_rest_stays(
     differ = {name.split(".")[0] for name in begun if not torch.allclose(begun[name], ended[name], atol=1e-6)}
     assert differ == {"mender"}
     assert meta["data_digests"]["start"] == digest(tmp_path / "start.safetensors")
-    wider = {**model, "restoration": [16, 16, 16, 24]}
+    wider = {**model, "mender": [16, 16, 16, 24]}
     other = compact_config(tmp_path / "pack", data={"shares": {"transformation": 1}}, model=wider)
     with pytest.raises(MieError, match="another architecture"):
         compact.Compact(other).check()

@@ -45,12 +45,12 @@ def build(
 ) -> None:
     """Build a dataset from data sets on disk.
 
-    Interrupted at any point, even by kill -9, the same command goes on and ends with the same bytes.
+    Interrupted at any point, even by kill -9, the same command resumes and ends with the same bytes.
 
     Example: mie build examples/quickstart.yaml -o out/quickstart
     """
     from mie.cli._show import progress_bar
-    from mie.datasets.build import Progress
+    from mie.datasets.build import Progress, estimate_rephrasing
     from mie.datasets.build import build as run
     from mie.datasets.recipe import read_recipe
     from mie.errors import ConfigError
@@ -84,31 +84,25 @@ def build(
                 "rephrase": "sentences rephrased",
                 "finish": "comparing samples, naming shards",
             }
-            bar(at.done, at.total, notes.get(at.stage, f"{at.kept} kept, {at.refused} refused"))
+            bar(at.done, at.total, notes.get(at.stage, f"{at.kept} kept, {at.refused} rejected"))
 
-        result = run(
-            config,
-            output,
-            engine=engine,
-            workers=workers,
-            limit=limit,
-            overwrite=overwrite,
-            rephrase=wording,
-            progress=show,
-        )
-    if result.estimate is not None:
-        _tell_estimate(result.estimate, json=json)
+        how: dict[str, Any] = {"engine": engine, "workers": workers, "limit": limit, "overwrite": overwrite}
+        if wording is not None and rephrase_dry_run:
+            estimate = estimate_rephrasing(config, output, wording, **how, progress=show)
+        else:
+            result = run(config, output, **how, rephrase=wording, progress=show)
+    if rephrase_dry_run:
+        _tell_estimate(estimate, output, json=json)
         return
     if stats and not (output / "stats").exists():
         _draw(output)
     info = result.info
     _tell(info, output, "was already complete" if result.already_there else "is ready", json=json)
+    for split in result.empty_splits:
+        typer.echo(f"warning: no sample is in the split {split}, which the recipe asks for", err=True)
     if result.bad_files:
-        typer.echo(
-            f"{result.bad_files} files could not be used; rejected.parquet says which and why", err=True
-        )
-    if not info["counts"]["samples"]:
-        typer.echo("no sample was kept; rejected.parquet says why", err=True)
+        files = "1 file" if result.bad_files == 1 else f"{result.bad_files} files"
+        typer.echo(f"{files} could not be used; rejected.parquet says which and why", err=True)
     unasked = _unasked(info)
     if unasked:
         typer.echo(
@@ -116,7 +110,7 @@ def build(
             "only those questions are asked again",
             err=True,
         )
-    if result.bad_files or unasked or not info["counts"]["samples"]:
+    if result.bad_files or unasked:
         raise typer.Exit(3)
 
 
@@ -128,10 +122,12 @@ def _unasked(info: Mapping[str, Any]) -> int:
     )
 
 
-def _tell_estimate(found: dict[str, Any], *, json: bool) -> None:
+def _tell_estimate(found: dict[str, Any] | None, output: Path, *, json: bool) -> None:
     from mie.cli._show import print_json, show_estimate
 
-    if json:
+    if found is None:
+        typer.echo(f"{output} is already complete: there is nothing to ask", err=True)
+    elif json:
         print_json({"dry_run": found})
     else:
         show_estimate(found)
@@ -177,7 +173,21 @@ def _tell(
         if words["kept"]:
             table("instructions in the template's words", ("reason", "n"), list(words["kept"].items()))
     if info["rejected"]:
-        table("refused (see rejected.parquet)", ("gate", "n"), list(info["rejected"].items()))
+        table("rejected", ("gate", "n"), list(info["rejected"].items()))
+        _tell_reasons(output)
+
+
+def _tell_reasons(output: Path) -> None:
+    """The reasons that matter most, with an example each."""
+    from mie.cli._show import table
+    from mie.datasets.rejected import frequent_reasons, read_rejected
+
+    rows = [
+        (reason.count, reason.example.gate, reason.example.reason, f"{first.source}/{first.where}")
+        for reason in frequent_reasons(read_rejected(output / "rejected.parquet"))
+        for first in [reason.example]
+    ]
+    table("why (rejected.parquet lists all)", ("n", "gate", "for example", "in"), rows)
 
 
 def _tell_changes(changes: Mapping[str, Change]) -> None:

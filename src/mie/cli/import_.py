@@ -19,10 +19,14 @@ def import_(
     """
     from mie.cli._show import progress_bar
     from mie.datasets.imports import import_dataset
+    from mie.datasets.rejected import frequent_reasons
 
     with progress_bar("importing") as bar:
         result = import_dataset(folder, output, format, name=name, progress=bar)
     typer.echo(f"{output}: {result.info['counts']['samples']} samples, digest {result.info['digest'][:16]}")
     if result.refusals:
-        typer.echo(f"{len(result.refusals)} records could not be used; see rejected.parquet", err=True)
+        records = "1 record" if len(result.refusals) == 1 else f"{len(result.refusals)} records"
+        typer.echo(f"{records} could not be used; rejected.parquet lists all:", err=True)
+        for reason in frequent_reasons(result.refusals):
+            typer.echo(f"  {reason}", err=True)
         raise typer.Exit(3)

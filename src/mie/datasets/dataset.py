@@ -121,7 +121,7 @@ def write_info(folder: Path, info: DatasetInfo) -> None:
     write_document(folder / "dataset.json", {"schema_version": SCHEMA_VERSION, **info})
 
 
-# Datasets are only ever written into new folders, or over what we wrote ourselves.
+# What a dataset's folder holds. Datasets are only written into new folders, or over what we wrote ourselves.
 _FILES: Final = ("dataset.json", "README.md", "rejected.parquet")
 _TEMPORARY: Final = r"\..*\.tmp"
 # Our folders and what we put into them.
@@ -137,13 +137,14 @@ _KEPT: Final = ("judge",)
 
 def refuse_other_files(folder: Path) -> None:
     """Raise unless `folder` is absent, empty, or holds a dataset or an unfinished one and nothing else."""
-    # A README of somebody else's stands in many folders; ours stands beside our shards.
+    # A README of somebody else's stands in many folders; ours stands beside our shards. The rejections alone
+    # are left of a build that kept no sample.
     built = any((folder / name).is_dir() for name in ("data", "parts"))
 
     def ours(path: Path) -> bool:
         if path.name in _FOLDERS and path.is_dir():
             return all(_FOLDERS[path.name].fullmatch(leaf.name) for leaf in path.iterdir())
-        return path.name in _FILES and built
+        return path.name == "rejected.parquet" or (path.name in _FILES and built)
 
     refuse_foreign(folder, "a dataset of ours", ours)
 

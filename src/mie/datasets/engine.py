@@ -8,8 +8,11 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from typing import TYPE_CHECKING, Any, TypeVar
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
+from mie.core.install import install_hint
 from mie.core.registry import unknown_name
 from mie.errors import MieError
 
@@ -22,23 +25,60 @@ Result = TypeVar("Result")
 ENGINES = ("local", "ray")
 
 
+# How far one task has come, in up to three numbers that mean what its function says.
+Standing: TypeAlias = tuple[int, int, int]
+Listener: TypeAlias = Callable[[int, Standing], None]  # (index of the task, how far it has come)
+_POLL_SECONDS: Final = 0.5
+
+_tell: Callable[[Standing], None] = lambda _: None
+
+
+def report(*numbers: int) -> None:
+    """Say, from inside a task, how far it has come. Reaches the `listen` of `run_tasks`, except on Ray."""
+    first, second, third = (*numbers, 0, 0, 0)[:3]
+    _tell((first, second, third))
+
+
 def run_tasks(
     function: Callable[[Task], Result],
     tasks: Sequence[Task],
     *,
     engine: str = "local",
     workers: int | None = None,
+    listen: Listener = lambda _index, _standing: None,
 ) -> Iterator[Result]:
-    """Yield `function(task)` for every task, in order of completion. `workers` defaults to all cores."""
+    """Yield `function(task)` for every task, in order of completion.
+
+    Args:
+        function: What is done; on a pool or on Ray it must be importable.
+        tasks: What it is done to.
+        engine: "local" or "ray".
+        workers: Processes; all cores by default.
+        listen: Called, now and then, with what unfinished tasks `report`.
+
+    """
     if engine not in ENGINES:
         raise unknown_name("engine", engine, ENGINES)
     count = workers or cores()
     if engine == "ray":
         yield from run_on_ray(function, tasks, count)
     elif count == 1 or len(tasks) <= 1:
-        yield from map(function, tasks)
+        for index, task in enumerate(tasks):
+            with _telling(partial(listen, index)):
+                result = function(task)
+            yield result
     else:
-        yield from _run_on_pool(function, tasks, count)
+        yield from _run_on_pool(function, tasks, count, listen)
+
+
+@contextmanager
+def _telling(tell: Callable[[Standing], None]) -> Iterator[None]:
+    global _tell
+    before, _tell = _tell, tell
+    try:
+        yield
+    finally:
+        _tell = before
 
 
 def cores() -> int:
@@ -48,23 +88,32 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def _run_on_pool(function: Callable[[Task], Result], tasks: Sequence[Task], workers: int) -> Iterator[Result]:
+def _run_on_pool(
+    function: Callable[[Task], Result], tasks: Sequence[Task], workers: int, listen: Listener
+) -> Iterator[Result]:
     # Spawned, not forked: OpenCV and Arrow keep threads that do not survive a fork.
     context = multiprocessing.get_context("spawn")
-    todo = iter(tasks)
+    todo = iter(enumerate(tasks))
     begun = context.Event()
-    with ProcessPoolExecutor(min(workers, len(tasks)), context, _begin, (begun,)) as pool:
-        running: set[Future[Result]] = set()
+    # Three numbers for each task, in memory that all processes share: nobody waits for a reader.
+    board = context.RawArray("q", 3 * len(tasks))
+    with ProcessPoolExecutor(min(workers, len(tasks)), context, _begin, (begun, board)) as pool:
+        running: dict[Future[Result], int] = {}
         try:
             while True:
                 # Two tasks per worker in flight keep the pool busy without queueing the whole plan.
-                while len(running) < 2 * workers and (task := next(todo, None)) is not None:
-                    running.add(pool.submit(function, task))
+                while len(running) < 2 * workers and (item := next(todo, None)) is not None:
+                    index, task = item
+                    running[pool.submit(_work, function, index, task)] = index
                 if not running:
                     return
-                done, running = wait(running, return_when=FIRST_COMPLETED)
+                done, _ = wait(running, _POLL_SECONDS, return_when=FIRST_COMPLETED)
                 for future in done:
+                    del running[future]
                     yield future.result()
+                for index in running.values():
+                    first, second, third = board[3 * index : 3 * index + 3]
+                    listen(index, (first, second, third))
         except BrokenProcessPool:
             if not begun.is_set():
                 raise MieError(
@@ -83,13 +132,27 @@ def _run_on_pool(function: Callable[[Task], Result], tasks: Sequence[Task], work
                 future.cancel()
 
 
-def _begin(begun: Event) -> None:
+_board: Any = None  # in a worker: the numbers of all tasks
+
+
+def _begin(begun: Event, board: Any) -> None:
     """In each worker, once it has imported the caller's script and before its first task."""
     import cv2
 
+    global _board
+    _board = board
     threading.Thread(target=_end_with_parent, daemon=True).start()
     cv2.setNumThreads(1)
     begun.set()
+
+
+def _work(function: Callable[[Task], Result], index: int, task: Task) -> Result:
+    with _telling(partial(_write_down, index)):
+        return function(task)
+
+
+def _write_down(index: int, standing: Standing) -> None:
+    _board[3 * index : 3 * index + 3] = standing
 
 
 def _end_with_parent() -> None:
@@ -101,16 +164,16 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-# The same tasks on a Ray cluster. All nodes must see data sets and output at the same paths.
-
-
 def run_on_ray(function: Callable[[Task], Result], tasks: Sequence[Task], workers: int) -> Iterator[Result]:
-    """Uses the cluster that `RAY_ADDRESS` names, else starts one on this machine with `workers` cores."""
+    """The same tasks on a Ray cluster, whose nodes must all see data sets and output at the same paths.
+
+    Uses the cluster that `RAY_ADDRESS` names, else starts one on this machine with `workers` cores.
+    """
     try:
         import ray
     except ImportError:
         raise MieError(
-            "the Ray engine needs Ray", fix="pip install 'mie[ray]', or use --engine local"
+            "the Ray engine needs Ray", fix=f"{install_hint('ray')}, or use --engine local"
         ) from None
     if not ray.is_initialized():
         ray.init(

@@ -16,12 +16,13 @@ import pyarrow as pa
 from mie.core.documents import DatasetInfo, add_facts
 from mie.core.files import atomic_path, atomic_write
 from mie.datasets.card import data_card
-from mie.datasets.dataset import shard_name, write_info
+from mie.datasets.dataset import clear, shard_name, write_info
 from mie.datasets.leaks import Traces, duplicates, image_leaks, patient_leaks
 from mie.datasets.part import part_path
 from mie.datasets.plan import Plan
+from mie.datasets.rejected import nothing_kept, read_rejected, write_rejected
 from mie.datasets.schema import IMAGE_COLUMNS, TEXT_COLUMNS, read_table, reworded_row
-from mie.datasets.shards import ShardWriter, read_rejected, read_rows, write_rejected
+from mie.datasets.shards import ShardWriter, read_rows
 from mie.datasets.stats import Tally
 from mie.records import Refusal
 from mie.sources.catalog import deidentification
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 def finish(plan: Plan, folder: Path, wordings: Wordings | None = None) -> DatasetInfo:
     """Write `data/`, `rejected.parquet`, the card and `dataset.json`. Safe to repeat from the start.
+
+    Where no sample is kept, `rejected.parquet` alone is left, and `MieError` says why.
 
     With `wordings` the instructions are rephrased on the way from `parts/` to `data/`.
     """
@@ -57,6 +60,10 @@ def finish(plan: Plan, folder: Path, wordings: Wordings | None = None) -> Datase
         *(dropped[i] for i in sorted(dropped)),
     ]
     write_rejected(folder / "rejected.parquet", refusals)
+    if not kept:
+        clear(folder)
+        write_rejected(folder / "rejected.parquet", refusals)
+        raise nothing_kept(folder, refusals, "change the recipe or the files and run the same command again")
     info = _info(plan, columns, kept, refusals)
     if wordings is not None:
         info["recipe"]["rephrase"] = wordings.by

@@ -15,11 +15,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mie.core.files import atomic_path
+from mie.datasets.engine import report
 from mie.datasets.leaks import content_key
 from mie.datasets.plan import Part
 from mie.datasets.recipe import RecipeConfig, source_facts, split_of
+from mie.datasets.rejected import write_rejected
 from mie.datasets.schema import IMAGE_COLUMNS, RowEncoder, table
-from mie.datasets.shards import ShardWriter, write_rejected
+from mie.datasets.shards import ShardWriter
 from mie.errors import MieError
 from mie.images.hashes import perceptual
 from mie.perspectives import BuildFacts, Recipe, VolumeRecipe
@@ -80,14 +82,19 @@ def judge_folder(folder: Path, number: int) -> Path:
 
 
 def make_part(task: PartTask) -> PartResult:
-    """Write the part's shards, its refusals and, last, its index: the index says that the part is whole."""
+    """Write the part's shards, its rejections and, last, its index: the index says that the part is whole.
+
+    Reports (units done, samples kept, rejections) as it goes.
+    """
     encoder = RowEncoder()
+    units = _Count()
     traces = _Traces(task.config.perspective.edit)
     refusals: list[Refusal] = []
     number = task.part.number
     with ExitStack() as stack:
         writers: dict[str, ShardWriter] = {}
-        for outcome in _outcomes(task):
+        for outcome in _outcomes(task, units):
+            report(units.done, len(traces.rows), len(refusals))
             if isinstance(outcome, Refusal):
                 refusals.append(outcome)
                 continue
@@ -104,7 +111,12 @@ def make_part(task: PartTask) -> PartResult:
     return PartResult(number, len(task.part.units), len(traces.rows), Counter(r.gate for r in refusals))
 
 
-def _outcomes(task: PartTask) -> Iterator[Sample | Refusal]:
+@dataclass(slots=True)
+class _Count:
+    done: int = 0
+
+
+def _outcomes(task: PartTask, units: _Count) -> Iterator[Sample | Refusal]:
     config, perspective = task.config, task.config.perspective
     gates = perspective.gates(config.recipe, config.gates)
     sources = [source_facts(*task.sources[at], _units(task, at)) for at in task.sources]
@@ -112,7 +124,7 @@ def _outcomes(task: PartTask) -> Iterator[Sample | Refusal]:
     with ExitStack() as resources:
         build = BuildFacts(config.name, config.bins, tuple(sources), folder, resources)
         recipe = perspective.samples(config.recipe, build)
-        for sample in _samples(recipe, _cases(task), config):
+        for sample in _samples(recipe, _cases(task, units), config):
             if isinstance(sample, Refusal):
                 yield sample
                 continue
@@ -146,9 +158,10 @@ def _units(task: PartTask, source: int) -> list[Unit]:
     return [planned.unit for planned in task.part.units if planned.source == source]
 
 
-def _cases(task: PartTask) -> Iterator[Case | Refusal]:
+def _cases(task: PartTask, units: _Count) -> Iterator[Case | Refusal]:
     sources = {at: open_source(entry, root) for at, (entry, root) in task.sources.items()}
-    for planned in task.part.units:
+    for done, planned in enumerate(task.part.units):
+        units.done = done
         entry, root = task.sources[planned.source]
         try:
             yield from sources[planned.source].load(planned.unit)

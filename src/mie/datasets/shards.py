@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -11,9 +10,7 @@ from typing import Any, Final
 import pyarrow.parquet as pq
 
 from mie.core.files import atomic_path
-from mie.core.hashing import canonical
-from mie.datasets.schema import IMAGE_COLUMNS, REJECTED_SCHEMA, SCHEMA, read_table, table
-from mie.records import Refusal
+from mie.datasets.schema import IMAGE_COLUMNS, SCHEMA, table
 
 # Rows per group: small enough for random access, large enough not to cost space (`bench/store.py`).
 ROWS_PER_GROUP: Final = 16
@@ -82,35 +79,3 @@ def read_rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[dict
     with pq.ParquetFile(path) as file:
         for group in range(file.num_row_groups):
             yield from file.read_row_group(group, columns=columns).to_pylist()
-
-
-def write_rejected(path: Path, refusals: Iterable[Refusal]) -> int:
-    """`rejected.parquet`: every refusal with its gate, reason and numbers."""
-    rows = [
-        {
-            "source": r.source,
-            "where": r.where,
-            "target": r.target,
-            "gate": r.gate,
-            "reason": r.reason,
-            "numbers": canonical(r.numbers),
-        }
-        for r in refusals
-    ]
-    with atomic_path(path) as temporary:
-        pq.write_table(table(rows, REJECTED_SCHEMA), temporary, compression="zstd")
-    return len(rows)
-
-
-def read_rejected(path: Path) -> list[Refusal]:
-    return [
-        Refusal(
-            source=row["source"],
-            where=row["where"],
-            gate=row["gate"],
-            reason=row["reason"],
-            target=row["target"],
-            numbers=json.loads(row["numbers"]),
-        )
-        for row in read_table(path).to_pylist()
-    ]

@@ -18,8 +18,9 @@ from mie.datasets.dataset import Dataset, dataset_digest
 from mie.datasets.engine import run_tasks
 from mie.datasets.faithful import fault, take_apart
 from mie.datasets.leaks import Traces, content_key, duplicates, image_leaks, patient_leaks
+from mie.datasets.rejected import read_rejected
 from mie.datasets.schema import content_digest, pixel_digests, sample_from_row, text_fields
-from mie.datasets.shards import read_rejected, read_rows
+from mie.datasets.shards import read_rows
 from mie.errors import MieError
 from mie.images.hashes import perceptual
 from mie.perspectives import PERSPECTIVES, Perspective

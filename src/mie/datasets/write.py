@@ -11,8 +11,9 @@ from mie.core.documents import DatasetInfo
 from mie.core.files import atomic_write, folder_lock
 from mie.datasets.card import data_card
 from mie.datasets.dataset import clear, refuse_other_files, shard_name, write_info
+from mie.datasets.rejected import nothing_kept, write_rejected
 from mie.datasets.schema import RowEncoder
-from mie.datasets.shards import ShardWriter, write_rejected
+from mie.datasets.shards import ShardWriter
 from mie.datasets.stats import Tally
 from mie.errors import MieError
 from mie.records import Refusal, Sample
@@ -33,9 +34,9 @@ def write_dataset(
 ) -> DatasetInfo:
     """Write the samples to `folder` in the order they come (per split) and return what `dataset.json` says.
 
-    Samples are taken one at a time, so a generator keeps memory flat. Refusals go to `rejected.parquet`; so
-    does a sample whose id was there before. After any error the folder holds no dataset, and the same call
-    may be made again.
+    Samples are taken one at a time, so a generator keeps memory flat. Rejections go to `rejected.parquet`; so
+    does a sample whose id was there before. After any error, and where no sample was kept, the folder holds
+    no dataset, and the same call may be made again.
     """
     _refuse_occupied(folder)  # before the lock, which would leave its file in a folder that is not ours
     with folder_lock(folder):
@@ -61,6 +62,10 @@ def write_dataset(
         except BaseException:
             clear(folder)
             raise
+        if not info["counts"]["samples"]:
+            clear(folder)
+            write_rejected(folder / "rejected.parquet", refusals)
+            raise nothing_kept(folder, refusals, "put it right and run the same command again")
         write_info(folder, info)
         parts.rmdir()
     return info

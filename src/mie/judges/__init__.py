@@ -1,10 +1,18 @@
-"""Numbers from a language model that looks at images: prompts, clients, one executor, strict parsers."""
+"""Numbers from a language model that sees images: prompts, clients, one executor, strict parsers."""
 
 from __future__ import annotations
 
-from mie.judges.contracts import Answer, Draft, Image, JudgeOptions, ParseError, Prompt, Question
+from mie.judges.contracts import (
+    Answer,
+    Draft,
+    Image,
+    JudgeOptions,
+    ParseError,
+    Prompt,
+    Question,
+    load_prompt,
+)
 from mie.judges.judge import Combined, Judge, combine, open_judge
-from mie.judges.prompts import load_prompt
 
 __all__ = [
     "Answer",

@@ -1,6 +1,7 @@
-"""Judges by name: `openai:MODEL`, `gemini:MODEL`, `anthropic:MODEL`, `replay:FILE`, `local:FOLDER`.
+"""Judges by name, and the two that need no server: a local model, and recorded replies.
 
-Other packages add theirs in the entry-point group `mie.judges`: a class with what `contracts.Client` asks.
+`openai:MODEL`, `gemini:MODEL`, `anthropic:MODEL`, `local:FOLDER`, `replay:FILE`. Other packages add theirs in
+the entry-point group `mie.judges`: a class with the attributes and methods of `contracts.Client`.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from typing import Any, Final, cast
 
 from PIL import Image as PilImage
 
+from mie.core.install import install_hint
 from mie.core.registry import Registry
 from mie.core.spec import Spec, construct, parse_spec
 from mie.errors import ConfigError, MieError
-from mie.judges.contracts import CallError, Client, Image, Patience, Reply, Request, Usage
+from mie.judges.contracts import CallError, CallLimits, Client, Image, Reply, Request, Usage
 
 JUDGES: Final[Registry[type[Any]]] = Registry(
     "judge",
@@ -40,11 +42,12 @@ def open_client(spec: str | Spec) -> Client:
     return cast(Client, construct(JUDGES[spec.name], spec, noun="judge"))
 
 
-# A vision-language model of `transformers` in a folder on this machine: nothing is fetched or run of it.
-
-
 class Local:
-    """One call at a time, greedy. `device` is `cpu`, `cuda`, `cuda:1`, ...; by default the first GPU."""
+    """A vision-language model of `transformers` in a folder on this machine.
+
+    Nothing is downloaded, and no code of the folder runs. One call at a time, greedy decoding. `device` is
+    `cpu`, `cuda`, `cuda:1`, ...; by default the first GPU.
+    """
 
     provider = "local"
     remote = False
@@ -60,7 +63,7 @@ class Local:
             )
         self.model = Path(folder).resolve().name
         self.parameters: Mapping[str, Any] = {"do_sample": False, "max_new_tokens": max_tokens}
-        self.patience = Patience(timeout, retries=0, total=timeout)
+        self.limits = CallLimits(timeout, retries=0, total=timeout)
         self._folder = folder
         self._device = device
         self._loaded: tuple[Any, Any] = (None, None)  # processor and model
@@ -85,13 +88,13 @@ class Local:
         text = processor.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         images = [_picture(p) for message in request.messages for p in message.parts if isinstance(p, Image)]
         inputs = processor(text=[text], images=images or None, return_tensors="pt").to(model.device)
-        asked = int(inputs["input_ids"].shape[1])
+        length = int(inputs["input_ids"].shape[1])
         with torch.inference_mode():
-            made = model.generate(**inputs, **self.parameters)[0, asked:]
+            tokens = model.generate(**inputs, **self.parameters)[0, length:]
         limit = int(self.parameters["max_new_tokens"])
-        ended = len(made) < limit or int(made[-1]) in _ends(model)
-        reply = processor.decode(made, skip_special_tokens=True)
-        return Reply(reply, "stop" if ended else "length", None, self.model, Usage(asked, len(made)))
+        ended = len(tokens) < limit or int(tokens[-1]) in _end_tokens(model)
+        reply = processor.decode(tokens, skip_special_tokens=True)
+        return Reply(reply, "stop" if ended else "length", None, self.model, Usage(length, len(tokens)))
 
     def _load(self) -> tuple[Any, Any]:
         try:
@@ -99,14 +102,14 @@ class Local:
             transformers: Any = import_module("transformers")
         except ImportError as error:
             raise ConfigError(
-                "a local judge needs torch and transformers", found=error, fix="pip install 'mie[models]'"
+                "a local judge needs torch and transformers", found=error, fix=install_hint("models")
             ) from None
         device = self._device or ("cuda" if torch.cuda.is_available() else "cpu")
-        kept: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+        options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
         try:
-            processor = transformers.AutoProcessor.from_pretrained(self._folder, **kept)
+            processor = transformers.AutoProcessor.from_pretrained(self._folder, **options)
             model = transformers.AutoModelForImageTextToText.from_pretrained(
-                self._folder, use_safetensors=True, dtype="auto", **kept
+                self._folder, use_safetensors=True, dtype="auto", **options
             )
         except (OSError, ValueError, ImportError) as error:
             raise MieError("cannot load the judge's model", where=self._folder, found=error) from error
@@ -121,26 +124,24 @@ def _picture(image: Image) -> PilImage.Image:
     return PilImage.fromarray(image.pixels).convert("RGB")
 
 
-def _ends(model: Any) -> set[int]:
-    found = model.generation_config.eos_token_id
-    return set(found if isinstance(found, list) else [found])
-
-
-# Replies that were recorded: a judge's own journal, or lines written by hand.
-#
-# A line is `{"key": ..., "reply": text}`; `repeat`, `repair`, `finish`, `refusal`, `model` and `usage` may
-# stand beside. The last of two lines for one question holds.
+def _end_tokens(model: Any) -> set[int]:
+    tokens = model.generation_config.eos_token_id
+    return set(tokens if isinstance(tokens, list) else [tokens])
 
 
 class Replay:
-    """Looks questions up by key, repeat, and whether they are a repair."""
+    """Recorded replies: the journal of another judge, or lines written by hand.
+
+    A line is `{"key": ..., "reply": text}`, optionally with `repeat`, `repair`, `finish`, `refusal`, `model`
+    and `usage`. The last of two lines for one question counts.
+    """
 
     provider = "replay"
     parameters: Mapping[str, Any] = {}
     remote = False
     free = True
     at_once: int | None = None
-    patience = Patience(retries=0)
+    limits = CallLimits(retries=0)
 
     def __init__(self, file: str) -> None:
         path = Path(file)
@@ -149,7 +150,7 @@ class Replay:
         try:
             with path.open(encoding="utf-8") as lines:
                 for number, line in enumerate(lines, start=1):
-                    body = _line(line, f"{path}:{number}")
+                    body = _recorded(line, f"{path}:{number}")
                     self._lines[body["key"], int(body.get("repeat", 0)), bool(body.get("repair"))] = body
                     models.add(str(body.get("model") or "recorded"))
         except OSError as error:
@@ -177,7 +178,7 @@ class Replay:
         pass
 
 
-def _line(line: str, where: str) -> Mapping[str, Any]:
+def _recorded(line: str, where: str) -> Mapping[str, Any]:
     try:
         body = json.loads(line)
         if isinstance(body["key"], str) and isinstance(body["reply"], str):

@@ -1,7 +1,7 @@
-"""What a protocol asks a judge, and what comes back.
+"""What a benchmark asks a judge, and what comes back.
 
-A protocol writes `Draft`s, which become `Question`s when their turn comes; only the executor calls a model;
-only a question's parser reads a reply. An answer without a value says why; it is never a number by default.
+A benchmark writes `Draft`s, which become `Question`s when it is their turn; only the executor calls a model;
+only a question's parser reads a reply. An answer without a value says why; no number is ever made up.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
+from importlib import resources
 from typing import Any, Final, Protocol, TypeAlias
 
+from mie.core import retry
 from mie.images.hashes import pixel_digest
 from mie.records import Pixels
 
@@ -20,30 +22,30 @@ STATES: Final = (
     "done",
     "refused",  # the model declined
     "filtered",  # a content filter stopped the question or the reply
-    "rate_limited",  # still told to wait when patience ran out
+    "rate_limited",  # the server still asked us to wait when the time was up
     "timed_out",
     "truncated",  # the reply hit its token limit
-    "unparseable",  # the reply is not what was asked for, even after one repair
-    "failed",  # errors of the server or the connection, or an image that cannot be read
-    "over_budget",  # not asked: the cost limit was reached
+    "unparseable",  # the reply is not in the form that was asked for, even after one repair
+    "failed",  # the server or the connection failed, or an image cannot be read
+    "over_budget",  # not asked, because the cost limit was reached
 )
-# A reply came, so these were paid for: kept on disk and never asked again. The others are asked again.
+# A reply came and was paid for: it is kept on disk and never asked for again. The others are asked again.
 REPLIED: Final = ("done", "refused", "filtered", "truncated", "unparseable")
 
 
 class ParseError(Exception):
-    """A reply that is not what was asked for. The text is told to the model in the repair attempt."""
+    """A reply in another form than asked for. The repair attempt tells the model this text."""
 
 
-# The whole reply -> its value; `ParseError` for anything that is not exactly what was asked for.
+# The whole reply -> its value; `ParseError` for every other form than the one asked for.
 Parser: TypeAlias = Callable[[str], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A text of our own with a name and a version; `prompts.load_prompt` reads it from its file.
+    """A text with a name and a version. `user` holds `{name}` where `fill` puts a text.
 
-    `user` holds `{name}` where `Question` texts are filled in.
+    A text that changes gets a new version: scores can only be compared under the same words.
     """
 
     id: str
@@ -69,9 +71,17 @@ class Prompt:
         return "".join(out)
 
 
+@lru_cache
+def load_prompt(id: str, version: int) -> Prompt:
+    """Read `prompts/<id>.v<version>.txt`: the system text, a line `--- user`, the user text."""
+    file = resources.files("mie.judges") / "prompts" / f"{id}.v{version}.txt"
+    system, _, user = file.read_text(encoding="utf-8").partition("\n--- user\n")
+    return Prompt(id, version, system.strip(), user.strip())
+
+
 @dataclass(frozen=True)
 class Image:
-    """Pixels to be shown, `(H, W)` or `(H, W, 3) uint8`; sent as PNG, without loss, in their own size."""
+    """Pixels to show, `(H, W)` or `(H, W, 3) uint8`; sent as PNG, lossless, in their own size."""
 
     pixels: Pixels
 
@@ -95,10 +105,10 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A question that is not yet read from disk. `make` runs in a thread when the executor has room for it.
+    """A question whose images are not read yet. `make` runs in a thread when the executor is ready for it.
 
     `key` names it within the run, e.g. `<sample id>_<attempt>:rubric`: two drafts never share one. `prompt`,
-    `sizes` (height, width of each image) and `characters` are for `--dry-run`, which decodes no pixels.
+    `sizes` (height, width of each image) and `characters` are for `--dry-run`, which decodes no images.
     """
 
     key: str
@@ -121,13 +131,13 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of one question: a value where the state is `done`, else a reason."""
+    """The outcome of one question: a value where the state is `done`, else a reason."""
 
     state: str  # of STATES
     value: Any = None  # what the parser made of the reply
     reason: str = ""
-    model: str = ""  # as the endpoint names the one that replied
-    reply: str = ""  # its text, "" where none came
+    model: str = ""  # that replied, as the endpoint names it
+    reply: str = ""  # the reply's text, "" where there was none
     repaired: bool = False
 
     @property
@@ -153,7 +163,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What an endpoint said. `finish` is "stop", "length", "content_filter" or what else it calls it."""
+    """What an endpoint replied. `finish` is "stop", "length", "content_filter" or the endpoint's own word."""
 
     text: str
     finish: str = "stop"
@@ -162,31 +172,17 @@ class Reply:
     usage: Usage = field(default_factory=Usage)
 
 
-class CallError(Exception):
-    """A call without a reply. `kind` is a state; `retry` whether asking again may help, `at_once` without a
-    pause, since the trouble was ours.
-    """
+class CallError(retry.CallError):
+    """A call without a usable reply; `kind` is the state that its answer gets if no other call helps."""
 
-    def __init__(
-        self,
-        kind: str,
-        reason: str,
-        *,
-        retry: bool = True,
-        retry_after: float | None = None,
-        at_once: bool = False,
-    ) -> None:
-        super().__init__(reason)
+    def __init__(self, kind: str, reason: str, **options: Any) -> None:
+        super().__init__(reason, **options)
         self.kind = kind
-        self.reason = reason
-        self.retry = retry
-        self.retry_after = retry_after
-        self.at_once = at_once
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """How long one question may take: `call` seconds for a call, `total` for all its calls and pauses."""
+class CallLimits:
+    """How long one question may take: `call` seconds per call, `total` for all its calls and pauses."""
 
     call: float = 120.0
     retries: int = 6
@@ -200,12 +196,12 @@ class Client(Protocol):
     model: str
     parameters: Mapping[str, Any]  # all that may change a reply
     remote: bool  # images leave this machine
-    free: bool  # nobody bills a call
-    at_once: int | None  # most calls at a time, None for any number
-    patience: Patience
+    free: bool  # calls cost nothing
+    at_once: int | None  # the most calls at the same time; None: any number
+    limits: CallLimits
 
     def ready(self) -> None:
-        """Get what asking needs (a key, a package, a model); `ConfigError` where it is missing."""
+        """Load what `ask` needs (a key, a package, a model); `ConfigError` where it is missing."""
 
     async def ask(self, request: Request) -> Reply: ...
 
@@ -214,13 +210,13 @@ class Client(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class JudgeOptions:
-    """What the user says about the judge: `mie score --judge SPEC ...`."""
+    """The judge's spec and the options of `mie score --judge SPEC ...`."""
 
     spec: str
     repeats: int = 1
     cost_limit: float | None = None  # US dollars, over all calls for this run by this judge
-    prices: str | None = None  # a price table of the user's own
+    prices: str | None = None  # the user's own price table, a file
     dry_run: bool = False
-    deidentified: bool = False  # the user's word that no patient can be identified
+    deidentified: bool = False  # the user confirms that no patient can be identified
     concurrency: int = 16
     time_limit: float | None = None  # seconds for all questions together

@@ -1,4 +1,4 @@
-"""What calls cost: tokens times a price table, a limit that is kept, an estimate before the first call."""
+"""What calls cost: tokens times a price table, a cost limit, and an estimate before the first call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import yaml
 from mie.errors import ConfigError
 from mie.judges.contracts import CallError, Draft, Image, Question, Usage
 
-# Endpoints count images in tiles of many kinds; one token for this many pixels is the middle of them.
+# Endpoints count images in tiles of different sizes; one token for this many pixels is a typical value.
 _PIXELS_PER_TOKEN: Final = 750
 _CHARACTERS_PER_TOKEN: Final = 4
 _REPLY_TOKENS: Final = 300
@@ -49,15 +49,18 @@ def find_price(model: str, table: Mapping[str, Price]) -> Price | None:
 
 
 def read_prices(path: Path | str | None = None) -> dict[str, Price]:
-    """Our table, with the user's in front where there is one."""
-    ours = (resources.files("mie.judges") / "prices.yaml").read_text(encoding="utf-8")
+    """The built-in price table; the user's own entries come first and win."""
+    builtin = (resources.files("mie.judges") / "prices.yaml").read_text(encoding="utf-8")
     own: dict[str, Price] = {}
     if path is not None:
         try:
             own = _prices(Path(path).read_text(encoding="utf-8"), str(path))
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError("cannot read the prices", where=path, found=error) from None
-    return {**own, **{name: price for name, price in _prices(ours, "prices.yaml").items() if name not in own}}
+    return {
+        **own,
+        **{name: price for name, price in _prices(builtin, "prices.yaml").items() if name not in own},
+    }
 
 
 def _prices(text: str, where: str) -> dict[str, Price]:
@@ -77,7 +80,7 @@ def _prices(text: str, where: str) -> dict[str, Price]:
 
 
 class Budget:
-    """What was spent, and what the calls under way may yet cost."""
+    """What was spent, and what the calls in progress may cost."""
 
     def __init__(self, price: Price | None, limit: float | None, before: Iterable[Usage] = ()) -> None:
         self.price = price
@@ -90,7 +93,7 @@ class Budget:
 
     @contextlib.contextmanager
     def reserved(self, guess: Usage) -> Iterator[None]:
-        """Set the cost of a call aside while it is under way; `CallError` where it would pass the limit.
+        """Reserve the cost of a call while it is in progress; `CallError` where it would exceed the limit.
 
         A guess below the mean of the replies so far is raised to it.
         """
@@ -113,13 +116,14 @@ class Budget:
 
 
 def guess_tokens(question: Question) -> Usage:
-    """About what one call will use; good to a factor of two."""
+    """Estimate what one call will use, within a factor of two."""
     texts = sum(len(part) for part in question.parts if isinstance(part, str))
     sizes = [part.pixels.shape for part in question.parts if isinstance(part, Image)]
     return _guess(len(question.prompt.system) + texts, sizes)
 
 
 def guess_draft(draft: Draft) -> Usage:
+    """The same for a draft, whose images are not read."""
     return _guess(len(draft.prompt.system) + draft.characters, draft.sizes)
 
 
@@ -129,6 +133,6 @@ def _guess(characters: int, sizes: Iterable[tuple[int, ...]]) -> Usage:
 
 
 def usage_of(line: Mapping[str, Any]) -> Usage:
-    """The tokens that a journal's line tells of."""
-    found = line.get("usage") or {}
-    return Usage(int(found.get("input", 0)), int(found.get("output", 0)))
+    """The tokens in a line of the journal."""
+    usage = line.get("usage") or {}
+    return Usage(int(usage.get("input", 0)), int(usage.get("output", 0)))

@@ -1,4 +1,4 @@
-"""How many calls at a time, and how long to wait after trouble."""
+"""The one place that calls a model: drafts in, answers out, every reply on disk before it counts."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from mie.core.retry import LONGEST_RETRY_AFTER, call_with_retries
 from mie.errors import ImageError
 from mie.judges.contracts import (
     Answer,
@@ -30,27 +31,30 @@ from mie.judges.contracts import (
 from mie.judges.cost import Budget, guess_tokens, usage_of
 from mie.judges.journal import ReplyJournal
 
-_FIRST_PAUSE: Final = 1.0
-_LONGEST_PAUSE: Final = 60.0
-_LONGEST_RETRY_AFTER: Final = 600.0
+_AHEAD: Final = 4  # questions that are read while others wait for their replies
+_DECLINES: Final = re.compile(
+    r"\W*(?:(?:i['’]m|i am) (?:sorry|unable|not able)|sorry,|i can(?:no|['’])t)\b",
+    re.IGNORECASE,
+)
 
 
-class Pace:
-    """An adaptive limit: one more call at a time after a round of good ones, half as many after trouble.
+class AdaptiveLimit:
+    """How many calls run at the same time: one more after a round of good ones, half as many after an error.
 
-    `Retry-After` holds everybody back, not only the call that was told so. For one event loop.
+    This is what retries of single calls (`mie.core.retry`) cannot do: all calls slow down together, and
+    `Retry-After` holds back every call, not only the one that received it. For one event loop.
     """
 
     def __init__(self, most: int) -> None:
         self.most = most
         self.limit = float(most)
         self.running = 0
-        self._resume = 0.0  # the loop's time before which nobody starts
-        self._cut = 0.0  # when the limit was last halved
+        self._resume = 0.0  # the loop's time before which no call starts
+        self._halved = 0.0  # when the limit was last halved
         self._queue: deque[asyncio.Future[None]] = deque()
 
     async def enter(self) -> float:
-        """Wait for a place; returns the time of the start, which `leave` wants back."""
+        """Wait until a call may start. Returns the time of the start, which `leave` takes."""
         loop = asyncio.get_running_loop()
         while True:
             while self.running >= int(self.limit):
@@ -63,42 +67,27 @@ class Pace:
                 return loop.time()
             await asyncio.sleep(pause)
 
-    def leave(self, started: float, *, trouble: bool, retry_after: float | None = None) -> None:
+    def leave(self, started: float, *, failed: bool, retry_after: float | None = None) -> None:
         now = asyncio.get_running_loop().time()
         self.running -= 1
-        if not trouble:
+        if not failed:
             self.limit = min(self.most, self.limit + 1 / self.limit)
-        elif started >= self._cut:  # else it began under the old limit and says nothing about the new
+        elif started >= self._halved:  # else it began under the old limit and tells nothing about the new one
             self.limit = max(1.0, self.limit / 2)
-            self._cut = now
+            self._halved = now
         if retry_after:
-            self._resume = max(self._resume, now + min(retry_after, _LONGEST_RETRY_AFTER))
-        places = int(self.limit) - self.running
-        while self._queue and places > 0:
+            self._resume = max(self._resume, now + min(retry_after, LONGEST_RETRY_AFTER))
+        free = int(self.limit) - self.running
+        while self._queue and free > 0:
             turn = self._queue.popleft()
             if not turn.done():  # cancelled while it waited
                 turn.set_result(None)
-                places -= 1
-
-
-def pause_before(retry: int, draw: random.Random) -> float:
-    """Seconds before the retry of that number (0, 1, ...): exponential, with jitter over its upper half."""
-    full = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**retry)
-    return full * (0.5 + draw.random() / 2)
-
-
-# The one place that calls a model: drafts in, answers out, every reply on disk before it counts.
-
-_AHEAD: Final = 4  # questions that are read while others wait for their replies
-_DECLINES: Final = re.compile(
-    r"\W*(?:(?:i['’]m|i am) (?:sorry|unable|not able)|sorry,|i can(?:no|['’])t)\b",
-    re.IGNORECASE,
-)
+                free -= 1
 
 
 @dataclass
 class Tally:
-    """What the questions of a session came to: the same after a kill and a resume as without."""
+    """What became of the questions: the same after a kill and a resume as without."""
 
     states: dict[str, int] = field(default_factory=dict)
     models: set[str] = field(default_factory=set)
@@ -106,7 +95,7 @@ class Tally:
     replies: int = 0
     repaired: int = 0
     usage: Usage = field(default_factory=Usage)
-    asked: int = 0  # calls made now, not before
+    asked: int = 0  # calls of this session
 
     def count(self, answer: Answer) -> None:
         self.states[answer.state] = self.states.get(answer.state, 0) + 1
@@ -116,7 +105,7 @@ class Tally:
 
 
 class Executor:
-    """Asks a client, within a budget, and keeps what it says in a journal."""
+    """Asks a client, within a budget, and keeps its replies in a journal."""
 
     def __init__(
         self,
@@ -147,7 +136,7 @@ class Executor:
 
         The iterator and `make` are called in threads, one at a time for the iterator.
         """
-        self._pace = Pace(self._most)
+        self._limit = AdaptiveLimit(self._most)
         self._deadline = None
         if self._time_limit is not None:
             self._deadline = asyncio.get_running_loop().time() + self._time_limit
@@ -155,15 +144,15 @@ class Executor:
         source, lock = iter(drafts), threading.Lock()
 
         async def work() -> None:
-            while (found := await asyncio.to_thread(_next, source, lock)) is not None:
-                draft, question, trouble = found
+            while (drawn := await asyncio.to_thread(_next, source, lock)) is not None:
+                draft, question, reason = drawn
                 if question is None:
-                    given = tuple(
-                        self._counted(Answer("failed", reason=trouble)) for _ in range(self.repeats)
+                    outcome = tuple(
+                        self._counted(Answer("failed", reason=reason)) for _ in range(self.repeats)
                     )
                 else:
-                    given = tuple([await self._answer(draft.key, question, r) for r in range(self.repeats)])
-                answers[draft.key] = given
+                    outcome = tuple([await self._answer(draft.key, question, r) for r in range(self.repeats)])
+                answers[draft.key] = outcome
                 if progress is not None:
                     progress(len(answers))
 
@@ -172,7 +161,7 @@ class Executor:
                 for _ in range(self._most + _AHEAD):
                     group.create_task(work())
         except ExceptionGroup as errors:
-            raise _first(errors) from None
+            raise _first_error(errors) from None
         finally:
             await self.journal.drain()
         return answers
@@ -197,19 +186,19 @@ class Executor:
         return answer
 
     async def _conversation(self, key: str, question: Question, repeat: int, content: str) -> Answer:
-        """The first reply, and where it cannot be read one more."""
+        """The first reply; where it cannot be parsed, one more."""
         first = (Message("system", (question.prompt.system,)), Message("user", question.parts))
         line = await self._line(Request(key, repeat, first, question.schema), question, content)
-        answer = _read(line, question)
+        answer = _answer_of(line, question)
         if answer.state != "unparseable":
             return answer
-        told = f"Your reply could not be read: {answer.reason}. Reply again, in full, in the form asked for."
-        again = (*first, Message("assistant", (answer.reply or " ",)), Message("user", (told,)))
-        line = await self._line(Request(key, repeat, again, question.schema), question, f"{content}+repair")
-        second = _read(line, question, repaired=True)
+        text = f"Your reply could not be read: {answer.reason}. Reply again, in full, in the form asked for."
+        both = (*first, Message("assistant", (answer.reply or " ",)), Message("user", (text,)))
+        line = await self._line(Request(key, repeat, both, question.schema), question, f"{content}+repair")
+        second = _answer_of(line, question, repaired=True)
         if isinstance(line, dict):
             return second
-        # The first reply counts among the replies; the question stays open, and is repaired next time.
+        # The first reply is on record; the question stays open, and is repaired the next time.
         return Answer(
             second.state, reason=f"{answer.reason}; its repair: {second.reason}", model=answer.model
         )
@@ -222,7 +211,7 @@ class Executor:
                 reply = await self._call(request, guess_tokens(question))
             except CallError as error:
                 return Answer(error.kind, reason=error.reason)
-            line = self._written(request, question, content, reply)
+            line = self._recorded(request, question, content, reply)
             await self.journal.append(line)
         if content not in self._used:
             self._used.add(content)
@@ -230,8 +219,9 @@ class Executor:
             self.tally.usage += usage_of(line)
         return line
 
-    def _written(self, request: Request, question: Question, content: str, reply: Reply) -> dict[str, Any]:
-        shown = [part if isinstance(part, str) else {"image": part.digest} for part in question.parts]
+    def _recorded(self, request: Request, question: Question, content: str, reply: Reply) -> dict[str, Any]:
+        """A reply as a line of the journal."""
+        parts = [part if isinstance(part, str) else {"image": part.digest} for part in question.parts]
         return {
             "content": content,
             "key": request.key,
@@ -239,7 +229,7 @@ class Executor:
             "repair": content.endswith("+repair"),
             "prompt": question.prompt.name,
             "sha256": question.prompt.sha256,
-            "parts": shown,
+            "parts": parts,
             "provider": self.client.provider,
             "model": reply.model,
             "reply": reply.text,
@@ -250,28 +240,16 @@ class Executor:
         }
 
     async def _call(self, request: Request, guess: Usage) -> Reply:
-        """One reply, with as many tries as the client's patience allows."""
-        loop, patience = asyncio.get_running_loop(), self.client.patience
-        end = loop.time() + patience.total
-        for retry in range(patience.retries + 1):
-            try:
-                return await self._try(request, guess)
-            except CallError as error:
-                if not error.retry or retry == patience.retries:
-                    raise
-                pause = 0.0
-                if not error.at_once:
-                    pause = max(error.retry_after or 0.0, pause_before(retry, self._draw))
-                if loop.time() + pause > end:
-                    reason = f"{error.reason}; no patience for {pause:.0f} s more"
-                    raise CallError(error.kind, reason) from None
-                await asyncio.sleep(pause)
-        raise AssertionError("the last try returns or raises")
+        """One reply, with as many tries as the client's limits allow."""
+        limits = self.client.limits
+        return await call_with_retries(
+            lambda: self._try(request, guess), retries=limits.retries, seconds=limits.total, draw=self._draw
+        )
 
     async def _try(self, request: Request, guess: Usage) -> Reply:
-        seconds = self.client.patience.call
-        started = await self._pace.enter()
-        trouble, retry_after = False, None
+        seconds = self.client.limits.call
+        started = await self._limit.enter()
+        failed, retry_after = False, None
         try:
             if self._deadline is not None and started > self._deadline:
                 reason = f"the time limit of {self._time_limit:g} s for all questions has passed"
@@ -283,24 +261,24 @@ class Executor:
                 self.budget.pay(reply.usage)
                 return reply
         except TimeoutError:
-            trouble = True
+            failed = True
             raise CallError("timed_out", f"no reply within {seconds:g} s") from None
         except CallError as error:
-            trouble, retry_after = error.retry and not error.at_once, error.retry_after
+            failed, retry_after = error.retry and not error.at_once, error.retry_after
             raise
         finally:
-            self._pace.leave(started, trouble=trouble, retry_after=retry_after)
+            self._limit.leave(started, failed=failed, retry_after=retry_after)
 
 
 def content_key(judge: list[Any], question: Question, repeat: int) -> str:
-    """Changes with all that a reply depends on: who is asked, how, in which words, about which pixels."""
+    """A digest of all that a reply depends on: the model, its parameters, the words and the pixels."""
     parts = [["text", p] if isinstance(p, str) else ["image", p.digest] for p in question.parts]
     body = [judge, question.prompt.system, parts, question.schema, repeat]
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
 def _next(source: Iterator[Draft], lock: threading.Lock) -> tuple[Draft, Question | None, str] | None:
-    """The next draft as a question, its images' digests taken; or why it cannot be asked."""
+    """The next draft as a question with its images' digests, or the reason why it cannot be asked."""
     with lock:
         draft = next(source, None)
     if draft is None:
@@ -311,12 +289,12 @@ def _next(source: Iterator[Draft], lock: threading.Lock) -> tuple[Draft, Questio
         return draft, None, error.reason
     for part in question.parts:
         if isinstance(part, Image):
-            part.digest  # noqa: B018 (taken here, in a thread, and kept)
+            part.digest  # noqa: B018 (computed here, in a thread, and cached)
     return draft, question, ""
 
 
-def _read(line: dict[str, Any] | Answer, question: Question, *, repaired: bool = False) -> Answer:
-    """What a reply amounts to."""
+def _answer_of(line: dict[str, Any] | Answer, question: Question, *, repaired: bool = False) -> Answer:
+    """The answer that a reply gives."""
     if isinstance(line, Answer):
         return line
     text, model = line["reply"], line["model"]
@@ -334,8 +312,8 @@ def _read(line: dict[str, Any] | Answer, question: Question, *, repaired: bool =
         return Answer("unparseable", None, str(error), model, text)
 
 
-def _first(errors: BaseExceptionGroup[Any]) -> BaseException:
-    found: BaseException = errors
-    while isinstance(found, BaseExceptionGroup):
-        found = found.exceptions[0]
-    return found
+def _first_error(errors: BaseExceptionGroup[Any]) -> BaseException:
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,4 +1,4 @@
-"""`RUN/judge/<judge>.jsonl`: every reply, synced before it counts, never asked for again."""
+"""`RUN/judge/<judge>.jsonl`: every reply, synced before it counts, and never asked for again."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from mie.errors import MieError
 class ReplyJournal:
     """The replies of one judge by the content of their questions. A reply whose line was torn is lost.
 
-    In memory lies where each reply stands, not the reply.
+    Only the position of each line is kept in memory.
     """
 
     def __init__(self, path: Path) -> None:
         self._journal = Journal(path)
-        self._places: dict[str, tuple[int, int]] = {}  # content -> offset, length
+        self._positions: dict[str, tuple[int, int]] = {}  # content -> offset, length
         self._keys: set[tuple[str, int]] = set()  # (key, repeat) of first replies
         self._waiting: list[tuple[dict[str, Any], bytes, asyncio.Future[None]]] = []
         self._writer: asyncio.Task[None] | None = None
@@ -30,25 +30,25 @@ class ReplyJournal:
             offset += len(line)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._positions)
 
     def find(self, content: str) -> dict[str, Any] | None:
-        """The line of a question's content, read from disk."""
-        place = self._places.get(content)
-        if place is None:
+        """The line for a question's content, read from disk; None without a reply."""
+        position = self._positions.get(content)
+        if position is None:
             return None
-        return dict(json.loads(self._journal.read(*place)))
+        return dict(json.loads(self._journal.read(*position)))
 
     def has_key(self, key: str, repeat: int) -> bool:
-        """Whether some reply for this key is here. Its images may have changed since."""
+        """Whether there is a reply for this key. Its images may have changed since."""
         return (key, repeat) in self._keys
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        for place in self._places.values():
-            yield json.loads(self._journal.read(*place))
+        for position in self._positions.values():
+            yield json.loads(self._journal.read(*position))
 
     async def append(self, body: dict[str, Any]) -> None:
-        """Returns when the line is safe. Lines that come while others are being synced go together."""
+        """Return once the line is on disk. Lines that arrive during a sync are written together."""
         line = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode(errors="replace") + b"\n"
         safe = asyncio.get_running_loop().create_future()
         self._waiting.append((body, line, safe))
@@ -57,7 +57,7 @@ class ReplyJournal:
         await asyncio.shield(safe)
 
     async def drain(self) -> None:
-        """Wait until every line that was handed over is safe."""
+        """Wait until every appended line is on disk."""
         if self._writer is not None:
             await asyncio.shield(self._writer)
 
@@ -83,7 +83,7 @@ class ReplyJournal:
             self._writer = None
 
     def _index(self, offset: int, line: bytes, body: dict[str, Any]) -> None:
-        self._places[body["content"]] = (offset, len(line))
+        self._positions[body["content"]] = (offset, len(line))
         self._keys.add((body["key"], body["repeat"]))
 
 

@@ -1,4 +1,4 @@
-"""Nothing leaves the machine unless somebody says that no patient can be identified."""
+"""A judge for one run: opened with the user's options, asked by a benchmark, and put on record."""
 
 from __future__ import annotations
 
@@ -22,35 +22,11 @@ from mie.judges.cost import FREE, Budget, find_price, guess_draft, read_prices, 
 from mie.judges.executor import Executor
 from mie.judges.journal import ReplyJournal
 
-
-def check_may_leave(client: Client, dataset: Mapping[str, Any], *, acknowledged: bool) -> None:
-    """`MieError` where images would go to another machine and nobody vouches for the dataset.
-
-    `dataset` is what `dataset.json` says: `deidentified` is true where each source's provider, or each of its
-    DICOM files, states that its images are de-identified; `deidentification` has the reasons.
-    """
-    if not client.remote or acknowledged or dataset.get("deidentified") is True:
-        return
-    reasons = dataset.get("deidentification") or {}  # absent where the dataset was imported
-    found = "; ".join(f"{source}: {reason}" for source, reason in reasons.items())
-    raise MieError(
-        "images would leave this machine, and the dataset is not marked as de-identified",
-        where=f"dataset {dataset.get('name', '')}, judge at {client.provider}",
-        expected="deidentified: true in dataset.json",
-        found=found or "no statement",
-        fix="look at the images and the provider's terms; then say so with --deidentified, or with "
-        "`deidentified: true` at the source in the recipe and a new build; "
-        "or ask a judge on this machine (local:FOLDER, or base_url=http://127.0.0.1:PORT/v1)",
-    )
-
-
-# A judge at work on one run: opened with what the user said, asked by a protocol, and put on record.
-
 T = TypeVar("T")
 
 
 class Judge:
-    """What a protocol talks to."""
+    """What a benchmark asks. Open one with `open_judge`."""
 
     def __init__(self, options: JudgeOptions, client: Client, journal: ReplyJournal) -> None:
         self._options = options
@@ -77,17 +53,17 @@ class Judge:
     def ask(
         self, drafts: Iterable[Draft], progress: Callable[[int], None] | None = None
     ) -> dict[str, tuple[Answer, ...]]:
-        """Each draft's answers, one for each repeat. What the journal holds is not asked again."""
-        return _outside(lambda: self._loop.run(self._executor.run(drafts, progress)))
+        """Each draft's answers, one per repeat. What the journal holds is not asked again."""
+        return _outside_loop(lambda: self._loop.run(self._executor.run(drafts, progress)))
 
     def estimate(self, drafts: Iterable[Draft]) -> dict[str, Any]:
-        """Calls that are yet to be made, their tokens and cost, good to a factor of two. Makes none."""
-        calls = kept = 0
+        """Count the calls that are missing, their tokens and cost, within a factor of two. Makes none."""
+        calls = answered = 0
         usage = Usage()
         for draft in drafts:
             for repeat in range(self._options.repeats):
                 if self._journal.has_key(draft.key, repeat):
-                    kept += 1
+                    answered += 1
                 else:
                     calls += 1
                     usage += guess_draft(draft)
@@ -95,7 +71,7 @@ class Judge:
         return {
             **self._identity(),
             "calls": calls,
-            "already_answered": kept,
+            "already_answered": answered,
             "input_tokens": usage.input,
             "output_tokens": usage.output,
             "cost_usd": None if price is None else price.of(usage),
@@ -103,9 +79,9 @@ class Judge:
         }
 
     def record(self, metrics: Sequence[str]) -> dict[str, Any]:
-        """Who judged, under which words, with what outcome: for the scores' header and the summary.
+        """Who judged, with which prompts and outcome: for the scores' header and the summary.
 
-        `metrics` are the names that rest on the judge: they compare under the same judge alone.
+        `metrics` are those that come from the judge: they can only be compared under the same judge.
         """
         tally, price = self._executor.tally, self._executor.budget.price
         return {
@@ -138,8 +114,8 @@ class Judge:
         return self._executor.tally.asked
 
     def close(self) -> None:
-        _outside(lambda: self._loop.run(self._client.close()))
-        _outside(self._loop.close)
+        _outside_loop(lambda: self._loop.run(self._client.close()))
+        _outside_loop(self._loop.close)
         self._journal.close()
 
     def _identity(self) -> dict[str, Any]:
@@ -151,8 +127,8 @@ class Judge:
         }
 
 
-def _outside(work: Callable[[], T]) -> T:
-    """In this thread; where an event loop runs in it already, as in a notebook, in another."""
+def _outside_loop(work: Callable[[], T]) -> T:
+    """Run `work` in this thread, or in another where this one runs an event loop, as in a notebook."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -163,12 +139,15 @@ def _outside(work: Callable[[], T]) -> T:
 
 @contextlib.contextmanager
 def open_judge(options: JudgeOptions, folder: Path, *, dataset: Mapping[str, Any] | None) -> Iterator[Judge]:
-    """The judge, with its replies in `folder`. `dataset` is what `dataset.json` says; None: no image is sent.
+    """Open the judge; its replies are kept in `folder`.
 
-    `MieError` where images may not leave this machine. A dry run may always: it sends none.
+    `dataset` is the content of `dataset.json`; None where no image is sent. `MieError` where images may not
+    leave this machine; a dry run sends none.
     """
     if options.repeats < 1 or options.concurrency < 1:
-        raise ConfigError("a judge's option does not make sense", expected="repeats and concurrency from 1")
+        raise ConfigError(
+            "an option of the judge is out of range", expected="repeats and concurrency of 1 or more"
+        )
     client = open_client(options.spec)
     if not options.dry_run:
         if dataset is not None:
@@ -182,18 +161,39 @@ def open_judge(options: JudgeOptions, folder: Path, *, dataset: Mapping[str, Any
             judge.close()
 
 
+def check_may_leave(client: Client, dataset: Mapping[str, Any], *, acknowledged: bool) -> None:
+    """Raise `MieError` where images would leave this machine and nobody says that they are de-identified.
+
+    `dataset` is the content of `dataset.json`: `deidentified` is true where each source's provider, or each
+    of its DICOM files, states that its images are de-identified; `deidentification` has the reasons.
+    """
+    if not client.remote or acknowledged or dataset.get("deidentified") is True:
+        return
+    reasons = dataset.get("deidentification") or {}  # absent where the dataset was imported
+    found = "; ".join(f"{source}: {reason}" for source, reason in reasons.items())
+    raise MieError(
+        "images would leave this machine, and the dataset is not marked as de-identified",
+        where=f"dataset {dataset.get('name', '')}, judge at {client.provider}",
+        expected="deidentified: true in dataset.json",
+        found=found or "no statement",
+        fix="look at the images and the provider's terms; then confirm with --deidentified, or with "
+        "`deidentified: true` at the source in the recipe and a new build; "
+        "or use a judge on this machine (local:FOLDER, or base_url=http://127.0.0.1:PORT/v1)",
+    )
+
+
 def file_name(client: Client) -> str:
-    """`host-model`, in characters that every file system takes."""
-    plain = f"{client.provider}-{client.model}"
-    safe = re.sub(r"[^A-Za-z0-9._-]", "_", plain)[:80]
-    if safe == plain:
+    """`host-model`, in characters that every file system accepts."""
+    name = f"{client.provider}-{client.model}"
+    safe = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:80]
+    if safe == name:
         return safe
-    return f"{safe}-{hashlib.sha256(plain.encode()).hexdigest()[:8]}"
+    return f"{safe}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 @dataclass(frozen=True, slots=True)
 class Combined:
-    """Several repeats as one: their means, or the reason why there is none."""
+    """Several repeats as one: the means of their values, or the reason why there are none."""
 
     values: tuple[float, ...] | None
     reason: str = ""
@@ -201,7 +201,7 @@ class Combined:
 
 
 def combine(answers: Sequence[Answer], numbers: Callable[[Any], Sequence[float]] = tuple) -> Combined:
-    """The mean of the repeats that are done; `numbers` takes an answer's value to its numbers."""
+    """Average the repeats that are done; `numbers` turns an answer's value into numbers."""
     rows = [tuple(map(float, numbers(answer.value))) for answer in answers if answer.done]
     if not rows:
         reasons = dict.fromkeys(f"judge {answer.state}: {answer.reason}" for answer in answers)

@@ -1,14 +1,16 @@
-"""Images as `data:` URLs, each distinct image encoded once while it is in use."""
+"""Judges behind any endpoint that speaks OpenAI's chat completions, through the `openai` package.
+
+The key is read from the environment and stored nowhere. The executor retries, so the package does not;
+redirects are not followed, so an image goes to the host that the user named and to no other.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import email.utils
 import ipaddress
 import json
 import os
-import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, ClassVar, Final
@@ -19,141 +21,25 @@ import cv2
 import httpx
 import numpy as np
 
+from mie.core.install import install_hint
+from mie.core.retry import retry_after
 from mie.core.spec import mask_secrets
 from mie.errors import ConfigError, MieError
 from mie.images.png import encode_png
-from mie.judges.contracts import CallError, Image, Message, Patience, Reply, Request, Usage
+from mie.judges.contracts import CallError, CallLimits, Image, Message, Reply, Request, Usage
 from mie.records import Pixels
 
-_MEMORY: Final = 64 * 2**20  # characters of base64
-
-
-class DataUrls:
-    """Encodes in threads and remembers the last 64 MiB. For one event loop."""
-
-    def __init__(self, memory: int = _MEMORY) -> None:
-        self._memory = memory
-        self._used = 0
-        self._made: OrderedDict[str, asyncio.Future[bytes]] = OrderedDict()
-        self.encoded = 0
-
-    async def of(self, image: Image) -> bytes:
-        """`data:image/png;base64,...`; a second call for the same pixels waits for the first."""
-        made = self._made.get(image.digest)
-        if made is not None:
-            self._made.move_to_end(image.digest)
-            return await asyncio.shield(made)
-        task = self._made[image.digest] = asyncio.ensure_future(asyncio.to_thread(data_url, image))
-        self.encoded += 1
-        try:
-            url = await asyncio.shield(task)
-        except BaseException:
-            self._made.pop(image.digest, None)
-            raise
-        self._used += len(url)
-        while self._used > self._memory and len(self._made) > 1:
-            self._forget_oldest()
-        return url
-
-    def _forget_oldest(self) -> None:
-        digest, made = next(iter(self._made.items()))
-        if not made.done():
-            self._made.move_to_end(digest)
-            return
-        del self._made[digest]
-        self._used -= len(made.result())
-
-
-def data_url(image: Image) -> bytes:
-    return b"data:image/png;base64," + base64.b64encode(encode_png(_least(image.pixels)))
-
-
-def _least(pixels: Pixels) -> Pixels:
-    """Grey values in three equal channels as one: the same picture in half the bytes, and sooner encoded."""
-    if pixels.ndim == 2 or not (pixels[0] == pixels[0, :, :1]).all():  # most colour shows in the first row
-        return pixels
-    first, *others = cv2.split(pixels)
-    return first if all(np.array_equal(first, other) for other in others) else pixels
-
-
-# Connections that do not look at each other.
-#
-# The usual pool asks each of its sockets, for each request, whether it is still alive: with 16 connections
-# that
-# is most of what a call costs. Here each connection is a pool of one, and a request takes any that is free.
-
-
-class Lanes(httpx.AsyncBaseTransport):
-    """As many connections as calls at a time; the one that was used last is used first, so it is alive."""
-
-    def __init__(self) -> None:
-        self._context = httpx.create_ssl_context()  # reads all certificates: once, not for each connection
-        self._free: list[httpx.AsyncHTTPTransport] = []
-        self._all: list[httpx.AsyncHTTPTransport] = []
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        lane = self._free.pop() if self._free else self._new()
-        try:
-            response = await lane.handle_async_request(request)
-        except BaseException:
-            self._free.append(lane)
-            raise
-        stream = response.stream
-        assert isinstance(stream, httpx.AsyncByteStream)  # noqa: S101 (of an async transport)
-        return httpx.Response(
-            response.status_code,
-            headers=response.headers,
-            stream=_Stream(stream, lane, self._free),
-            extensions=response.extensions,
-        )
-
-    def _new(self) -> httpx.AsyncHTTPTransport:
-        limits = httpx.Limits(max_connections=1, max_keepalive_connections=1)
-        lane = httpx.AsyncHTTPTransport(verify=self._context, limits=limits)
-        self._all.append(lane)
-        return lane
-
-    async def aclose(self) -> None:
-        for lane in self._all:
-            await lane.aclose()
-
-
-class _Stream(httpx.AsyncByteStream):
-    """Gives its lane back once it is read or given up."""
-
-    def __init__(
-        self,
-        stream: httpx.AsyncByteStream,
-        lane: httpx.AsyncHTTPTransport,
-        free: list[httpx.AsyncHTTPTransport],
-    ) -> None:
-        self._stream, self._lane, self._free = stream, lane, free
-        self._open = True
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for piece in self._stream:
-            yield piece
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-        if self._open:
-            self._open = False
-            self._free.append(self._lane)
-
-
-# Any endpoint that speaks OpenAI's chat completions, through the `openai` SDK.
-#
-# The key is taken from the environment and kept nowhere else. Retrying is the executor's job, so the SDK
-# does
-# none; redirects are not followed, so an image goes to the host that the user named and no other.
-
+_MEMORY: Final = 64 * 2**20  # characters of base64 that are kept
 _FILTER_WORDS: Final = ("content_filter", "content_policy", "responsible_ai", "safety system")
 _SHOWN: Final = 300
 
 
 class OpenAI:
-    """`max_tokens` limits the reply; `temperature=none` leaves it to models that take none; `structured`
-    asks for a JSON schema where a question has one; `stream` takes the reply piece by piece.
+    """A model behind OpenAI's own endpoint, or `base_url`.
+
+    `max_tokens` limits the reply; `temperature=none` is for models that accept none; `structured` sends a
+    JSON schema where a question has one; `stream` receives the reply piece by piece; `timeout` is for one
+    call, `patience` for all calls of one question.
     """
 
     base_url: ClassVar[str] = "https://api.openai.com/v1"
@@ -177,18 +63,18 @@ class OpenAI:
         patience: float = 900.0,
     ) -> None:
         if max_tokens < 1 or timeout <= 0 or retries < 0 or patience <= 0:
-            raise ConfigError("a limit of the judge does not make sense", expected="numbers above 0")
+            raise ConfigError("a limit of the judge is out of range", expected="numbers above 0")
         url = base_url or self.base_url
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError("not an address", where=mask_secrets(url), expected="https://host/v1")
+            raise ConfigError("not a URL", where=mask_secrets(url), expected="https://host/v1")
         self.model = model
         self.provider = parts.hostname
         self.remote = not _is_loopback(parts.hostname)
-        self.patience = Patience(timeout, retries, patience)
+        self.limits = CallLimits(timeout, retries, patience)
         self.parameters: Mapping[str, Any] = {
             **({} if temperature == "none" else {"temperature": _temperature(temperature)}),
-            # Other servers know the older name alone.
+            # Other servers only know the older name.
             (self.token_field if base_url is None else "max_tokens"): max_tokens,
         }
         self._structured = structured
@@ -201,7 +87,7 @@ class OpenAI:
 
     def ready(self) -> None:
         self._key = _key(self._key_variable, needed=self.remote)
-        self._sdk = _sdk(self._url, self._key, self.patience.call)
+        self._sdk = _sdk(self._url, self._key, self.limits.call)
 
     async def ask(self, request: Request) -> Reply:
         settings: dict[str, Any] = {"model": self.model, **self.parameters}
@@ -210,7 +96,7 @@ class OpenAI:
             settings["response_format"] = {"type": "json_schema", "json_schema": named}
         if self._stream:
             settings |= {"stream": True, "stream_options": {"include_usage": True}}
-        # By hand: base64 needs no escaping, and to walk through it would take longer than all the rest.
+        # By hand: base64 needs no escaping, and scanning it would take longer than all the rest.
         messages = b",".join([await self._message(message) for message in request.messages])
         body = b"".join((b'{"messages":[', messages, b"],", _json(settings)[1:]))
         import openai
@@ -218,13 +104,13 @@ class OpenAI:
         try:
             return await (self._streamed(body) if self._stream else self._whole(body))
         except openai.APITimeoutError:
-            raise CallError("timed_out", f"no reply within {self.patience.call:g} s") from None
+            raise CallError("timed_out", f"no reply within {self.limits.call:g} s") from None
         except openai.APIConnectionError as error:
             cause = error.__cause__ or error
             raise CallError("failed", self._shown(f"{type(cause).__name__}: {cause}")) from None
         except openai.APIStatusError as error:
-            return self._refused(error, schema="response_format" in settings)
-        except (openai.APIError, ValueError) as error:  # inside a stream, or a body that is no JSON
+            return self._status_error(error, schema="response_format" in settings)
+        except (openai.APIError, ValueError) as error:  # inside a stream, or a body that is not JSON
             raise CallError("failed", self._shown(error)) from None
 
     async def close(self) -> None:
@@ -244,18 +130,18 @@ class OpenAI:
         return b"".join((b'{"role":', _json(message.role), b',"content":[', b",".join(parts), b"]}"))
 
     async def _whole(self, body: bytes) -> Reply:
-        found: Any = await self._sdk.post("/chat/completions", cast_to=object, content=body)
+        reply: Any = await self._sdk.post("/chat/completions", cast_to=object, content=body)
         try:
-            choice = found["choices"][0]
+            choice = reply["choices"][0]
             message = choice["message"]
             text, refusal = message.get("content") or "", message.get("refusal")
             finish = choice.get("finish_reason") or "stop"
-            usage = found.get("usage") or {}
+            usage = reply.get("usage") or {}
             if not (isinstance(text, str) and isinstance(finish, str)):
-                raise TypeError("content is no text")
-            return Reply(text, finish, refusal, str(found.get("model") or self.model), _usage(usage))
+                raise TypeError("the content is not text")
+            return Reply(text, finish, refusal, str(reply.get("model") or self.model), _usage(usage))
         except (KeyError, IndexError, TypeError, AttributeError):
-            raise CallError("failed", self._shown(f"not a chat completion: {found!r}")) from None
+            raise CallError("failed", self._shown(f"not a chat completion: {reply!r}")) from None
 
     async def _streamed(self, body: bytes) -> Reply:
         import openai
@@ -280,44 +166,46 @@ class OpenAI:
                 refusal.append(choice.delta.refusal or "")
                 finish = choice.finish_reason or finish
         if finish is None:
-            raise CallError("failed", "the stream broke off before its end")
+            raise CallError("failed", "the stream ended early")
         return Reply("".join(pieces), finish, "".join(refusal) or None, model, usage)
 
-    def _refused(self, error: Any, *, schema: bool) -> Reply:
-        """A status that is not 200: stop, try again, or take it for the answer."""
+    def _status_error(self, error: Any, *, schema: bool) -> Reply:
+        """For a status that is not 200: stop, try again, or take it for the answer."""
         status, text = error.status_code, self._shown(error)
-        said = str(error).lower()
+        message = str(error).lower()
         if (
             status in (401, 403, 404)
             or 300 <= status < 400
             or getattr(error, "code", "") == "insufficient_quota"
         ):
             raise MieError(
-                "the judge's endpoint turns us away",
+                "the judge's endpoint refuses the request",
                 where=f"{self.provider}, model {self.model}",
                 found=text,
                 fix=f"check the model's name, base_url, your quota, and the key in ${self._key_variable}",
             ) from None
         if status == 429:
-            raise CallError("rate_limited", text, retry_after=_retry_after(error.response.headers)) from None
+            raise CallError("rate_limited", text, retry_after=retry_after(error.response.headers)) from None
         if status in (408, 409, 425) or status >= 500:
-            raise CallError("failed", text, retry_after=_retry_after(error.response.headers)) from None
-        if any(word in said for word in _FILTER_WORDS):
+            raise CallError("failed", text, retry_after=retry_after(error.response.headers)) from None
+        if any(word in message for word in _FILTER_WORDS):
             return Reply("", "content_filter", None, self.model)
-        if status in (400, 422) and schema and _about_format(said):
-            self._structured = False  # this endpoint has no schemas: ask in words alone from now on
+        if status in (400, 422) and schema and _about_format(message):
+            self._structured = (
+                False  # this endpoint has no schemas: from now on the prompt alone asks for the form
+            )
             raise CallError("failed", text, at_once=True) from None
         raise CallError("failed", text, retry=False) from None
 
-    def _shown(self, trouble: object) -> str:
-        text = str(trouble)
+    def _shown(self, error: object) -> str:
+        text = str(error)
         if self._key is not None:
             text = text.replace(self._key, "***")
         return mask_secrets(text)[:_SHOWN]
 
 
 class Gemini(OpenAI):
-    """Google's own endpoint in OpenAI's words."""
+    """A Gemini model behind Google's endpoint."""
 
     base_url = "https://generativelanguage.googleapis.com/v1beta/openai/"
     key_env = "GEMINI_API_KEY"
@@ -325,7 +213,7 @@ class Gemini(OpenAI):
 
 
 class Anthropic(OpenAI):
-    """Anthropic's own endpoint in OpenAI's words."""
+    """A Claude model behind Anthropic's endpoint."""
 
     base_url = "https://api.anthropic.com/v1/"
     key_env = "ANTHROPIC_API_KEY"
@@ -337,17 +225,17 @@ def _sdk(url: str, key: str | None, timeout: float) -> Any:
         import openai
     except ImportError as error:
         raise ConfigError(
-            "this judge needs the openai package", found=error, fix="pip install 'mie[judges]'"
+            "this judge needs the openai package", found=error, fix=install_hint("judges")
         ) from None
 
-    # A proxy that the environment names is httpx's own business.
+    # httpx itself handles a proxy that the environment names.
     proxied = urlsplit(url).scheme in getproxies() and not proxy_bypass(urlsplit(url).hostname or "")
     client = openai.DefaultAsyncHttpxClient(
-        transport=None if proxied else Lanes(), follow_redirects=False, timeout=timeout
+        transport=None if proxied else SeparateConnections(), follow_redirects=False, timeout=timeout
     )
     return openai.AsyncOpenAI(
         base_url=url,
-        api_key=key or "none",  # the SDK wants one; a loopback server may not
+        api_key=key or "none",  # the package needs one; a loopback server may not
         max_retries=0,
         timeout=timeout,
         http_client=client,
@@ -360,7 +248,7 @@ def _key(variable: str, *, needed: bool) -> str | None:
         raise ConfigError(
             "no key for the judge",
             where=f"environment variable {variable}",
-            found="nothing",
+            found="not set",
             fix=f"export {variable}=..., or name another variable with key_env=",
         )
     return key or None
@@ -389,24 +277,120 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _usage(found: Mapping[str, Any]) -> Usage:
-    return Usage(int(found.get("prompt_tokens") or 0), int(found.get("completion_tokens") or 0))
+def _usage(usage: Mapping[str, Any]) -> Usage:
+    return Usage(int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0))
 
 
-def _about_format(said: str) -> bool:
-    return any(word in said for word in ("response_format", "json_schema", "structured", "schema"))
+def _about_format(message: str) -> bool:
+    return any(word in message for word in ("response_format", "json_schema", "structured", "schema"))
 
 
-def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds from `retry-after-ms` or `Retry-After`, which is a number or a date."""
-    try:
-        if "retry-after-ms" in headers:
-            return max(0.0, float(headers["retry-after-ms"]) / 1000)
-        text = headers.get("retry-after")
-        if text is None:
-            return None
-        if text.strip().replace(".", "", 1).isdecimal():
-            return float(text)
-        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
-    except (ValueError, TypeError):
-        return None
+class DataUrls:
+    """Images as `data:` URLs. Encodes in threads and keeps the last 64 MiB. For one event loop."""
+
+    def __init__(self, memory: int = _MEMORY) -> None:
+        self._memory = memory
+        self._used = 0
+        self._urls: OrderedDict[str, asyncio.Future[bytes]] = OrderedDict()
+        self.encoded = 0
+
+    async def of(self, image: Image) -> bytes:
+        """`data:image/png;base64,...`; a second call for the same pixels waits for the first."""
+        url = self._urls.get(image.digest)
+        if url is not None:
+            self._urls.move_to_end(image.digest)
+            return await asyncio.shield(url)
+        task = self._urls[image.digest] = asyncio.ensure_future(asyncio.to_thread(data_url, image))
+        self.encoded += 1
+        try:
+            text = await asyncio.shield(task)
+        except BaseException:
+            self._urls.pop(image.digest, None)
+            raise
+        self._used += len(text)
+        while self._used > self._memory and len(self._urls) > 1:
+            self._forget_oldest()
+        return text
+
+    def _forget_oldest(self) -> None:
+        digest, url = next(iter(self._urls.items()))
+        if not url.done():
+            self._urls.move_to_end(digest)
+            return
+        del self._urls[digest]
+        self._used -= len(url.result())
+
+
+def data_url(image: Image) -> bytes:
+    return b"data:image/png;base64," + base64.b64encode(encode_png(_one_channel(image.pixels)))
+
+
+def _one_channel(pixels: Pixels) -> Pixels:
+    """Three equal channels as one: the same picture in half the bytes, and faster to encode."""
+    if pixels.ndim == 2 or not (pixels[0] == pixels[0, :, :1]).all():  # most colour shows in the first row
+        return pixels
+    first, *others = cv2.split(pixels)
+    return first if all(np.array_equal(first, other) for other in others) else pixels
+
+
+class SeparateConnections(httpx.AsyncBaseTransport):
+    """A pool in which each connection is a pool of one, and a request takes any that is free.
+
+    httpx's own pool asks each of its sockets, for each request, whether it is still alive: with 16
+    connections that is most of what a call costs. The connection that was used last is used first, so it is
+    alive.
+    """
+
+    def __init__(self) -> None:
+        self._context = httpx.create_ssl_context()  # reads all certificates: once, not for each connection
+        self._free: list[httpx.AsyncHTTPTransport] = []
+        self._all: list[httpx.AsyncHTTPTransport] = []
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        connection = self._free.pop() if self._free else self._new()
+        try:
+            response = await connection.handle_async_request(request)
+        except BaseException:
+            self._free.append(connection)
+            raise
+        stream = response.stream
+        assert isinstance(stream, httpx.AsyncByteStream)  # noqa: S101 (of an async transport)
+        return httpx.Response(
+            response.status_code,
+            headers=response.headers,
+            stream=_Stream(stream, connection, self._free),
+            extensions=response.extensions,
+        )
+
+    def _new(self) -> httpx.AsyncHTTPTransport:
+        limits = httpx.Limits(max_connections=1, max_keepalive_connections=1)
+        connection = httpx.AsyncHTTPTransport(verify=self._context, limits=limits)
+        self._all.append(connection)
+        return connection
+
+    async def aclose(self) -> None:
+        for connection in self._all:
+            await connection.aclose()
+
+
+class _Stream(httpx.AsyncByteStream):
+    """Returns its connection once it is read or closed."""
+
+    def __init__(
+        self,
+        stream: httpx.AsyncByteStream,
+        connection: httpx.AsyncHTTPTransport,
+        free: list[httpx.AsyncHTTPTransport],
+    ) -> None:
+        self._stream, self._connection, self._free = stream, connection, free
+        self._open = True
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for piece in self._stream:
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+        if self._open:
+            self._open = False
+            self._free.append(self._connection)

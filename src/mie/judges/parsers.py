@@ -1,7 +1,7 @@
-"""Reading replies, strictly: what was asked for, or a `ParseError` in words that the model can act on.
+"""Strict parsers of replies: the form that was asked for, or a `ParseError` in words that help the model.
 
-Prose around a JSON object, code fences, `4/5` and bold type are forgiven, since they leave no doubt. A
-missing, doubled, contradictory or out-of-range number is not: nothing is guessed, clipped or filled in.
+Prose around a JSON object, code fences, `4/5` and bold type are accepted, because they are unambiguous. A
+missing, repeated, contradictory or out-of-range number is not: nothing is guessed, clipped or filled in.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def json_scores(field: str, count: int, low: int, high: int, *, texts: Sequence[
 def json_scores_schema(
     field: str, count: int, low: int, high: int, *, texts: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """The same as a JSON schema, in the subset that endpoints promise to keep to."""
+    """The same as a JSON schema, in the subset that endpoints guarantee."""
     numbers = {"type": "array", "items": {"type": "integer", "enum": list(range(low, high + 1))}}
     return {
         "type": "object",
@@ -78,7 +78,7 @@ def json_list_of(fields: Sequence[str], least: int, most: int) -> Parser:
 
 
 def json_texts(field: str, least: int, most: int) -> Parser:
-    """`{field: [texts]}`, from `least` to `most` of them -> a tuple of texts, as they stand."""
+    """`{field: [texts]}`, from `least` to `most` of them -> a tuple of texts, unchanged."""
 
     def parse(reply: str) -> tuple[str, ...]:
         found = json_object(reply).get(field)
@@ -92,7 +92,7 @@ def json_texts(field: str, least: int, most: int) -> Parser:
 
 
 def json_texts_schema(field: str) -> dict[str, Any]:
-    """The same as a JSON schema; how many there are is said in words."""
+    """The same as a JSON schema; the prompt states how many."""
     texts = {"type": "array", "items": {"type": "string"}}
     return {
         "type": "object",
@@ -121,7 +121,7 @@ def line_scores(count: int, low: int, high: int) -> Parser:
             raise ParseError(f"exactly {count} lines of the form `name: number` are needed, not {len(found)}")
         names = [m[1].casefold() for m in found]
         if len(set(names)) < count:
-            raise ParseError(f"each criterion must stand once, not {', '.join(m[1] for m in found)}")
+            raise ParseError(f"each criterion must appear once, not {', '.join(m[1] for m in found)}")
         return tuple(whole_number(m[2] if m[3] is None else f"{m[2]}/{m[3]}", low, high, m[1]) for m in found)
 
     return parse
@@ -189,7 +189,7 @@ def _labelled(text: str, label: str, low: int, out_of: int) -> float:
 
 
 def _only_json(reply: str, kinds: tuple[type, ...]) -> Any:
-    """The outermost JSON value of one of the kinds. Two that differ leave a doubt, so they are refused."""
+    """The outermost JSON value of one of the kinds. Two that differ are ambiguous and therefore an error."""
     text = _THINKING.sub("", reply)
     found = [value for value in _json_values(text) if isinstance(value, kinds)]
     if not found:
@@ -202,7 +202,7 @@ def _only_json(reply: str, kinds: tuple[type, ...]) -> Any:
 
 def _json_values(text: str) -> Iterator[Any]:
     """Every JSON value that begins with a bracket, from left to right, not those inside another."""
-    # Not strict: a line break inside a text is a slip that leaves no doubt.
+    # Not strict: a line break inside a text is unambiguous.
     decoder = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant, strict=False)
     fenced = _FENCE.findall(text)
     text = fenced[0] if len(fenced) == 1 else text
@@ -226,7 +226,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(body) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ParseError(f'the key "{twice}" stands twice')
+        raise ParseError(f'the key "{twice}" appears twice')
     return body
 
 

@@ -19,7 +19,7 @@ from sqlalchemy import Connection, select
 from mie.core.documents import DatasetInfo
 from mie.core.hashing import canonical, stable_hash
 from mie.datasets.dataset import Dataset
-from mie.datasets.shards import read_rejected
+from mie.datasets.rejected import read_rejected
 from mie.datasets.write import write_dataset
 from mie.errors import MieError
 from mie.images.hashes import checksum

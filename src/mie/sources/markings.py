@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from mie.errors import ConfigError, ImageError, MieError
-from mie.images.volumes import Volume, read_volume, same_geometry
 from mie.records import Mask, Unit
 from mie.sources.catalog import Entry, TargetEntry
-from mie.sources.slices import Region
+
+if TYPE_CHECKING:  # a folder of pictures must not pay for the import of volume readers
+    from mie.images.volumes import Volume
+    from mie.sources.slices import Region
 
 Labels = NDArray[Any]
 
@@ -162,6 +164,9 @@ def label_regions(
 
     The file must lie on the image's grid, and hold no value that is neither 0, nor a target's, nor ignored.
     """
+    from mie.images.volumes import read_volume, same_geometry
+    from mie.sources.slices import Region
+
     for target in targets:
         if target.colour is not None:
             raise ConfigError(

@@ -3,10 +3,20 @@
 import numpy as np
 import pytest
 
+from mie.perspectives.modification import samples
 from mie.perspectives.modification.counterfactual import Bounds, Counterfactual, Slice, Watch, watch
+from mie.perspectives.modification.detectors import Finding
 from mie.perspectives.modification.inpainters import make_inpainter
 from mie.perspectives.modification.lesions import body_of, lesions_of
-from tests.perspectives.modification.lesions import BLEED, DarkFinder, disc, tissue, with_lesions
+from mie.perspectives.modification.samples import Modification
+from tests.perspectives.modification.lesions import (
+    BLEED,
+    DarkFinder,
+    disc,
+    lesion_case,
+    tissue,
+    with_lesions,
+)
 
 ANYTHING = Bounds(1e9, (1e-9, 1e9), 1.0, 1e9, 1e9)
 NOBODY = Watch(None, False, "no detector was asked for")
@@ -137,6 +147,40 @@ def test_a_trusted_detector_refuses_what_it_still_sees():
         ).fill([at], 0)
         assert [gate for gate, _ in made[kept][0].failures] == gates
         assert (made[kept][0].numbers["detector"]["share"] > 0.5) == bool(gates)
+
+
+class PartFinder(DarkFinder):
+    """Finds a share of a lesion wherever it looks."""
+
+    def __init__(self, lesion, share):
+        super().__init__()
+        rows, columns = np.nonzero(lesion)
+        count = round(share * len(rows))
+        self.mask = np.zeros_like(lesion)
+        self.mask[rows[:count], columns[:count]] = True
+
+    def find(self, image):
+        return Finding(self.mask, 1.0)
+
+
+@pytest.mark.parametrize(("share", "gates"), [(0.08, []), (0.11, ["detector"]), (0.19, ["detector"])])
+def test_a_tenth_of_the_lesion_found_again_is_too_much(share, gates):
+    at = a_slice()
+    seen_by = watch(PartFinder(at.lesion.mask, share), min_sensitivity=0.5)
+    kept, made = filler(Flat(90), candidates=1, blend="none", seen_by=seen_by).fill([at], 0)
+    assert made[kept][0].numbers["detector"]["share"] == pytest.approx(share, abs=0.005)
+    assert [gate for gate, _ in made[kept][0].failures] == gates
+
+
+@pytest.mark.parametrize(("share", "enough"), [(0.08, False), (0.11, True), (0.28, True)])
+def test_a_tenth_of_the_lesion_must_be_found_before(share, enough, monkeypatch):
+    case = lesion_case()
+    finder = PartFinder(case.masks["retinal haemorrhage"], share)
+    monkeypatch.setattr(samples, "watcher", lambda *_: watch(finder, min_sensitivity=0.5))
+    made = Modification(inpainter="telea", candidates=1, bounds=ANYTHING, kinds=("removal",))
+    (outcome,) = made.samples(case, "test", 0)
+    before = f"the detector finds {share:.0%} of the lesion before it is removed"
+    assert outcome.reason.startswith("the detector still finds" if enough else before)
 
 
 @pytest.mark.parametrize("sensitivity", [0.3, None])

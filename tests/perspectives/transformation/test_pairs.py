@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from mie.datasets.leaks import content_key
 from mie.perspectives.transformation.samples import PairGate, Transformation
 from mie.records import Pairing
 from tests.conftest import crop, make_case
@@ -67,11 +68,14 @@ def test_the_limit_is_the_users() -> None:
     assert PairGate(5.0)(sample) is None
 
 
-def test_without_a_region_the_goal_tells_samples_apart() -> None:
-    one = {"input": b"a", "target_image": b"b", "mask": None}
-    other = {**one, "target_image": b"c"}
-    assert content_key(one, "transformation") != content_key(other, "transformation")
-    painted, repainted = {**one, "mask": b"m"}, {**other, "mask": b"m"}
-    assert content_key(painted, "perception") == content_key(repainted, "perception")
-    # One white hole, filled with healthy tissue or with a lesion.
-    assert content_key(painted, "modification") != content_key(repainted, "modification")
+@pytest.mark.parametrize(
+    ("error", "evidence", "refused"),
+    [(3.1, 0.05, True), (3.1, 0.04, True), (3.1, 0.039, False), (2.9, 0.5, False), (9.0, 0.01, False)],
+)
+def test_a_shift_counts_where_there_is_evidence_for_it(error, evidence, refused) -> None:
+    """Below 0.04 a measured shift is chance; above, three pixels are the limit."""
+    sample = pair_sample(crop(1), 255 - crop(1))
+    alignment = {"error": error, "shift": [error, 0.0], "evidence": evidence}
+    found = PairGate()(replace(sample, params={**sample.params, "alignment": alignment}))
+    assert (found is not None) == refused
+    assert found is None or found.gate == "misaligned"

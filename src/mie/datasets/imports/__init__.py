@@ -15,7 +15,7 @@ from typing import Final
 from mie.core.documents import DatasetInfo
 from mie.core.registry import Registry
 from mie.datasets.imports.reading import Incoming, Origin, read_origin
-from mie.datasets.shards import read_rejected
+from mie.datasets.rejected import read_rejected
 from mie.datasets.write import write_dataset
 from mie.errors import ConfigError
 from mie.records import Refusal, Sample

@@ -1,6 +1,8 @@
-"""A language model that looks at a pair: is the lesion gone, and does its place look like healthy tissue?
+"""The experts of a modification build: inpainters and detectors by family, and a judge that looks at pairs.
 
-For photographs (skin, endoscopy), of which such models have seen many. For others the numbers decide.
+Inpainters and detectors are opened once in a process, so that their weights are read but once. The judge, a
+language model, says whether the lesion is gone and its place looks like healthy tissue. It is asked about
+photographs alone (skin, endoscopy), of which such models have seen many; elsewhere the numbers decide.
 """
 
 from __future__ import annotations
@@ -14,9 +16,8 @@ from typing import Any, Final, Protocol
 from mie.core.spec import parse_spec
 from mie.errors import ConfigError, MieError
 from mie.images.families import family_of, nearest_family
-from mie.judges.contracts import REPLIED, Answer, Draft, Image, Question
+from mie.judges.contracts import REPLIED, Answer, Draft, Image, Question, load_prompt
 from mie.judges.parsers import yes_no
-from mie.judges.prompts import load_prompt
 from mie.perspectives.modification import ModificationConfig
 from mie.perspectives.modification.counterfactual import Candidate, Opinion, Slice, Watch, watch
 from mie.perspectives.modification.detectors import make_detector
@@ -83,9 +84,6 @@ def _verdict(answer: Answer, candidate: Candidate, key: str) -> tuple[str, str] 
     )
 
 
-# Inpainters and detectors by family, opened once in a process: their weights are read but once.
-
-
 @lru_cache(maxsize=16)
 def expert(spec: str, family: str) -> Inpainter:
     """The family's inpainter; `ConfigError` with what to do where its weights are missing."""
@@ -124,9 +122,6 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-# What a build needs besides its recipe: experts that are there, a judge that may be asked.
 
 
 def learnt_weights(config: ModificationConfig, modalities: Iterable[str]) -> dict[str, dict[str, str]]:

@@ -79,6 +79,15 @@ def test_splitting_into_water_and_bone_loses_nothing():
     assert water_and_bone(np.array([linear_attenuation("bone")], np.float32))[1] == pytest.approx([1])
 
 
+@pytest.mark.parametrize(("hu", "share"), [(99.0, 0.0), (101.0, 7e-4), (150.0, 0.0344), (300.0, 0.1376)])
+def test_bone_begins_at_a_hundred_hounsfield_units(hu, share):
+    """From 100 HU on, in proportion to the way from there to cortical bone (1558 HU)."""
+    attenuation = hu_to_attenuation(np.array([hu], np.float32))
+    cortical = attenuation_to_hu(np.array([linear_attenuation("bone")]))[0]
+    assert share == pytest.approx(max(0.0, (hu - 100) / (cortical - 100)), rel=0.03)
+    assert water_and_bone(attenuation)[1] == pytest.approx([share], rel=0.03, abs=1e-6)
+
+
 @pytest.mark.parametrize(
     ("slice_", "spacing", "what"),
     [

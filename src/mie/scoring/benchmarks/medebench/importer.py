@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -34,7 +35,7 @@ _TEXTS: Final = ("prompt", "previous_image", "changed_image")
 
 
 def read(folder: Path) -> Incoming:
-    """The records of the repository's folder, or of its folder `editing`."""
+    """The records of the repository's folder, with the list in it or in `editing`, or of `editing` itself."""
     base = folder / "editing" if (folder / "editing" / _LIST).is_file() else folder
     path = inside(folder, base, _LIST)
     if not path.is_file():
@@ -63,12 +64,12 @@ def _sample(folder: Path, base: Path, record: Mapping[str, Any], seen: set[str])
     if key in seen:
         raise MieError("another record has this id", expected="one record per id", found=key)
     seen.add(key)
-    before = picture(folder, base, _place(record["previous_image"]))
+    before = picture(folder, base, _place(base, record["previous_image"]))
     size = (before.pixels.shape[0], before.pixels.shape[1])
-    after = picture(folder, base, _place(record["changed_image"]))
+    after = picture(folder, base, _place(base, record["changed_image"]))
     target, steps = fitted(after, size, Image.Resampling.BICUBIC)
     named = record.get("previous_mask")
-    region = fitted_mask(mask(folder, base, _place(named)), size) if isinstance(named, str) else None
+    region = fitted_mask(mask(folder, base, _place(base, named)), size) if isinstance(named, str) else None
     organ, task = (str(record.get(name) or UNKNOWN) for name in ("Organ", "Task"))
     return foreign_sample(
         SOURCE,
@@ -89,6 +90,11 @@ def _sample(folder: Path, base: Path, record: Mapping[str, Any], seen: set[str])
     )
 
 
-def _place(text: str) -> str:
-    """Paths in the list begin at the repository; we stand in `editing`."""
-    return text.removeprefix("editing/")
+def _place(base: Path, text: str) -> str:
+    """The file's path from the list's folder. In the list, paths begin at the repository.
+
+    The list stands in `editing`, where that prefix is too much, or at the root of the repository.
+    """
+    short = text.removeprefix("editing/")
+    places = (short, f"editing/{short}")
+    return next((place for place in places if os.path.isfile(base / place)), short)  # noqa: PTH113

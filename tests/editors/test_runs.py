@@ -19,6 +19,11 @@ FAILED = Edit("weird/../id", 0, 7, "failed", 0.5, reason="it \u2028 broke 🩻")
 
 
 @pytest.fixture
+def dataset(dataset):
+    return Dataset(dataset)
+
+
+@pytest.fixture
 def run(dataset, tmp_path):
     folder = tmp_path / "here" / "run"
     folder.mkdir(parents=True)
@@ -66,7 +71,7 @@ def test_the_later_line_wins_and_a_torn_one_is_not_there_yet(run):
 )
 def test_a_line_that_is_none_is_named(run, line):
     (run.folder / "edits.jsonl").write_bytes(edit_line(FAILED) + line + b"\n")
-    with pytest.raises(MieError, match="not a line of a run") as caught:
+    with pytest.raises(MieError, match="not an edit") as caught:
         run.edits()
     assert caught.value.where.endswith("edits.jsonl:2")
 
@@ -109,9 +114,9 @@ def test_a_changed_dataset_is_refused(run):
 def test_what_is_no_run(run, tmp_path):
     with pytest.raises(MieError, match="no run here"):
         Run.open(tmp_path)
-    for text in ("{", "[]", "3"):
+    for text, word in (("{", "not valid JSON"), ("[]", "not a JSON object"), ("3", "not a JSON object")):
         (run.folder / "run.json").write_text(text)
-        with pytest.raises(MieError, match="not a JSON object"):
+        with pytest.raises(MieError, match=word):
             Run.open(run.folder)
     (run.folder / "run.json").write_text('{"schema_version": 9}')
     with pytest.raises(MieError, match="schema version"):

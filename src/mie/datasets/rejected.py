@@ -1,0 +1,93 @@
+"""`rejected.parquet`: everything that did not become a sample, and the reasons that matter most."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pyarrow.parquet as pq
+
+from mie.core.files import atomic_path
+from mie.core.hashing import canonical
+from mie.datasets.schema import REJECTED_SCHEMA, read_table, table
+from mie.errors import MieError
+from mie.records import Refusal
+
+FILE_NAME: Final = "rejected.parquet"
+# Gates that mean a file could not be used, as against a sample that was not worth keeping.
+BAD_FILE_GATES: Final = ("source", "image", "error")
+_NUMBER: Final = re.compile(r"[+-]?\d+(\.\d+)?")
+
+
+def write_rejected(path: Path, refusals: Iterable[Refusal]) -> int:
+    """Write every rejection with its gate, reason and numbers; returns how many there are."""
+    rows = [
+        {
+            "source": r.source,
+            "where": r.where,
+            "target": r.target,
+            "gate": r.gate,
+            "reason": r.reason,
+            "numbers": canonical(r.numbers),
+        }
+        for r in refusals
+    ]
+    with atomic_path(path) as temporary:
+        pq.write_table(table(rows, REJECTED_SCHEMA), temporary, compression="zstd")
+    return len(rows)
+
+
+def read_rejected(path: Path) -> list[Refusal]:
+    """What `write_rejected` wrote, in the same order."""
+    return [
+        Refusal(
+            source=row["source"],
+            where=row["where"],
+            gate=row["gate"],
+            reason=row["reason"],
+            target=row["target"],
+            numbers=json.loads(row["numbers"]),
+        )
+        for row in read_table(path).to_pylist()
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """A reason that several rejections share, with the first of them as an example."""
+
+    count: int
+    example: Refusal
+
+    def __str__(self) -> str:
+        first = self.example
+        return f"{self.count} × {first.gate}: {first.reason} (for example {first.source}/{first.where})"
+
+
+def frequent_reasons(refusals: Iterable[Refusal], most: int = 3) -> list[Reason]:
+    """The most frequent reasons. Two are the same if gate and first clause agree, whatever the numbers."""
+    counts: Counter[tuple[str, str]] = Counter()
+    examples: dict[tuple[str, str], Refusal] = {}
+    for refusal in refusals:
+        clause = re.split(r"[;:]\s", refusal.reason, maxsplit=1)[0]
+        key = refusal.gate, _NUMBER.sub("#", clause)
+        counts[key] += 1
+        examples.setdefault(key, refusal)
+    return [Reason(n, examples[key]) for key, n in counts.most_common(most)]
+
+
+def nothing_kept(folder: Path, refusals: Iterable[Refusal], fix: str) -> MieError:
+    """The error for a dataset that would hold no sample."""
+    reasons = frequent_reasons(refusals)
+    indent = "\n" + " " * 12
+    return MieError(
+        "no sample was kept",
+        where=folder,
+        found=indent.join(map(str, reasons)) if reasons else "no record at all",
+        fix=f"{fix}; {FILE_NAME} lists every rejection" if reasons else fix,
+    )

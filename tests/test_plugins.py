@@ -299,4 +299,4 @@ def test_help_and_lists_name_them(done: dict[str, Done]) -> None:
 def test_without_the_package_a_recipe_says_what_is_missing(folder: Path) -> None:
     (gone,) = run_mie(folder, ["build recipe.yaml -o other"], installed=False)
     assert gone.code == 2
-    assert "an installed package reads" in gone.err
+    assert "that an installed package reads" in gone.err

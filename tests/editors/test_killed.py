@@ -188,3 +188,30 @@ def test_edit_one_image(tmp_path):
         assert "Traceback" not in done.stderr
         assert not (tmp_path / "x.png").exists()
     assert mie("edit", tmp_path / "none.png", "x", "-e", "identity", "-o", tmp_path / "y.png").returncode == 1
+
+
+def test_what_cannot_be_written_or_edited_is_said_plainly(many, tmp_path):
+    """A folder under a file, a folder without permission, a run of nothing, a volume."""
+    import nibabel
+
+    (tmp_path / "file").write_text("x")
+    cv2.imwrite(str(tmp_path / "in.png"), crop(3))
+    volume = tmp_path / "scan.nii.gz"
+    nibabel.save(nibabel.Nifti1Image(np.zeros((4, 4, 4), np.int16), np.eye(4)), volume)
+    cases = [
+        (("run", many, "-e", "identity", "-o", tmp_path / "file" / "run"), 1, "cannot write here"),
+        (
+            ("edit", tmp_path / "in.png", "x", "-e", "identity", "-o", tmp_path / "file/o.png"),
+            1,
+            "cannot write",
+        ),
+        (("run", many, "-e", "identity", "-o", "/sys/run"), 1, "cannot write here"),
+        (("edit", tmp_path / "in.png", "x", "-e", "identity", "-o", "/sys/o.png"), 1, "cannot write here"),
+        (("run", many, "-e", "identity", "-o", tmp_path / "v", "--split", "val"), 2, "nothing to edit"),
+        (("edit", volume, "x", "-e", "identity", "-o", tmp_path / "o.png"), 1, "this is a volume"),
+    ]
+    for words, code, text in cases:
+        done = mie(*words)
+        assert done.returncode == code, (words, done.stderr)
+        assert text in done.stderr
+        assert "Traceback" not in done.stderr

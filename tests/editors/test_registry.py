@@ -10,6 +10,8 @@ from tests.conftest import crop
 
 
 class Tunable(Editor):
+    """An editor with options."""
+
     def __init__(
         self, model: str = "tiny", *, steps: int = 4, strength: float | None = None, fast: bool = False
     ):
@@ -97,3 +99,25 @@ def test_oracle_and_folder_need_a_sample(tmp_path):
     sample = SampleRef("a", "a", target_image=target)
     (outcome,) = open_editor("oracle").edit_batch([Request(image, "x", sample=sample)])
     assert np.array_equal(outcome.image, target)
+
+
+@pytest.mark.parametrize("verb", ["run", "edit"])
+def test_help_lists_every_editor_with_its_argument_and_a_line(installed, verb):
+    from typer.testing import CliRunner
+
+    from mie.cli import app
+
+    text = CliRunner().invoke(app, [verb, "--help"]).output
+    listed = text[text.index("Editors:") :]
+    for name in EDITORS.names():
+        assert f"\n  {name}" in listed, name
+    words = " ".join(listed.split())
+    assert "folder:FOLDER Takes outputs" in words
+    assert "http:URL Sends image" in words
+    assert "tunable[:MODEL] An editor with options." in words
+    assert "missing not available here" in words
+
+
+def test_every_editor_of_ours_has_a_summary():
+    for name, kind in zip(EDITORS.targets, map(EDITORS.__getitem__, EDITORS.targets), strict=True):
+        assert kind.summary().endswith("."), name

@@ -10,7 +10,7 @@ from scipy.stats import binomtest, friedmanchisquare
 from typer.testing import CliRunner
 
 from mie.cli import app as cli
-from mie.cli._show import read
+from mie.cli._show import read_people
 from mie.datasets.dataset import Dataset
 from mie.datasets.write import write_dataset
 from mie.editors.run import run_editor
@@ -173,13 +173,13 @@ def test_the_database_says_what_its_exports_say(review, place, tmp_path):
         told += read_ratings(path)
         path = tmp_path / f"{kind}.jsonl"
         path.write_text(admin.http.get(f"/api/export/{kind}.jsonl").text)
-        assert read(str(path)) == ratings_in(path)
+        assert read_people(str(path)) == ratings_in(path)
     assert (
         ratings_of(place)
         == told
-        == [r for k in ("inspect", "rank") for r in read(str(tmp_path / f"{k}.jsonl"))]
+        == [r for k in ("inspect", "rank") for r in read_people(str(tmp_path / f"{k}.jsonl"))]
     )
-    assert read(str(tmp_path / "rank.csv")) == read(str(tmp_path / "rank.jsonl"))
+    assert read_people(str(tmp_path / "rank.csv")) == read_people(str(tmp_path / "rank.jsonl"))
     done = CliRunner().invoke(cli, ["agree", "--human", place, "--criterion", "quality", "--json"])
     assert json.loads(done.stdout)["leaderboard"]["rankings"] == 6  # the scores of inspections are not in it
     assert len(told) == 2 * (3 * 2 * len(CRITERIA) + 2 + 3)  # a flag is no number

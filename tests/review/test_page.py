@@ -509,6 +509,26 @@ def test_no_answer_is_lost_when_the_server_dies(material, tmp_path, seats):
     seat.complaints.clear()
 
 
+def test_an_unsent_answer_is_still_there_after_a_reload(served, seats):
+    seat = seats().join(served)
+    page = seat.page
+    page.route("**/answers", lambda route: route.abort())
+    page.goto(f"{served.url}/#/inspect")
+    first = seat.shown()
+    seat.press("a")
+    second = seat.shown(first)
+    page.reload()
+    assert seat.shown() == second
+    seat.press("ArrowLeft")
+    assert seat.shown(second) == first
+    page.get_by_text("Answered 1 of 1: accept").wait_for()
+    assert served.answers() == {}
+    page.unroute("**/answers")
+    seat.saved()
+    assert {n: a["decision"] for n, a in served.answers().items()} == {first: "accept"}
+    seat.complaints.clear()  # the requests that were cut off
+
+
 def test_nothing_is_called_saved_before_the_server_has_it(served, seats):
     seat = seats().join(served)
     page = seat.page

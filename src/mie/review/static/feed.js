@@ -15,6 +15,7 @@ export class Feed extends EventTarget {
     this.open = []; // ids still to be answered
     this.done = new Set(); // answered here, perhaps not yet confirmed by the server
     this.undone = new Set(); // undone here, likewise
+    this.unsent = new Map(); // item -> {answer, repaired} from before a reload, which the server may not know yet
     this.at = 0; // position in the trail; its length stands for the first open item
     this.sent = (event) => this.onSent(event.detail);
     queue.addEventListener("sent", this.sent);
@@ -27,10 +28,19 @@ export class Feed extends EventTarget {
   }
 
   async start() {
+    const unsent = this.queue.waiting(); // before the history, which may or may not include them
     const history = await get(`/api/tasks/${this.task.kind}/history?limit=100`);
     this.trail = history.items.map((entry) => entry.item).reverse();
-    for (const entry of this.queue.waiting()) {
-      if (entry.path.endsWith("/answers")) this.done.add(entry.item);
+    for (const { path, item, body, mask } of unsent) {
+      if (path.endsWith("/answers") && body.answer.kind === this.task.kind) {
+        this.done.add(item);
+        this.unsent.set(item, { answer: body.answer, repaired: mask });
+        if (!this.trail.includes(item)) this.trail.push(item);
+      } else if (path === `/api/items/${item}/undo`) {
+        this.done.delete(item);
+        this.unsent.delete(item);
+        this.trail = this.trail.filter((id) => id !== item);
+      }
     }
     this.at = this.trail.length;
     await this.fill();
@@ -72,12 +82,16 @@ export class Feed extends EventTarget {
     await this.fetchBefore();
   }
 
+  async fetchItem(id) {
+    this.items.set(id, { ...(await get(`/api/items/${id}`)), ...this.unsent.get(id) });
+  }
+
   async fetchBefore() {
     const id = this.trail[this.at - 1];
     if (id === undefined) return null;
     if (!this.items.has(id)) {
       try {
-        this.items.set(id, await get(`/api/items/${id}`));
+        await this.fetchItem(id);
       } catch {
         return null;
       }
@@ -98,7 +112,7 @@ export class Feed extends EventTarget {
     if (!this.reviewing) return false;
     this.at += 1;
     const id = this.trail[this.at];
-    if (id !== undefined && !this.items.has(id)) this.items.set(id, await get(`/api/items/${id}`));
+    if (id !== undefined && !this.items.has(id)) await this.fetchItem(id);
     this.dispatchEvent(new CustomEvent("change"));
     return true;
   }

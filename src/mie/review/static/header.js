@@ -75,7 +75,9 @@ export function header(element) {
             ? `${plural(waiting, "answer")} not yet saved – trying again`
             : "Saving…";
       if (saved.textContent !== text) saved.textContent = text;
-      saved.title = waiting ? "Stored in this browser until the server confirms it" : "The server has confirmed every answer";
+      saved.title = waiting
+        ? "Stored in this browser until the server confirms it"
+        : "The server has confirmed every answer";
     },
   };
 }

@@ -27,12 +27,12 @@ def runs(tmp_path):
 
 
 def test_tables(runs, tmp_path):
-    """Four patients who all agree: a share of .025^(1/4) would show that once in forty times."""
     ratings = {(f"p{n}-0", r): {"x": 5, "y": 3, "z": 1} for n in range(4) for r in ("ann", "bob")}
     done = invoke(
         *runs, "--human", write_ratings(tmp_path / "r.jsonl", ratings, "score"), "--metric", "dice@1"
     )
     assert done.exit_code == 0
+    # Four patients out of four: by Clopper and Pearson the share is .025 ** (1 / 4) at least, of -1 to 1.
     for text in ("dice@1", "1.000 [-0.205, 1.000]", "4/4", "Kendall's W", "Plackett-Luce", "ann and bob"):
         assert text in done.stdout
     assert "rubric" not in done.stdout

@@ -12,7 +12,7 @@ from PIL import Image
 
 from mie.core.hashing import file_stem
 from mie.datasets.dataset import Dataset
-from mie.datasets.exports import FORMATS, export, webdataset
+from mie.datasets.exports import FORMATS, export, layouts
 from mie.datasets.write import write_dataset
 from mie.errors import ConfigError, MieError
 from mie.records import Sample
@@ -112,7 +112,7 @@ def test_omnigen2_list(dataset: Dataset, triplets: list[Sample], tmp_path: Path,
 
 
 def test_webdataset_tars(dataset: Dataset, triplets: list[Sample], tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(webdataset, "TAR_BYTES", 400_000)
+    monkeypatch.setattr(layouts, "TAR_BYTES", 400_000)
     export(dataset, tmp_path / "out", "webdataset")
     tars = [
         p for split in ("train", "val", "test") for p in sorted((tmp_path / "out").glob(f"{split}-*.tar"))

@@ -121,7 +121,7 @@ def write_info(folder: Path, info: DatasetInfo) -> None:
     write_document(folder / "dataset.json", {"schema_version": SCHEMA_VERSION, **info})
 
 
-# Datasets are only ever written into new folders, or over what we wrote ourselves.
+# What a dataset's folder holds. Datasets are only written into new folders, or over what we wrote ourselves.
 _FILES: Final = ("dataset.json", "README.md", "rejected.parquet")
 _TEMPORARY: Final = r"\..*\.tmp"
 # Our folders and what we put into them.

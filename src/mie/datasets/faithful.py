@@ -1,4 +1,10 @@
-"""The words that a rephrasing must not add, lose or change, by what they say."""
+"""Does a rephrasing still ask for the same? Checked word by word, without a model.
+
+A sentence is taken apart into what it must not lose: the words that fill its template's places, which colour
+goes with which target, numbers, negations, sides, modalities. A rephrasing has exactly the same of each, or
+it is faulty. The check is strict on purpose: a good rephrasing that it rejects costs one phrasing, a bad one
+that it lets through costs a wrong sample.
+"""
 
 from __future__ import annotations
 
@@ -90,16 +96,6 @@ CHATTER: Final = re.compile(
 )
 ODD: Final = re.compile(r"[^\w\s.,;:!?()'’\"/%°×+=–—−-]")
 
-
-# Does a rephrasing still ask for the same? Checked word by word, without a model.
-#
-# A sentence is taken apart into what it must not lose: the words that fill its template's places, which
-# colour
-# goes with which target, numbers, negations, sides, modalities. A rephrasing has exactly the same of each,
-# or
-# it is faulty. The check is strict on purpose: a good rephrasing that it refuses costs one phrasing, a bad
-# one
-# that it lets through costs a wrong sample.
 
 _GRAMMAR: Final = ("is", "it", "its")  # places that are filled for grammar's sake
 _LISTS: Final = ("painted", "names", "key")  # places that hold all classes of a sample

@@ -1,7 +1,9 @@
-"""Arrow tables in and out without pandas: from Python values by their buffers, and from Parquet files.
+"""The columns of a dataset, and Arrow tables in and out without pandas.
 
-`pyarrow.array` imports pandas to see whether its values are a Series, a third of a second in every process of
-a build, and it copies an image into a buffer that grows; here all parts of a column are joined once.
+One row per sample, images as PNG in the Hugging Face image layout. `pyarrow.array` imports pandas to see
+whether its values are a Series, a third of a second in every process of a build, and it copies an image into
+a buffer that grows. So tables are made here from Python values by their buffers, all parts of a column joined
+once.
 """
 
 from __future__ import annotations
@@ -74,8 +76,6 @@ def _joined(values: Sequence[bytes | None]) -> pa.Buffer:
             start += len(value)
     return buffer
 
-
-# The table: one row per sample, images as PNG in the Hugging Face image layout.
 
 SCHEMA_VERSION: Final = 1
 IMAGE_COLUMNS: Final = ("input", "target_image", "mask")

@@ -1,4 +1,8 @@
-"""Counting a dataset: the part of `dataset.json` that follows from its rows and refusals alone."""
+"""Counts of a dataset: those in `dataset.json`, and the statistics of `mie stats`.
+
+`Tally` counts rows as a dataset is written. `dataset_stats` reads a finished one, one row group in memory at
+a time, and decodes masks alone.
+"""
 
 from __future__ import annotations
 
@@ -97,8 +101,6 @@ class Tally:
             },
         }
 
-
-# What is in a dataset, counted from its rows: one row group in memory at a time, only masks decoded.
 
 ORIGINAL: Final = "original"  # the bin of images that were not scaled
 

@@ -187,7 +187,7 @@ def score_run(
     parts = run.folder / "scores/.parts" / f"{benchmark.name}.{variant}"
     with _tidied(parts), folder_lock(parts), contextlib.ExitStack() as stack:
         chunks = make_chunks(run, dataset)
-        if not chunks:
+        if not any(chunk.pairs for chunk in chunks):
             raise _no_samples(run)
         work = _Work(benchmark, header, chunks, parts, state, progress)
         session: JudgeSession | None = None
@@ -223,13 +223,18 @@ def _tidied(parts: Path) -> Iterator[None]:
 
 
 def _no_samples(run: Run) -> MieError:
-    config = run.info["config"]
-    split = config.get("split")
+    config, name = run.info["config"], run.info["dataset"]["name"]
+    if config.get("where"):
+        found = f"no sample of {name} passes the run's filter"
+    elif config.get("split"):
+        found = f"split {config['split']!r} of {name} is empty"
+    else:
+        found = f"{name} is empty"
     return MieError(
         "the run is about no samples",
         where=run.folder,
         expected="at least one sample to score",
-        found=f"split {split!r} of {run.info['dataset']['name']} is empty" if split else "an empty dataset",
+        found=found,
         fix="run the editor on a split that has samples",
     )
 

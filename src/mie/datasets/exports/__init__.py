@@ -20,10 +20,10 @@ from mie.vocabulary import SPLITS
 FORMATS: Final[Registry[Callable[[Iterable[Row], ExportFolder], None]]] = Registry(
     "export format",
     {
-        "folder": "mie.datasets.exports.folder:write",
+        "folder": "mie.datasets.exports.layouts:write_folder",
         "miedb": "mie.datasets.exports.miedb:write",
-        "omnigen2": "mie.datasets.exports.omnigen2:write",
-        "webdataset": "mie.datasets.exports.webdataset:write",
+        "omnigen2": "mie.datasets.exports.layouts:write_omnigen2",
+        "webdataset": "mie.datasets.exports.layouts:write_webdataset",
     },
     group="mie.exports",
 )

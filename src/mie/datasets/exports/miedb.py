@@ -1,4 +1,10 @@
-"""A JSON list written record by record, in the style of the file that it once came from."""
+"""The layout of MieDB-100k: `metadata.json`, `input/` and `output/`, one folder per split.
+
+What that layout has no place for stands beside it, in `mie.jsonl` and `mask/`, so that an import gives back
+the very same dataset. A dataset that came from such a folder goes back to the same records, in the style of
+the same file, and to the same file names; its files then hold PNG whatever their names end in, because JPEG
+would change the pixels.
+"""
 
 from __future__ import annotations
 
@@ -64,14 +70,6 @@ def write_list(file: TextIO, records: Iterable[Mapping[str, Any]], style: Style)
     last = "" if style.indent is None else "\n"
     file.write(("[]" if opening == "[" else last + "]") + style.end)
 
-
-# The layout of MieDB-100k: `metadata.json`, `input/` and `output/`, one folder per split.
-#
-# What that layout has no place for stands beside it, in `mie.jsonl` and `mask/`, so that an import gives
-# back
-# the very same dataset. A dataset that came from such a folder goes back to the same records and file
-# names;
-# its files then hold PNG whatever their names end in, because JPEG would change the pixels.
 
 MULTI: Final = "Multiclasses"
 KEYS: Final = ("idx", "category", "input_image", "output_image", "prompt")

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, TextIO, TypeAlias
 
-from mie.core.documents import write_document
+from mie.core.documents import read_document, write_document
 from mie.core.files import atomic_path, folder_lock, refuse_foreign
 from mie.datasets.dataset import Dataset
 from mie.datasets.schema import IMAGE_COLUMNS, SCHEMA
@@ -86,18 +86,21 @@ def _write_marker(folder: Path, marker: Mapping[str, Any]) -> None:
 
 
 def _refuse_other(folder: Path, marker: Mapping[str, Any]) -> None:
-    same = _same(folder / MARKER, marker)
-    refuse_foreign(folder, "this very export", lambda _: same)
-
-
-def _same(path: Path, marker: Mapping[str, Any]) -> bool:
     try:
-        there = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return False
-    return isinstance(there, dict) and all(
-        there.get(key) == marker[key] for key in ("format", "split", "digest")
-    )
+        there = read_document(folder / MARKER, "export")
+    except (OSError, MieError):
+        there = {}
+    keys = ("format", "split", "digest")
+    same = all(there.get(key) == marker[key] for key in keys)
+    if not same and set(keys) <= set(there):
+        raise MieError(
+            "this folder holds another export",
+            where=folder,
+            expected=", ".join(str(marker[key]) for key in keys),
+            found=", ".join(str(there[key]) for key in keys),
+            fix="choose another folder",
+        )
+    refuse_foreign(folder, "this very export", lambda _: same)
 
 
 def png(row: Row, column: str) -> bytes | None:

@@ -1,4 +1,8 @@
-"""What importers share: files and fields that somebody else may have written, checked before use."""
+"""What importers share: files and fields that somebody else may have written, checked before use.
+
+`sample_from` reads back what an export of ours wrote; `foreign_sample` makes a sample of a record of somebody
+else's benchmark.
+"""
 
 from __future__ import annotations
 
@@ -188,8 +192,6 @@ def refusal(source: str, where: str, error: MieError) -> Refusal:
     place = where if error.where is None else f"{where} ({error.where})"
     return Refusal(source, place, "image" if isinstance(error, ImageError) else "source", error.reason)
 
-
-# What the imports of other people's benchmarks share: a foreign record as a sample of ours.
 
 VERSION: Final = 1
 LICENSE: Final = {"name": "not stated", "use": "unknown", "basis": "stated"}

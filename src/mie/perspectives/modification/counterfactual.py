@@ -1,7 +1,12 @@
-"""What an independent lesion detector says of a pair, and whether its word counts.
+"""From an image with a lesion to its healthy counterpart: several fills, their numbers, the best one kept.
 
-A detector that misses half of the lesions of people it never saw proves nothing by not seeing one. So its
-measured quality decides whether it is a gate or only a number in `params`.
+The hole is white before an inpainter sees it, so nothing of the lesion can leak into the fill. Outside the
+hole every pixel of the result is that of the original. One image is a volume of one slice: neighbouring
+slices are filled together, from one seed, and the same candidate is kept for all of them.
+
+An independent detector looks for the lesion before and after. One that misses half of the lesions of people
+it never saw proves nothing by not seeing one, so its measured quality decides whether it is a gate or only a
+number in `params`.
 """
 
 from __future__ import annotations
@@ -80,14 +85,6 @@ def _share(detector: Detector, image: Pixels, region: Mask, of: float) -> dict[s
         "score": round(float(found.score), 4),
     }
 
-
-# From a lesion-bearing image to its healthy counterpart: several fills, their numbers, the best one kept.
-#
-# The hole is filled white before an inpainter sees it, so nothing of the lesion can leak into the fill.
-# Outside
-# the hole every pixel of the result is that of the original. One image is a volume of one slice:
-# neighbouring
-# slices are filled together, from one seed, and the same candidate is kept for all of them.
 
 WHITE: Final = 255
 

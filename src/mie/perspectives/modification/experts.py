@@ -1,6 +1,8 @@
-"""A language model that looks at a pair: is the lesion gone, and does its place look like healthy tissue?
+"""The experts of a modification build: inpainters and detectors by family, and a judge that looks at pairs.
 
-For photographs (skin, endoscopy), of which such models have seen many. For others the numbers decide.
+Inpainters and detectors are opened once in a process, so that their weights are read but once. The judge, a
+language model, says whether the lesion is gone and its place looks like healthy tissue. It is asked about
+photographs alone (skin, endoscopy), of which such models have seen many; elsewhere the numbers decide.
 """
 
 from __future__ import annotations
@@ -82,9 +84,6 @@ def _verdict(answer: Answer, candidate: Candidate, key: str) -> tuple[str, str] 
     )
 
 
-# Inpainters and detectors by family, opened once in a process: their weights are read but once.
-
-
 @lru_cache(maxsize=16)
 def expert(spec: str, family: str) -> Inpainter:
     """The family's inpainter; `ConfigError` with what to do where its weights are missing."""
@@ -123,9 +122,6 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-# What a build needs besides its recipe: experts that are there, a judge that may be asked.
 
 
 def learnt_weights(config: ModificationConfig, modalities: Iterable[str]) -> dict[str, dict[str, str]]:

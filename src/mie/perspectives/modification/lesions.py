@@ -1,4 +1,15 @@
-"""Where there is a patient in the picture: not the air around a section, nor the black around a view."""
+"""Lesions in a picture: which regions go together, where the body is, and words for where a lesion lies.
+
+Three ways of telling a place, never more than is known:
+
+- A slice of a volume in patient coordinates hangs as on a light box, so the patient's own sides can be named:
+  "in the anterior left part of the brain". Only where the picture shows the whole section of the body.
+- A round view (fundus, endoscopy) is read like a clock, as it is seen on the screen: "at 2 o'clock".
+- Any other picture may be turned or mirrored: "in the upper left quadrant of the image", sides of the image.
+
+No lobe is named: one slice does not tell it. No clock position of the breast either: an ultrasound image does
+not say where the transducer was.
+"""
 
 from __future__ import annotations
 
@@ -63,21 +74,6 @@ def _air(image: Pixels) -> float:
     alike = max(levels) - min(levels) <= _DARK
     return max(levels) if alike and max(levels) < _AIR else 0.0
 
-
-# Where a lesion lies and how large it is, in words, from its mask and what is known of the orientation.
-#
-# Three ways of telling a place, never more than is known:
-#
-# - A slice of a volume in patient coordinates hangs as on a light box, so the patient's own sides can be
-# named:
-#   "in the anterior left part of the brain". Only where the picture shows the whole section of the body.
-# - A round view (fundus, endoscopy) is read like a clock, as it is seen on the screen: "at 2 o'clock".
-# - Any other picture may be turned or mirrored: "in the upper left quadrant of the image", sides of the
-# image.
-#
-# No lobe is named: one slice does not tell it. No clock position of the breast either: an ultrasound image
-# does
-# not say where the transducer was.
 
 # Parts of the body that a volume's slices show from side to side: the picture's middle is the midline.
 _SECTIONS: Final = frozenset(
@@ -196,8 +192,6 @@ def _clock(down: float, right: float) -> str:
     hour = round(math.degrees(math.atan2(right, -down)) / 30) % 12 or 12
     return f"at {hour} o'clock " + ("near the edge of the view" if far > _RIM else "in the view")
 
-
-# Which marked regions of a case are lesions, which go together, and how far around them is filled.
 
 # Parts of one lesion: where two or more of them are marked, they are spoken of as the whole.
 _WHOLES: Final = (

@@ -41,7 +41,7 @@ def test_draws_lie_in_range_follow_the_seed_and_go_to_json_and_back(effect):
         (BiasField, {"percent": 20, "order": 0}, "1 to 4"),
         (Speckle, {"looks": 0, "axial": 1, "lateral": 1}, "1 to 32"),
         (Speckle, {"looks": 1, "axial": float("inf"), "lateral": 1}, "axial"),
-        (Speckle, {"looks": 1, "axial": 1, "lateral": 1, "centre": "displayed"}, "did you mean display"),
+        (Speckle, {"looks": 1, "axial": 1, "lateral": 1, "centre": "displayed"}, "did you mean 'display'"),
         (SkinArtifacts, {"hairs": 101}, "0 to 100"),
     ],
 )
@@ -54,7 +54,7 @@ def test_out_of_range_says_the_range_and_the_value(effect, fields, says):
 def test_a_wrong_name_gets_the_near_one():
     with pytest.raises(ConfigError) as caught:
         Motion.draw(np.random.default_rng(0), rotations=1)
-    assert "did you mean rotation?" in str(caught.value)
+    assert "did you mean 'rotation'?" in str(caught.value)
 
 
 def test_fixing_one_field_leaves_the_others():

@@ -1,12 +1,16 @@
-"""The model folder of nnU-Net v2, read without running anything that is in it.
+"""A user's own nnU-Net (v2, configuration 2d) as a detector, from its model folder.
 
 FOLDER/ (`nnUNetTrainer__nnUNetPlans__2d`)
   dataset.json, plans.json                 channels, labels, preprocessing, architecture
   fold_0/checkpoint_final.pth              weights, and the trainer's own state
 
-A checkpoint is a pickle, which can run code when it is opened. It is opened with `weights_only`, where only
-tensors, plain values and NumPy's numbers may appear (the trainer's log has such numbers). The network's class
-is one of the few named here, whatever the plans say.
+Nothing that is in the folder is run. A checkpoint is a pickle, which can run code when it is opened. It is
+opened with `weights_only`, where only tensors, plain values and NumPy's numbers may appear (the trainer's log
+has such numbers). The network's class is one of the few named here, whatever the plans say.
+
+The image is prepared as the plans say: cut to what is not black, normalised, seen in overlapping patches with
+Gaussian weights, mirrored. It is not resampled: pixels come without a spacing, so the image should have the
+pixel size that the network was trained at.
 """
 
 from __future__ import annotations
@@ -217,13 +221,6 @@ def _json(path: Path) -> dict[str, Any]:
         raise MieError(f"{path.name} is not valid JSON", where=path, found=error) from None
     return found
 
-
-# A user's own nnU-Net (v2, configuration 2d) as a detector, from its model folder.
-#
-# The image is prepared as the plans say: cut to what is not black, normalised, seen in overlapping patches
-# with Gaussian weights, mirrored. It is not resampled: pixels come without a spacing, so the image should
-# have
-# the pixel size that the network was trained at.
 
 THRESHOLD: Final = 0.5
 _OPTIONS: Final = ("fold", "checkpoint", "lesions", "low", "high", "mirror", "device")

@@ -1,9 +1,10 @@
-"""How well lesions are found: lesion by lesion, image by image, each number with its count.
+"""How well lesions are found, and the threshold at which a pixel is called lesion.
 
 A **lesion** is an 8-connected region of the reference with at least `SPECK` pixels. It is *found* when at
 least a tenth of its pixels are in the found mask. A **finding** is an 8-connected region of the found mask.
 It is *false* when less than a tenth of its pixels are on the reference. So a mask that covers everything
-finds every lesion, and is a false finding where the lesions are small; DICE tells the rest.
+finds every lesion, and is a false finding where the lesions are small; DICE tells the rest. The threshold is
+chosen on some patients and judged on others.
 """
 
 from __future__ import annotations
@@ -117,8 +118,6 @@ def _covered(mask: Mask, other: Mask) -> list[_Region]:
     shared = np.bincount(labels[other], minlength=number)
     return [_Region(int(n), float(s / n)) for n, s in zip(pixels[1:], shared[1:], strict=True)]
 
-
-# At which probability a pixel is called lesion: chosen on some patients, judged on others.
 
 LEVELS: Final = tuple(round(0.05 * k, 2) for k in range(1, 20))
 DEFAULT: Final = 0.5  # where there is nobody to choose it on

@@ -1,4 +1,13 @@
-"""Holes that OpenCV closes from the rim inwards."""
+"""Fills without texture (Telea, Navier-Stokes, harmonic), and blending any fill into its image.
+
+Telea 2004 and Navier-Stokes (Bertalmio 2001), both by OpenCV, carry grey levels inwards from the rim; the
+harmonic fill makes each pixel the mean of its neighbours. They are the floor that every other inpainter is
+measured against.
+
+After blending, outside the hole is the original, exactly, with no visible edge where the two meet. Only the
+fill inside the hole and the original outside it are looked at: what the original shows inside the hole (a
+lesion, perhaps) never shines through, and what an inpainter did outside it does not matter.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +39,6 @@ def closed(image: Pixels, mask: Mask, method: int, radius: int) -> Pixels:
     return np.asarray(filled).reshape(blank.shape)[: mask.shape[0], : mask.shape[1]]
 
 
-# Holes that close from the rim inwards, by OpenCV: Telea 2004, and Navier-Stokes (Bertalmio 2001).
-#
-# Both carry grey levels inwards and draw no texture: the floor that every other inpainter is measured
-# against.
-
 _RADIUS: Final = 5  # pixels that a pixel is filled from
 
 
@@ -64,8 +68,6 @@ def open_navier_stokes(argument: str | None, options: Mapping[str, str], family:
     refuse_arguments("navier-stokes", argument, options)
     return Diffusion("navier-stokes", cv2.INPAINT_NS)
 
-
-# Smooth functions inside a hole, given along its outline: each pixel is the mean of its neighbours.
 
 _RIM: Final = 2.0  # standard deviation in pixels of the mean along the outline
 
@@ -148,12 +150,6 @@ def _solved(values: _Plane, hole: Mask, rim: Mask) -> _Plane:
     solved[hole] = splu(scipy.sparse.csc_matrix(system), permc_spec="MMD_AT_PLUS_A").solve(given)
     return solved
 
-
-# After the fill: outside the hole the original, exactly, and no visible edge where the two meet.
-#
-# Only the fill inside the hole and the original outside it are looked at. What `original` shows inside the
-# hole
-# (a lesion, perhaps) never shines through, and what an inpainter did outside it does not matter.
 
 KINDS: Final = ("none", "feather", "poisson", "laplacian")
 

@@ -1,4 +1,10 @@
-"""Coarser and finer images where only some pixels are known. Values are `(H, W, C) float32`."""
+"""Exemplar-based fill: the hole closes patch by patch with texture copied from the tissue around it.
+
+After Criminisi, Perez and Toyama 2004, with two additions. The hole is filled coarse to fine, and what a
+coarser level drew guides the finer one: patches are chosen by how well they continue what is known and by how
+well they agree with the guide. If several patches fit about equally well, the seed picks one. Values are `(H,
+W, C) float32`.
+"""
 
 from __future__ import annotations
 
@@ -39,13 +45,6 @@ def pulled(values: NDArray[np.float32], known: Mask) -> NDArray[np.float32]:
         return values
     return np.where(known[..., None], values, doubled(pulled(*halved(values, known)), known.shape))
 
-
-# Exemplar-based fill: the hole closes patch by patch with texture copied from the tissue around it.
-#
-# After Criminisi, Perez and Toyama 2004, with two additions. The hole is filled coarse to fine, and what a
-# coarser level drew guides the finer one: patches are chosen by how well they continue what is known and by
-# how
-# well they agree with the guide. And among patches that fit about equally well the seed chooses.
 
 _HALF: Final = 4  # half the side of a patch: 9 x 9
 _PASTE: Final = 3  # half the side of what is copied of it

@@ -1,7 +1,12 @@
-"""The base model of `flux-fill`: where it is, what it is told, and how it gets into memory.
+"""The inpainter `flux-fill`: FLUX.1 Fill with a LoRA for one family of images.
+
+`flux-fill:BASE,lora=FILE,steps=50,guidance=30,size=512,device=cuda,dtype=bf16`. BASE is a folder, or a hub id
+that is already in the local cache. The models are loaded at the first fill.
 
 The text encoders are larger than many GPUs. A family has one prompt, so they are loaded once, asked once and
-dropped before the rest is loaded. Only safetensors are read, and nothing is ever fetched.
+dropped before the rest is loaded. Only safetensors are read, and nothing is ever fetched. A LoRA's file is
+written as diffusers writes it and checked before diffusers reads it, which pads, drops or half-loads a LoRA
+of another model with a warning. Here that is an error.
 """
 
 from __future__ import annotations
@@ -194,10 +199,6 @@ def _quiet() -> Iterator[None]:
             each.enable_progress_bar()
 
 
-# The file of a LoRA for `flux-fill`: written as diffusers writes it, checked before diffusers reads it.
-#
-# diffusers pads, drops or half-loads a LoRA of another model with a warning. Here it is refused.
-
 _FACTS: Final = "mie"  # our key in the header, beside those of diffusers
 _ADAPTER: Final = "lora_adapter_metadata"
 _PREFIX: Final = "transformer."
@@ -287,12 +288,6 @@ def _linear(transformer: nn.Module) -> list[tuple[str, nn.Linear]]:
 
     return [(name, module) for name, module in transformer.named_modules() if isinstance(module, nn.Linear)]
 
-
-# The inpainter `flux-fill`: FLUX.1 Fill with a LoRA for one family of images.
-#
-# `flux-fill:BASE,lora=FILE,steps=50,guidance=30,size=512,device=cuda,dtype=bf16`. BASE is a folder, or a
-# hub id
-# that is already in the local cache. The models are loaded at the first fill.
 
 _SIZES: Final = (64, 2048)
 

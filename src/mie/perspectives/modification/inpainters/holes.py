@@ -1,4 +1,4 @@
-"""Lesion-shaped holes: a bank of real outlines, and holes drawn from it for training and measuring."""
+"""Lesion-shaped holes from a bank of real outlines, and the part of an image that a large model sees."""
 
 from __future__ import annotations
 
@@ -226,8 +226,6 @@ def _cells(mask: Mask, cell: int, reduce: object) -> NDArray[np.float32]:
     padded[: mask.shape[0], : mask.shape[1]] = mask
     return np.asarray(reduce(padded.reshape(tall, cell, wide, cell), axis=(1, 3)), np.float32)  # type: ignore[operator]
 
-
-# The part of an image that a large model sees: the hole and what lies around it, at a size it can take.
 
 _AROUND: Final = 0.5  # of the hole's length is shown on each side of it, at the least
 

@@ -1,9 +1,16 @@
-"""Parallel-beam projection and filtered back-projection in scikit-image's convention, several times faster.
+"""The physics that CT effects share: projection, reconstruction, and attenuation by energy.
 
+Parallel-beam projection and filtered back-projection follow scikit-image's convention, several times faster.
 Angles are degrees; the axis of rotation is the pixel `(n // 2, n // 2)`; the detector has as many bins as the
 image has columns, one pixel apart; a sinogram is `(n, views)`. Lengths are in pixels: multiply a projection
 by the pixel spacing to integrate over millimetres. Only the inscribed circle (the field of view) is
 reconstructed, and what is projected must be zero outside it: `embed` pads a slice so that it is.
+
+Mass attenuation coefficients (with coherent scattering) are those of NIST, Standard Reference Databases 8
+(XCOM) and 126 (Hubbell and Seltzer); 70, 90, 110 and 120 keV, which database 126 leaves out, are from the
+Elam, Ravel and Sieber tables, which agree with it to 0.2 % elsewhere. Bone is ICRU-44 cortical bone. Amalgam
+is a set dental alloy of 50 % mercury, 35 % silver, 9 % tin and 6 % copper by mass: mercury's K edge at 83.1
+keV makes it the only material here that attenuates more at 90 than at 80 keV.
 """
 
 from __future__ import annotations
@@ -172,15 +179,6 @@ def embed(image: Slice, faint: float) -> tuple[Slice, tuple[slice, slice]]:
     big[along[:, None] ** 2 + along**2 > (centre - 2) ** 2] = 0
     return big, place
 
-
-# Hounsfield units, attenuation, and how it falls with energy: water, bone, metals, a 120 kVp spectrum.
-#
-# Mass attenuation coefficients (with coherent scattering) are those of NIST, Standard Reference Databases 8
-# (XCOM) and 126 (Hubbell and Seltzer); 70, 90, 110 and 120 keV, which database 126 leaves out, are from the
-# Elam, Ravel and Sieber tables, which agree with it to 0.2 % elsewhere. Bone is ICRU-44 cortical bone.
-# Amalgam
-# is a set dental alloy of 50 % mercury, 35 % silver, 9 % tin and 6 % copper by mass: mercury's K edge at
-# 83.1 keV makes it the only material here that attenuates more at 90 than at 80 keV.
 
 ENERGIES: Final = (30, 40, 50, 60, 70, 80, 90, 100, 110, 120)  # keV
 # The energy whose attenuation 120 kVp CT numbers stand for.

@@ -1,4 +1,4 @@
-"""Low-dose CT: fewer photons reach the detector, and the reconstruction kernel shapes their noise."""
+"""CT with less radiation: a low dose, whose noise the kernel shapes, or sparse views, which leave streaks."""
 
 from __future__ import annotations
 
@@ -104,8 +104,6 @@ def log_uniform(rng: np.random.Generator, bounds: tuple[float, float]) -> float:
     low, high = bounds
     return float(math.exp(rng.uniform(math.log(low), math.log(high))))
 
-
-# Sparse-view CT: too few projections, so that every edge throws streaks.
 
 VIEWS: Final = (24, 120)
 

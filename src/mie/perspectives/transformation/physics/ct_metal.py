@@ -1,7 +1,8 @@
-"""Shapes of metal in a slice: fillings, clips, hip prostheses, screws, sized in millimetres.
+"""Metal in CT: beam hardening and photon starvation, computed energy by energy in the sinogram.
 
-Each maker returns closed outlines `(points, 2)` in mm, (x, y) about the implant's own origin, x to the right
-and y down as in the picture. `place_metal` chooses where they go and renders how much of each pixel is metal.
+The metal is a filling, clip, hip prosthesis or screw, sized in millimetres. Each maker returns closed
+outlines `(points, 2)` in mm, (x, y) about the implant's own origin, x to the right and y down as in the
+picture. `place_metal` chooses where they go and renders how much of each pixel is metal.
 """
 
 from __future__ import annotations
@@ -199,8 +200,6 @@ def _turn(points: Outline, angle: float) -> Outline:
     c, s = math.cos(angle), math.sin(angle)
     return points @ np.array([[c, s], [-s, c]])
 
-
-# Metal in CT: beam hardening and photon starvation, computed energy by energy in the sinogram.
 
 PHOTONS: Final = (2e6, 2e7)
 ELECTRONIC: Final = 10.0

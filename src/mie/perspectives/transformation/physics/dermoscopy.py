@@ -1,4 +1,4 @@
-"""What all skin artefacts share: anti-aliased shapes and compositing."""
+"""What lies between a dermatoscope and the skin: hair, bubbles, pen marks, rulers, the lens's dark frame."""
 
 from __future__ import annotations
 
@@ -87,8 +87,6 @@ def cloud(
     return cv2.warpAffine(noise, matrix, shape[::-1], flags=flags, borderMode=cv2.BORDER_REFLECT)
 
 
-# Air bubbles in the immersion gel.
-
 _TURN = np.linspace(0, 2 * np.pi, 97)
 
 
@@ -160,9 +158,6 @@ def _specks(outline: NDArray[np.float64], count: int, rng: np.random.Generator) 
     return out
 
 
-# The dark frame of a dermatoscope's lens.
-
-
 def draw_frame(picture: NDArray[np.float32], strength: float, rng: np.random.Generator) -> None:
     """Light that falls off towards the corners and, from a strength of 0.5, the lens's black rim, in place.
 
@@ -184,8 +179,6 @@ def draw_frame(picture: NDArray[np.float32], strength: float, rng: np.random.Gen
         black = rng.uniform(0, 14)
         blend(picture, rim.astype(np.float32), (black, black * 0.9, black))
 
-
-# Hair over skin.
 
 _POINTS = 80
 
@@ -245,8 +238,6 @@ def strand(shape: tuple[int, int], growth: float, rng: np.random.Generator) -> N
     return path - path[_POINTS // 2] + middle
 
 
-# Marks of a surgeon's skin pen.
-
 # Optical density of the dye by colour channel (red, green, blue): gentian violet, blue, and black-blue.
 _DYES = ((1.05, 1.35, 0.45), (1.25, 0.75, 0.22), (1.1, 1.05, 0.7))
 
@@ -291,9 +282,6 @@ def _strokes(shape: tuple[int, int], count: int, rng: np.random.Generator) -> li
         far = rng.uniform(0.4, 0.5) * (1 + 0.04 * np.sin(4 * at + rng.uniform(0, 6)))
         out.append(size / 2 + far[:, None] * size * np.stack([np.cos(at), np.sin(at)], axis=1))
     return out
-
-
-# The scale of a dermatoscope.
 
 
 def draw_ruler(picture: NDArray[np.float32], rng: np.random.Generator) -> None:
@@ -368,8 +356,6 @@ def _letters(
         out = np.maximum(out, turned.astype(np.float32) / 255)
     return out
 
-
-# What lies between a dermatoscope and the skin.
 
 KINDS = ("hairs", "ruler", "bubbles", "frame", "ink")
 

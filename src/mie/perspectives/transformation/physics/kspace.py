@@ -1,4 +1,12 @@
-"""A smooth random surface from a few low-order cosines."""
+"""Between an MR image and its k-space, in float32.
+
+The pair `to_kspace`, `from_kspace` is orthonormal (Parseval: the energy is the same on both sides) and
+centred (zero frequency at `(H // 2, W // 2)`). Float32 stays complex64: twice as fast as complex128, and its
+rounding (1e-7 of the brightest pixel) is far below any scanner's noise.
+
+Row frequencies are the phase-encode lines: a scanner acquires one line of k-space at once and the lines one
+after another, so whatever changes during the scan changes from row to row.
+"""
 
 from __future__ import annotations
 
@@ -29,17 +37,6 @@ def cosine_surface(shape: tuple[int, int], order: int, rng: np.random.Generator)
     largest = float(np.abs(surface).max())
     return surface / np.float32(max(largest, 1e-30))
 
-
-# Between an MR image and its k-space, in float32.
-#
-# The pair `to_kspace`, `from_kspace` is orthonormal (Parseval: the energy is the same on both sides) and
-# centred (zero frequency at `(H // 2, W // 2)`). Float32 stays complex64: twice as fast as complex128, and
-# its
-# rounding (1e-7 of the brightest pixel) is far below any scanner's noise.
-#
-# Row frequencies are the phase-encode lines: a scanner acquires one line of k-space at once and the lines
-# one
-# after another, so whatever changes during the scan changes from row to row.
 
 # Largest deviation of the phase map, radians.
 PHASE: Final = 2.0

@@ -1,4 +1,4 @@
-"""Thermal noise of MR images."""
+"""Effects in MR images: thermal noise, the slow shading of coils, and aliasing of undersampled k-space."""
 
 from __future__ import annotations
 
@@ -70,9 +70,6 @@ def rician(magnitude: NDArray[np.float32], sigma: float, rng: np.random.Generato
     return np.hypot(real, np.float32(sigma) * rng.standard_normal(magnitude.shape, np.float32))
 
 
-# The slow shading of MR images.
-
-
 @dataclass(frozen=True, slots=True)
 class BiasField:
     """A smooth multiplicative field, as uneven receive coils and dielectric effects give.
@@ -118,9 +115,6 @@ class BiasField:
 def head_of(magnitude: NDArray[np.float32]) -> Mask:
     """Where there is tissue: above a tenth of the brightest tissue."""
     return magnitude > 0.1 * signal_level(magnitude)
-
-
-# Fewer lines of k-space than the image needs: aliasing.
 
 
 @dataclass(frozen=True, slots=True)

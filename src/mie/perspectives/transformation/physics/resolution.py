@@ -1,4 +1,4 @@
-"""The size that an MR image was acquired at, where it was stored enlarged.
+"""The resolution of MR images: a coarser acquisition, and the size at which an image was acquired.
 
 Scanners and archives fill k-space up with zeros, or enlarge the picture, so that slices of 200 lines lie on
 disk with 512. What is simulated in such an image is not what a scanner would do: halving its resolution takes
@@ -52,9 +52,6 @@ def at_acquired_size(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
     kept = np.ix_(*(fft.ifftshift(np.arange(side) - side // 2) for side in size))
     small = fft.ifft2(fft.fft2(image.astype(np.float32))[kept]).real * (size[0] * size[1] / image.size)
     return np.clip(np.rint(small), 0, 255).astype(np.uint8)
-
-
-# A coarser acquisition, for super-resolution.
 
 
 @dataclass(frozen=True, slots=True)

@@ -254,16 +254,6 @@ def test_a_filtered_run_is_scored_on_its_own_samples(ds, tmp_path):
     assert list(mie.read_scores(run.folder).id) == part.ids()
 
 
-def test_wins_are_counted_as_the_metric_does():
-    """Of a distance, the lower value wins; the difference stays a - b."""
-    from mie.api import _row
-    from mie.scoring.statistics.compare import Comparison
-
-    pair = Comparison("a", "b", "lpips@1", 5, 0, 0.2, 0.4, -0.2, (-0.3, -0.1), 0.01, 0.01, 1, 0, 4)
-    assert (_row(pair, higher_is_better=False)["wins"], _row(pair, higher_is_better=True)["wins"]) == (4, 1)
-    assert _row(pair, higher_is_better=False)["difference"] == -0.2
-
-
 def test_comparing_runs_without_scores_says_what_to_do(ds, tmp_path):
     runs = [mie.run(ds, name, tmp_path / name) for name in ("identity", "oracle")]
     with pytest.raises(mie.MieError, match="mie score"):

@@ -174,7 +174,7 @@ def compare(
     """
     import pandas as pd
 
-    from mie.scoring.results import Results, split_key
+    from mie.scoring.results import Results
     from mie.scoring.statistics.compare import compare_runs
 
     first, second = (Results.open(Path(run), benchmark, variant) for run in (run_a, run_b))
@@ -182,7 +182,7 @@ def compare(
     rows = []
     for key in metrics:
         (comparison,) = compare_runs([first.path, second.path], key)
-        rows.append(_row(comparison, higher_is_better=first.metric(split_key(key)[0]).higher_is_better))
+        rows.append(_row(comparison))
     return pd.DataFrame(rows)
 
 
@@ -256,10 +256,8 @@ def _region(mask: ImageLike, image: Pixels) -> Mask:
     return region
 
 
-def _row(comparison: Comparison, *, higher_is_better: bool) -> dict[str, Any]:
-    """A comparison as columns of a table: the interval as two, wins and losses as the metric counts them."""
+def _row(comparison: Comparison) -> dict[str, Any]:
+    """A comparison as columns of a table, with the interval as two."""
     row = {name: getattr(comparison, name) for name in comparison.__slots__}
     low, high = row.pop("ci95")
-    if not higher_is_better:
-        row["wins"], row["losses"] = row["losses"], row["wins"]
     return {**row, "low": low, "high": high}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import pkgutil
 import re
 import subprocess
 import sys
@@ -83,7 +84,28 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def anchors(page: Path) -> set[str]:
     titles = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    if page.name == "cli.md":  # its sections are generated
+        titles += ["mie " + verb for verb in VERBS]
     return {re.sub(r"[^\w\s-]", "", title).strip().lower().replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", [p for p in MARKDOWN if p.name != "CHANGELOG.md"], ids=name_of)
+def test_names_in_the_text_exist(page: Path) -> None:
+    """Modules and what is in them, `mie.a.b`, or the group of an entry point."""
+    source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src/mie").rglob("*.py"))
+    known = {*re.findall(r'group="(mie\.\w+)"', source), "mie.json", "mie.jsonl"}
+    text = page.read_text(encoding="utf-8")
+    names = set(re.findall(r"(?<![\w./-])mie(?:\.[A-Za-z_]\w*)+", text)) - known
+    names |= set(re.findall(r"(?:from|import) (mie\.[\w.]+)", text))
+    assert [name for name in sorted(names) if not resolves(name)] == []
+
+
+def resolves(name: str) -> bool:
+    try:
+        pkgutil.resolve_name(name)
+    except (ImportError, AttributeError):
+        return False
+    return True
 
 
 @pytest.mark.parametrize("page", DOCS, ids=name_of)

@@ -109,7 +109,12 @@ def prepared(quickstart: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     _run("mie pack out/quickstart -o out/pack", folder)
     _run("mie sample out/quickstart -n 50 --stratify modality,task -o out/sheet", folder)
     answers = folder / "out/sheet/answers.csv"
-    answers.write_text(re.sub(r"^(\d+,[^\n]*?),*$", r"\1,good", answers.read_text(), flags=re.MULTILINE))
+    with answers.open(newline="") as file:
+        asked = list(csv.DictReader(file))
+    with answers.open("w", newline="") as file:
+        table = csv.DictWriter(file, asked[0])
+        table.writeheader()
+        table.writerows({**row, "answer": "good"} for row in asked)
     return folder
 
 

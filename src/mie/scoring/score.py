@@ -31,7 +31,6 @@ from mie.scoring.judging import JudgeSession, Questions, open_session
 from mie.scoring.lines import (
     GROUP_KEYS,
     encode_line,
-    read_scores_file,
     scores_path,
     summary_path,
     write_scores_file,
@@ -394,8 +393,3 @@ def _is_document(found: Any) -> bool:
         )
     except (TypeError, KeyError, AttributeError):
         return False
-
-
-def read_lines(scores: Path) -> Iterator[Mapping[str, Any]]:
-    """The lines of a file of scores as they are, without its header."""
-    return (line.body for line in read_scores_file(scores)[1])

@@ -17,6 +17,17 @@ from mie.records import Case, Target
 settings.register_profile("mie", deadline=None)
 settings.load_profile("mie")
 
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what drives a browser or a PostgreSQL server, so that `-m "not browser"` leaves it out."""
+    for item in items:
+        names = getattr(item, "fixturenames", ())
+        if "browser" in names or item.path.name == "test_walk.py":
+            item.add_marker("browser")
+        if "[postgresql" in item.name or "postgres" in names:
+            item.add_marker("postgres")
+
+
 SHIPPED = Path(skimage.__file__).parent / "data"
 
 

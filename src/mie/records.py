@@ -1,6 +1,6 @@
-"""The records that flow through the house: Unit -> Case -> Sample, and Refusal for what was not kept.
+"""What flows through the packages: Unit -> Case -> Sample, and Refusal for what was not kept.
 
-Plain frozen dataclasses, so that every room (training on a bare GPU machine too) can import them.
+Plain frozen dataclasses, so that every package can import them, also on a bare GPU machine.
 Pixels are `(H, W, 3) uint8` RGB; masks are `(H, W) bool`.
 """
 

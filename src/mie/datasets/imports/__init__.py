@@ -51,7 +51,7 @@ def import_dataset(
 ) -> ImportResult:
     """Read `folder` in that format and write a dataset to `target`, a new folder.
 
-    A record that cannot be used is refused with its reason and the rest goes on. `progress` gets
+    A record that cannot be used is rejected with its reason, and the rest is imported. `progress` gets
     (done, total). The name is the exported dataset's own, or made from the folder's, unless it is given.
     """
     folder, target = Path(folder), Path(target)

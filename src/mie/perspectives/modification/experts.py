@@ -75,12 +75,12 @@ def _verdict(answer: Answer, candidate: Candidate, key: str) -> tuple[str, str] 
     if answer.state in REPLIED:
         candidate.numbers["judge"] = {"state": answer.state, "model": answer.model}
         return "judge", f"the judge gave no verdict ({answer.state}): {answer.reason}"
-    # No reply is no verdict either way: the build stops, and goes on later with the replies it has.
+    # No reply is no verdict either way: the build stops, and resumes later with the replies it has.
     raise MieError(
         "the judge cannot be asked",
         where=key,
         found=f"{answer.state}: {answer.reason}",
-        fix="run the same command again when the judge can be reached: it goes on where it stopped",
+        fix="run the same command again when the judge can be reached: it resumes where it stopped",
     )
 
 

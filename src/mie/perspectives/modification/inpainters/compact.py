@@ -12,6 +12,7 @@ import cv2
 import numpy as np
 
 from mie.core.files import digest
+from mie.core.install import install_hint
 from mie.errors import ConfigError
 from mie.images.families import GREY
 from mie.networks.shipped import shipped_weights
@@ -59,7 +60,7 @@ def open_compact(argument: str | None, options: Mapping[str, str], family: str) 
         raise ConfigError("the compact expert has no options", found=", ".join(options))
     missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
     if missing:
-        raise ConfigError(f"the compact expert needs {', '.join(missing)}", fix="pip install 'mie[models]'")
+        raise ConfigError(f"the compact expert needs {', '.join(missing)}", fix=install_hint("models"))
     if argument:
         return CompactInpainter(Path(argument).expanduser(), family)
     fix = f"train one with `mie train examples/inpainters/{family}.yaml` and name it, as in compact:PATH"

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from mie.core.files import digest
+from mie.core.install import install_hint
 from mie.core.spec import Spec, construct
 from mie.errors import ConfigError
 from mie.images.families import GREY
@@ -70,7 +71,7 @@ def need_packages(what: str) -> None:
     """Raise unless everything that `flux-fill` runs on is installed."""
     missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
     if missing:
-        raise ConfigError(f"{what} needs {', '.join(missing)}", fix="pip install 'mie[models]'")
+        raise ConfigError(f"{what} needs {', '.join(missing)}", fix=install_hint("models"))
 
 
 def find_base(text: str | Path) -> Path:

@@ -18,6 +18,7 @@ import numpy as np
 
 from mie.core.files import atomic_write
 from mie.core.hashing import file_stem
+from mie.core.install import install_hint
 from mie.datasets.dataset import Dataset
 from mie.errors import MieError
 from mie.images.png import encode_png
@@ -135,5 +136,5 @@ def _transformers() -> Any:
     try:
         import transformers
     except ModuleNotFoundError:
-        raise MieError("transformers is not installed", fix="`pip install 'mie[models]'`") from None
+        raise MieError("transformers is not installed", fix=install_hint("models")) from None
     return transformers

@@ -1,6 +1,6 @@
 """Numbers from networks that others have trained: LPIPS, CLIP similarities, FID and KID.
 
-Each needs PyTorch (`pip install 'mie[models]'`) and its published weights (`mie weights get NAME`). Without
+Each needs PyTorch (the extra `models`) and its published weights (`mie weights get NAME`). Without
 them it has no value: `MetricError`, whose `reason` says what is missing and which command gets it. Nothing
 else is ever measured under these names.
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from mie.core.install import install_hint
 from mie.errors import MetricError
 from mie.scoring.metric import Metric
 
@@ -91,5 +92,5 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        raise MetricError("torch is not installed", expected="`pip install 'mie[models]'`") from None
+        raise MetricError("torch is not installed", expected=install_hint("models")) from None
     return getattr(module, name)

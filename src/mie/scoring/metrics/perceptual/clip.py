@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
+from mie.core.install import install_hint
 from mie.errors import ConfigError, MetricError
 from mie.records import Mask, Pixels
 from mie.scoring.metrics.perceptual import weights as known
@@ -152,7 +153,7 @@ def load_clip(folder: Path | str | None = None, *, device: str | None = None) ->
     try:
         from transformers import AutoTokenizer, CLIPModel
     except ModuleNotFoundError:
-        raise MetricError("transformers is not installed", expected="`pip install 'mie[models]'`") from None
+        raise MetricError("transformers is not installed", expected=install_hint("models")) from None
     try:
         loaded: Any = CLIPModel.from_pretrained(
             folder, local_files_only=True, use_safetensors=safe, output_loading_info=True

@@ -9,7 +9,7 @@ from mie.errors import ConfigError, ImageError, MieError  # noqa: E402
 from mie.images.families import FAMILIES  # noqa: E402
 from mie.images.texture import compare, texture  # noqa: E402
 from mie.networks import shipped, weights  # noqa: E402
-from mie.networks.fill import FillConfig, FillNet, pull_push, slow  # noqa: E402
+from mie.networks.fill import FillConfig, FillNet, gaussian_blur, pull_push  # noqa: E402
 from mie.perspectives.modification.inpainters.compact import FORMAT, CompactInpainter, open_compact  # noqa: E402
 from tests.conftest import shipped as sample  # noqa: E402
 
@@ -165,7 +165,7 @@ def test_grain_has_no_slow_part_and_noise_stays_where_it_is():
     image, hole = torch.rand(1, 3, 96, 96), torch.zeros(1, 1, 96, 96)
     hole[..., 30:60, 30:60] = 1
     _, detail = net(image, hole, torch.randn(1, 1, 96, 96))
-    assert slow(detail, 8.0).abs().max() < 0.1 * detail.abs().max()
+    assert gaussian_blur(detail, 8.0).abs().max() < 0.1 * detail.abs().max()
 
 
 def test_continued_keeps_what_is_known_and_goes_on_with_it():

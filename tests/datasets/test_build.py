@@ -143,8 +143,8 @@ def test_killed_again_and_again_it_ends_with_the_same_bytes(source, whole, tmp_p
     for attempt in range(40):
         process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE)
         try:
-            # Later attempts get more time, so the test ends on slow machines too.
-            process.wait(timeout=draw.uniform(0.3, 1.2) + 0.15 * attempt)
+            # Later attempts get more and more time, so the test ends on slow machines too.
+            process.wait(timeout=draw.uniform(0.3, 1.2) * 1.12**attempt)
         except subprocess.TimeoutExpired:
             kills += 1
             os.killpg(process.pid, signal.SIGKILL)

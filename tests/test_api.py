@@ -84,8 +84,8 @@ def test_the_ten_lines_of_the_design(recipe, tmp_path, monkeypatch):
     t = mie.triplet(crop(0), ellipse(0), "optic disc", modality="fundus")
     mine = mie.run(ds, my_function, "out/mine")
     best = mie.run(ds, "oracle", "out/oracle")
-    for run in (mine, best):
-        mie.score(run, "miedb", workers=1)
+    res = mie.score(mine, "miedb", workers=1)
+    mie.score(best, workers=1)
     table = mie.compare(best, mine)
     page = mie.report([mine, best], "out/report")
     sizes = {s.input.shape for s in ds}
@@ -106,6 +106,9 @@ def test_the_ten_lines_of_the_design(recipe, tmp_path, monkeypatch):
     assert page.name == "index.html"
     assert "my_function" in page.read_text()
     assert t.prompt
+    assert float(res["dice"]) == pytest.approx(res.frame.dice.mean())
+    assert float(res["dice"]) == pytest.approx(dice_row.mean_b)
+    assert "<table>" in res._repr_html_()
     assert "8 samples" in repr(ds)
     assert "tests.test_api:my_function" in repr(mine)
 
@@ -228,7 +231,6 @@ def test_hints_of_lazy_functions_resolve():
     from mie.datasets.build import Progress as BuildProgress
     from mie.datasets.recipe import RecipeConfig
     from mie.editors.functions import EditFunction
-    from mie.judges.contracts import JudgeOptions
 
     names = {
         "pd": pd,
@@ -238,15 +240,21 @@ def test_hints_of_lazy_functions_resolve():
         "Edited": mie.Edited,
         "Editor": mie.Editor,
         "EditFunction": EditFunction,
-        "JudgeOptions": JudgeOptions,
     }
-    for name in ("build", "triplet", "score", "compare", "edit"):
+    for name in ("build", "triplet", "compare", "edit"):
         assert "return" in typing.get_type_hints(getattr(api, name), localns=names)
 
 
 def test_a_filtered_run_is_scored_on_its_own_samples(ds, tmp_path):
     part = ds.filter(id=ds.filter().ids()[::2])
     run = mie.run(part, "oracle", tmp_path / "run")
-    document = mie.score(run, workers=1)
-    assert document["groups"][0]["metrics"]["dice@1"]["n"] == len(part) > 1
+    results = mie.score(run, workers=1)
+    assert isinstance(results, mie.Results)
+    assert results["dice"].n == len(results) == len(part) > 1
     assert list(mie.read_scores(run.folder).id) == part.ids()
+
+
+def test_comparing_runs_without_scores_says_what_to_do(ds, tmp_path):
+    runs = [mie.run(ds, name, tmp_path / name) for name in ("identity", "oracle")]
+    with pytest.raises(mie.MieError, match="mie score"):
+        mie.compare(*runs)

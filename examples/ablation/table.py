@@ -2,7 +2,7 @@
 
     python examples/ablation/table.py RUNS [--identity scores.json] [--plot ablation.png]
 
-Means over samples, both seeds together; 95% intervals by drawing whole patients; each seed's mean in square
+Means over samples, both seeds together; 95% intervals over patients; each seed's mean in square
 brackets.
 """
 

@@ -2,7 +2,7 @@
 
     python examples/rotation/table.py RUNS
 
-DICE with 95% intervals (whole patients drawn). `elsewhere` is the share of the rows whose target another data
+DICE with 95% intervals over patients. `elsewhere` is the share of the rows whose target another data
 set teaches under the same name; the macro means are over data sets, of all rows and of those rows alone. A
 data set that no fold trains on is scored by all of them.
 """

@@ -14,7 +14,7 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from mie.api import build, compare, edit, score, triplet
+    from mie.api import build, compare, edit, triplet
     from mie.datasets.dataset import Dataset
     from mie.datasets.recipe import read_recipe
     from mie.datasets.verify import verify
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from mie.images.read import read_picture
     from mie.records import Sample
     from mie.report import report
-    from mie.scoring.results import read_scores
+    from mie.scoring.results import Results, read_scores
+    from mie.scoring.score import score
     from mie.scoring.triplet import score_triplet
 
 __version__ = "0.1.0"
@@ -35,6 +36,7 @@ _TARGETS: Final = {
     "Edited": "mie.editors.base:Edited",
     "Editor": "mie.editors.base:Editor",
     "MieError": "mie.errors:MieError",
+    "Results": "mie.scoring.results:Results",
     "Run": "mie.editors.runs:Run",
     "Sample": "mie.records:Sample",
     "build": "mie.api:build",
@@ -46,7 +48,7 @@ _TARGETS: Final = {
     "read_scores": "mie.scoring.results:read_scores",
     "report": "mie.report",  # a package that can be called
     "run": "mie.editors.run:run_editor",
-    "score": "mie.api:score",
+    "score": "mie.scoring.score:score",
     "score_triplet": "mie.scoring.triplet:score_triplet",
     "triplet": "mie.api:triplet",
     "verify": "mie.datasets.verify:verify",
@@ -57,6 +59,7 @@ __all__ = [
     "Edited",
     "Editor",
     "MieError",
+    "Results",
     "Run",
     "Sample",
     "__version__",

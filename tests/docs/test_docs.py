@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import inspect
-import os
+import pkgutil
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import yaml
 from pydantic import BaseModel
-from typer.main import get_command
 
 import mie
-from mie.cli import app
-from mie.core.files import cache_folder
 from mie.datasets import recipe as config
-from mie.datasets.build import build
 from mie.datasets.card import GATES
 from mie.datasets.schema import SCHEMA
 from mie.editors import EDITORS
-from mie.errors import MieError
 from mie.images.windows import WINDOWS
 from mie.judges.clients import JUDGES
 from mie.judges.contracts import STATES
@@ -41,91 +34,18 @@ from mie.scoring.benchmarks.medebench.tables import MEDEBENCH
 from mie.scoring.benchmarks.miedb.published import MIEDB
 from mie.scoring.benchmarks.omni_iie.tables import OMNI_IIE
 from mie.sources import catalog
-from mie.sources.samples import samples_root
+from tests.docs.pages import DOCS, PAGES, ROOT, blocks, commands, name_of, prose
 
-ROOT = Path(__file__).parents[2]
-DOCS = sorted((ROOT / "docs").rglob("*.md"))
-PAGES = [ROOT / "README.md", *DOCS]
 CARD = ROOT / "src/mie/weights/README.md"
 MARKDOWN = [*PAGES, *(ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"))]
 MARKDOWN += [CARD, *sorted((ROOT / "examples").glob("*/README.md"))]
-VERBS = sorted(get_command(app).commands)  # type: ignore[attr-defined]
+VERBS = sorted({name.split()[1] for name in commands()})
 
-_FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
-class Block(NamedTuple):
-    info: str  # what stands behind the opening fence
-    text: str
-
-
-def blocks(page: Path) -> list[Block]:
-    return [Block(info.strip(), text) for info, text in _FENCE.findall(page.read_text(encoding="utf-8"))]
-
-
-def runnable(page: Path) -> list[Block]:
-    return [block for block in blocks(page) if block.info in ("bash", "python")]
-
-
-def prose(page: Path) -> str:
-    return _FENCE.sub("", page.read_text(encoding="utf-8"))
-
-
-def name_of(page: Path) -> str:
-    return page.relative_to(ROOT).as_posix()
-
-
-@pytest.fixture(scope="session")
-def samples() -> Path:
-    """The cache that holds the sample images, the user's own so that they are fetched once."""
-    try:
-        samples_root()
-    except MieError as error:
-        if not error.what.startswith("cannot get"):
-            raise  # a wrong checksum or a broken archive is a failure
-        pytest.skip(f"sample images are neither cached nor reachable: {error.what}; {error.found}")
-    return cache_folder().resolve()
-
-
-@pytest.fixture(scope="session")
-def quickstart(samples: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tour's dataset, which most pages begin with."""
-    folder = tmp_path_factory.mktemp("tour") / "quickstart"
-    build(config.read_recipe(ROOT / "examples/quickstart.yaml"), folder, workers=1)
-    return folder
-
-
-@pytest.mark.parametrize("page", [p for p in PAGES if runnable(p)], ids=name_of)
-def test_the_examples_run(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """Each page in a folder of its own, block by block, in order."""
-    text = "".join(block.text for block in runnable(page))
-    shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    if re.search("sample_|quickstart|mie demo", text):
-        request.getfixturevalue("samples")
-    if "out/quickstart" in text and "-o out/quickstart\n" not in text:
-        shutil.copytree(request.getfixturevalue("quickstart"), tmp_path / "out/quickstart")
-    # The interpreter's own folder comes first, so that `mie` is the one under test.
-    environment = {
-        **os.environ,
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(Path(mie.__file__).parents[1]),
-        "MIE_CACHE": str(cache_folder().resolve()),
-        "HF_HOME": str(tmp_path / "huggingface"),
-    }
-    for number, block in enumerate(runnable(page)):
-        if block.info == "bash":
-            command = ["bash", "-c", f"set -euo pipefail\n{block.text}"]
-        else:  # from a file, as a user would: worker processes import it again
-            script = tmp_path / f"example{number}.py"
-            script.write_text(block.text, encoding="utf-8")
-            command = [sys.executable, str(script)]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, f"{name_of(page)}:\n{block.text}\n{done.stdout}\n{done.stderr}"
-
-
-def test_the_tour_shows_the_recipe_it_builds() -> None:
-    shown = [yaml.safe_load(b.text) for b in blocks(ROOT / "README.md") if b.info == "yaml"]
+def test_the_page_of_build_shows_the_recipe_it_builds() -> None:
+    shown = [yaml.safe_load(b.text) for b in blocks(ROOT / "docs/how-to/build.md") if b.info == "yaml"]
     assert shown == [yaml.safe_load((ROOT / "examples/quickstart.yaml").read_text(encoding="utf-8"))]
 
 
@@ -164,7 +84,28 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def anchors(page: Path) -> set[str]:
     titles = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    if page.name == "cli.md":  # its sections are generated
+        titles += ["mie " + verb for verb in VERBS]
     return {re.sub(r"[^\w\s-]", "", title).strip().lower().replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", [p for p in MARKDOWN if p.name != "CHANGELOG.md"], ids=name_of)
+def test_names_in_the_text_exist(page: Path) -> None:
+    """Modules and what is in them, `mie.a.b`, or the group of an entry point."""
+    source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src/mie").rglob("*.py"))
+    known = {*re.findall(r'group="(mie\.\w+)"', source), "mie.json", "mie.jsonl"}
+    text = page.read_text(encoding="utf-8")
+    names = set(re.findall(r"(?<![\w./-])mie(?:\.[A-Za-z_]\w*)+", text)) - known
+    names |= set(re.findall(r"(?:from|import) (mie\.[\w.]+)", text))
+    assert [name for name in sorted(names) if not resolves(name)] == []
+
+
+def resolves(name: str) -> bool:
+    try:
+        pkgutil.resolve_name(name)
+    except (ImportError, AttributeError):
+        return False
+    return True
 
 
 @pytest.mark.parametrize("page", DOCS, ids=name_of)
@@ -175,20 +116,43 @@ def test_fences_are_one_word(page: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_has_its_page_and_its_line(verb: str) -> None:
+def test_every_verb_has_its_page_in_the_index(verb: str) -> None:
     page = ROOT / "docs/how-to" / f"{verb}.md"
     assert page.read_text(encoding="utf-8").startswith(f"# mie {verb}\n")
-    assert f"[`mie {verb}`](docs/how-to/{verb}.md)" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"(how-to/{verb}.md)" in (ROOT / "docs/index.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_option_is_explained(verb: str) -> None:
-    text = (ROOT / "docs/how-to" / f"{verb}.md").read_text(encoding="utf-8")
-    command = get_command(app).commands[verb]  # type: ignore[attr-defined]
-    for part in getattr(command, "commands", {"": command}).values():
-        for option in (p for p in part.params if p.param_type_name == "option" and p.name != "help"):
-            names = {*option.opts, *option.secondary_opts}
-            assert any(f"`{name}`" in text for name in names), f"mie {verb}: {option.opts}"
+@pytest.fixture(scope="module")
+def reference() -> dict[str, str]:
+    """The generated reference of commands: name of a command -> its section."""
+    spec = importlib.util.spec_from_file_location("hooks", ROOT / "docs/hooks.py")
+    assert spec is not None
+    assert spec.loader is not None
+    hooks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hooks)
+    page = hooks.on_page_markdown((ROOT / "docs/reference/cli.md").read_text(encoding="utf-8"))
+    sections = re.split(r"^##+ (mie .*)$", page, flags=re.MULTILINE)
+    return dict(zip(sections[1::2], sections[2::2], strict=True))
+
+
+@pytest.mark.parametrize("name", commands())
+def test_every_option_is_in_the_generated_reference(name: str, reference: dict[str, str]) -> None:
+    for option in (p for p in commands()[name].params if p.param_type_name == "option" and p.name != "help"):
+        for spelling in (*option.opts, *option.secondary_opts):
+            row = re.search(rf"^\| [^|]*`{spelling}`[^|]* \| (.+) \| .*\|$", reference[name], re.MULTILINE)
+            assert row, f"{name}: {spelling}"
+            assert row[1].strip(), f"{name}: {spelling} has no explanation"
+
+
+@pytest.mark.parametrize("page", MARKDOWN, ids=name_of)
+def test_options_on_the_pages_exist(page: Path) -> None:
+    """Every `mie VERB ... --option` in a block or in running text."""
+    text = page.read_text(encoding="utf-8")
+    for name, rest in re.findall(r"\b(mie [a-z][a-z-]*(?: (?:list|show|check|get)\b)?)([^`\n|;&#]*)", text):
+        if name not in commands():
+            continue
+        known = {o for p in commands()[name].params for o in (*p.opts, *p.secondary_opts)} | {"--help"}
+        assert set(re.findall(r"(?<= )--[a-z][a-z-]*", rest)) <= known, f"{name_of(page)}: {name}{rest}"
 
 
 def test_every_key_is_explained() -> None:
@@ -268,7 +232,9 @@ def test_every_transformation_and_every_window_is_explained() -> None:
     shown = {cells[0].strip("`"): cells for cells in rows if cells}
     for target in TARGETS.values():
         assert shown[target.key][1:3] == [target.name, ", ".join(target.modalities)], target.key
-        effect = (target.effect or "").removeprefix("mie.physics.").replace(":", ".")
+        effect = (
+            (target.effect or "").removeprefix("mie.perspectives.transformation.physics.").replace(":", ".")
+        )
         assert effect in shown[target.key][-1]
         assert target.name in shown, f"no baseline for {target.key}"
     for window in WINDOWS.values():
@@ -285,7 +251,7 @@ def test_every_column_and_every_gate_is_explained() -> None:
     assert [name for name in (*GATES, *own) if f"| `{name}` |" not in gates] == []
 
 
-@pytest.mark.parametrize("name", EDITORS)
+@pytest.mark.parametrize("name", sorted(EDITORS))
 def test_every_editor_and_its_options_are_explained(name: str) -> None:
     page = (ROOT / "docs/reference/editors.md").read_text(encoding="utf-8")
     assert re.search(rf"^\| `{name}[`:]", page, re.MULTILINE)
@@ -293,7 +259,7 @@ def test_every_editor_and_its_options_are_explained(name: str) -> None:
         assert parameter.kind is not parameter.KEYWORD_ONLY or f"| `{option}` |" in page, option
 
 
-@pytest.mark.parametrize("name", JUDGES)
+@pytest.mark.parametrize("name", sorted(JUDGES))
 def test_every_judge_and_its_options_are_explained(name: str) -> None:
     page = (ROOT / "docs/reference/judges.md").read_text(encoding="utf-8")
     assert re.search(rf"^\| `{name}[`:]", page, re.MULTILINE)
@@ -340,10 +306,10 @@ def test_every_benchmark_has_its_page_with_its_metrics_and_published_rows() -> N
         assert f"| {model} | {single:.3f} | {'' if multi is None else f'{multi:.3f} '}|" in pages["omni-iie"]
 
 
-def test_every_room_is_explained_and_the_arrows_are_the_contracts() -> None:
+def test_every_package_is_explained_and_the_arrows_are_the_contracts() -> None:
     page = (ROOT / "docs/explanation/architecture.md").read_text(encoding="utf-8")
-    rooms = [path.parent.name for path in (ROOT / "src/mie").glob("*/__init__.py")]
-    assert [room for room in rooms if f"| `{room}` |" not in page] == []
+    packages = [path.parent.name for path in (ROOT / "src/mie").glob("*/__init__.py")]
+    assert [name for name in packages if f"| `{name}` |" not in page] == []
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
     layers = [line.replace("mie.", "").replace(" :", ",") for line in contracts["contracts"][0]["layers"]]
     assert "\n".join(layers) in page
@@ -365,4 +331,4 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "WARNING" not in done.stderr
-    assert (tmp_path / "build/index.html").is_file()
+    assert (tmp_path / "how-to/build/index.html").is_file()

@@ -1,8 +1,7 @@
-"""The notebooks do what they show. `python -m tests.docs.test_notebooks` runs them again and stores the outputs."""
+"""The notebooks do what they show. `python -m tests.docs.test_notebooks` executes and stores them again."""
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 import tempfile
@@ -11,28 +10,22 @@ from typing import Any
 
 import pytest
 
-import mie
-from mie.core.files import cache_folder
+from tests.docs.pages import ROOT, environment
 
 nbformat = pytest.importorskip("nbformat", reason="notebooks need the extra dev")
 nbclient = pytest.importorskip("nbclient", reason="notebooks need the extra dev")
 
-NOTEBOOKS = sorted((Path(__file__).parents[2] / "docs").rglob("*.ipynb"))
+NOTEBOOKS = sorted((ROOT / "docs").rglob("*.ipynb"))
 _LIMIT = 300_000  # bytes: notebooks are cloned with the code
 
 
 def execute(path: Path, folder: Path) -> Any:
     """The notebook with the outputs that it has when it runs in `folder`, without what goes to stderr."""
     notebook = nbformat.read(path, as_version=4)
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(Path(mie.__file__).parents[1]),
-        "MIE_CACHE": str(cache_folder().resolve()),
-    }
     client = nbclient.NotebookClient(
         notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
     )
-    client.execute(env=environment)
+    client.execute(env=environment(folder))
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
         if cell.cell_type == "code":

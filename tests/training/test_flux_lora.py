@@ -203,7 +203,7 @@ def test_what_flux_is_given_is_what_the_pipeline_gives_it(
     words = {"prompt_embeds": trainee.words.embeds, "pooled_prompt_embeds": trainee.words.pooled}
     pipe(**words, image=image, mask_image=hole, height=64, width=64, num_inference_steps=1)
     problem = flow_inputs(pipe, image, hole)
-    torch.testing.assert_close(problem.given, seen["hidden_states"][..., 4 * LATENT :])
+    torch.testing.assert_close(problem.condition, seen["hidden_states"][..., 4 * LATENT :])
     torch.testing.assert_close(problem.places, seen["img_ids"])
     ours: dict[str, Any] = {}
 

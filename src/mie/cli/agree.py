@@ -60,10 +60,11 @@ def agree(
 
 
 def _show(document: dict[str, Any]) -> None:
-    from mie.cli._show import table
+    from mie.cli._show import plural, table
 
     people = document["human"]
-    title = f"{people['samples']} samples, {people['ratings']} ratings of {len(people['models'])} models"
+    counts = [plural(people[key], key.removesuffix("s")) for key in ("samples", "ratings")]
+    title = f"{', '.join(counts)} of {plural(len(people['models']), 'model')}"
     if document["metrics"]:
         header = ("metric", "Spearman (formula)", "Spearman", "Kendall tau-b", "samples")
         table(f"metrics against people: {title}", header, [_row(*e) for e in document["metrics"].items()])
@@ -79,7 +80,7 @@ def _show(document: dict[str, Any]) -> None:
 
 
 def _show_preference(board: dict[str, Any]) -> None:
-    from mie.cli._show import table
+    from mie.cli._show import plural, table
 
     if "reason" in board:
         typer.echo(f"no leaderboard: {board['reason']}")
@@ -96,11 +97,11 @@ def _show_preference(board: dict[str, Any]) -> None:
         for o in board["bradley-terry"]
     ]
     header = ("model", "mean rank", "of", "Bradley-Terry", "Plackett-Luce")
-    table(f"preference: {board['rankings']} rankings", header, rows)
+    table(f"preference: {plural(board['rankings'], 'ranking')}", header, rows)
 
 
 def _show_raters(raters: dict[str, Any]) -> None:
-    from mie.cli._show import table
+    from mie.cli._show import plural, table
 
     w, alpha = raters["kendall_w"], raters["krippendorff_alpha"]
     rows = [("Kendall's W, mean over samples", _interval(w, "mean"), f"{w['n']}/{w['n'] + w['unscored']}")]
@@ -111,7 +112,8 @@ def _show_raters(raters: dict[str, Any]) -> None:
         (f"quadratic kappa, {' and '.join(pair['raters'])}", _number(pair["quadratic_kappa"]), pair["n"])
         for pair in raters["pairs"]
     ]
-    table(f"{len(raters['raters'])} raters, by {raters['rated']}", ("agreement", "value", "of"), rows)
+    title = f"{plural(len(raters['raters']), 'rater')}, by {raters['rated']}"
+    table(title, ("agreement", "value", "of"), rows)
 
 
 def _row(key: str, entry: dict[str, Any]) -> tuple[str, ...]:

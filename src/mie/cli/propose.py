@@ -20,11 +20,11 @@ def propose(
 ) -> None:
     """Propose up to three regions for each sample's target, for people to choose from.
 
-    Interrupted or killed, the same command goes on. Nothing is downloaded.
+    Interrupted or killed, the same command resumes. Nothing is downloaded.
 
     Example: mie propose out/quickstart --detector models/grounding-dino --segmenter models/sam -o out/regions
     """
-    from mie.cli._show import print_json, progress_bar
+    from mie.cli._show import plural, print_json, progress_bar
     from mie.scoring.benchmarks.medebench.regions import Proposer, write_proposals
 
     proposer = Proposer(detector, segmenter, device=device)
@@ -36,6 +36,7 @@ def propose(
     if json:
         print_json({"folder": str(output), "samples": len(found), "regions": sum(found), "without": none})
     else:
-        typer.echo(f"{output}: {sum(found)} regions of {len(found)} samples, {none} without any")
+        counts = f"{plural(sum(found), 'region')} of {plural(len(found), 'sample')}"
+        typer.echo(f"{output}: {counts}, {none} without any")
     if none:
         raise typer.Exit(3)

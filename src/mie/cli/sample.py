@@ -28,7 +28,7 @@ def sample(
 
     Example: mie sample out/sheet --answers out/sheet/answers.csv
     """
-    from mie.cli._show import print_json
+    from mie.cli._show import plural, print_json
     from mie.errors import ConfigError
 
     if answers is not None:
@@ -46,18 +46,19 @@ def sample(
     new = write_sheet(dataset, key, output)
     size = (output / "index.html").stat().st_size / 1e6
     if json:
-        strata = [{"stratum": dict(s.name), "samples": s.samples, "asked": s.asked} for s in key.strata]
-        print_json({"folder": str(output), "sheet": key.sheet, "asked": len(key.rows), "strata": strata})
+        asked = [{"stratum": dict(s.name), "samples": s.samples, "asked": s.asked} for s in key.strata]
+        print_json({"folder": str(output), "sheet": key.sheet, "asked": len(key.rows), "strata": asked})
         return
+    strata = "1 stratum" if len(key.strata) == 1 else f"{len(key.strata)} strata"
     typer.echo(
         f"{output / 'index.html'} {'is ready' if new else 'was already there'}: "
-        f"{len(key.rows)} of {len(dataset)} samples in {len(key.strata)} strata, {size:.1f} MB"
+        f"{len(key.rows):,} of {plural(len(dataset), 'sample')} in {strata}, {size:.1f} MB"
     )
     typer.echo(f"give the page away and keep key.json; then: mie sample {output} --answers answers.csv")
 
 
 def _answered(place: Path, output: Path | None, answers: Path, *, json: bool) -> None:
-    from mie.cli._show import print_json
+    from mie.cli._show import plural, print_json
     from mie.datasets.dataset import Dataset
     from mie.errors import MieError
     from mie.scoring.statistics.quality import quality, read_answers, read_key
@@ -76,7 +77,8 @@ def _answered(place: Path, output: Path | None, answers: Path, *, json: bool) ->
     else:
         _show(document)
     if document["answered"] < document["asked"]:
-        typer.echo(f"{document['asked'] - document['answered']} rows have no answer", err=True)
+        missing = document["asked"] - document["answered"]
+        typer.echo(f"{plural(missing, 'row')} without an answer", err=True)
         raise typer.Exit(3)
 
 

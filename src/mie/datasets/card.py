@@ -47,7 +47,7 @@ MEANINGS: Final[dict[str, str]] = {
     "bin": "length of the longer side after scaling; null: original size",
     "source": "the data set that the image comes from",
     "case_id": "the image inside its data set, by a pseudonym unless names were kept",
-    "patient_id": "the patient, where the data set tells, by a pseudonym unless names were kept; null: unknown",
+    "patient_id": "the patient, by a pseudonym unless names were kept; null: the data set does not tell",
     "group": "samples that belong together (the turns of one dialogue, the four of one pair); null: none",
     "turn": "place inside the group, from 0; null: none",
     "recipe": "what made the sample",

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from mie.core.files import digest
 from mie.core.registry import suggestion
 from mie.errors import ConfigError, MieError
+from mie.scoring.clusters import patients_in_words
 from mie.scoring.lines import (
     GROUP_KEYS,
     NO_OUTPUT,
@@ -113,12 +114,13 @@ class Mean:
     def notes(self) -> list[str]:
         """What else a reader of the mean must know."""
         counts = (
-            (self.patients, "patient", "patients"),
-            (self.images, "image without a known patient", "images without a known patient"),
             (self.capped, "exact match, capped", "exact matches, capped"),
             (self.missing, "missing output, counted as 0", "missing outputs, counted as 0"),
         )
-        return [f"{count:,} {one if count == 1 else many}" for count, one, many in counts if count]
+        found = [f"{count:,} {one if count == 1 else many}" for count, one, many in counts if count]
+        if not self.n or self.patients is None:
+            return found
+        return [patients_in_words(self.patients, self.images or 0), *found]
 
 
 @dataclass(frozen=True, slots=True)

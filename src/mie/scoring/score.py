@@ -31,7 +31,6 @@ from mie.scoring.judging import JudgeSession, Questions, open_session
 from mie.scoring.lines import (
     GROUP_KEYS,
     encode_line,
-    read_scores_file,
     scores_path,
     summary_path,
     write_scores_file,
@@ -187,7 +186,7 @@ def score_run(
     parts = run.folder / "scores/.parts" / f"{benchmark.name}.{variant}"
     with _tidied(parts), folder_lock(parts), contextlib.ExitStack() as stack:
         chunks = make_chunks(run, dataset)
-        if not chunks:
+        if not any(chunk.pairs for chunk in chunks):
             raise _no_samples(run)
         work = _Work(benchmark, header, chunks, parts, state, progress)
         session: JudgeSession | None = None
@@ -223,13 +222,18 @@ def _tidied(parts: Path) -> Iterator[None]:
 
 
 def _no_samples(run: Run) -> MieError:
-    config = run.info["config"]
-    split = config.get("split")
+    config, name = run.info["config"], run.info["dataset"]["name"]
+    if config.get("where"):
+        found = f"no sample of {name} passes the run's filter"
+    elif config.get("split"):
+        found = f"split {config['split']!r} of {name} is empty"
+    else:
+        found = f"{name} is empty"
     return MieError(
         "the run is about no samples",
         where=run.folder,
         expected="at least one sample to score",
-        found=f"split {split!r} of {run.info['dataset']['name']} is empty" if split else "an empty dataset",
+        found=found,
         fix="run the editor on a split that has samples",
     )
 
@@ -389,8 +393,3 @@ def _is_document(found: Any) -> bool:
         )
     except (TypeError, KeyError, AttributeError):
         return False
-
-
-def read_lines(scores: Path) -> Iterator[Mapping[str, Any]]:
-    """The lines of a file of scores as they are, without its header."""
-    return (line.body for line in read_scores_file(scores)[1])

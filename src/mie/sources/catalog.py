@@ -10,12 +10,13 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from importlib import resources
+from importlib.metadata import entry_points
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Final, Literal
 
 import pydicom
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 from pydicom.errors import InvalidDicomError
 
 from mie.core.registry import suggestion
@@ -169,8 +170,38 @@ class MedSegBenchLayout(Strict):
         return patterns.check(value)
 
 
+class OtherLayout(BaseModel):
+    """What an installed package reads (entry points of the group `mie.sources`); the keys are its own."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    kind: str
+
+
+_OTHER: Final = "of an installed package"
+
+
+def _layout_tag(value: Any) -> str | None:
+    kind = value.get("kind") if isinstance(value, Mapping) else getattr(value, "kind", None)
+    ours = ("folder", "paired", "volume", "dicom", "medsegbench")
+    if not isinstance(kind, str) or kind in ours:
+        return kind if isinstance(kind, str) else None
+    return _OTHER if any(point.name == kind for point in entry_points(group="mie.sources")) else kind
+
+
 Layout = Annotated[
-    FolderLayout | PairedLayout | VolumeLayout | DicomLayout | MedSegBenchLayout, Field(discriminator="kind")
+    Annotated[FolderLayout, Tag("folder")]
+    | Annotated[PairedLayout, Tag("paired")]
+    | Annotated[VolumeLayout, Tag("volume")]
+    | Annotated[DicomLayout, Tag("dicom")]
+    | Annotated[MedSegBenchLayout, Tag("medsegbench")]
+    | Annotated[OtherLayout, Tag(_OTHER)],
+    Discriminator(
+        _layout_tag,
+        custom_error_type="unknown_layout",
+        custom_error_message="`kind` is none of folder, paired, volume, dicom and medsegbench, nor a layout "
+        "that an installed package reads",
+    ),
 ]
 
 

@@ -137,11 +137,11 @@ def test_the_command_says_what_was_not_understood_and_what_was_taken_for_it(edit
 
 
 def test_what_an_editor_says_cannot_steer_a_terminal():
-    from mie.cli.edit import _said
+    from mie.cli.edit import _remarks
 
-    assert _said({}) == ""
-    assert _said({"confidence": "high", "note": 7, "taken_for": None}) == ""
-    assert _said({"confidence": 1, "note": "\x1b[2Jgone"}) == ", confidence 1.00\n  note: ?[2Jgone"
+    assert _remarks({}) == ""
+    assert _remarks({"confidence": "high", "note": 7, "taken_for": None}) == ""
+    assert _remarks({"confidence": 1, "note": "\x1b[2Jgone"}) == ", confidence 1.00\n  note: ?[2Jgone"
 
 
 def test_weights_that_do_not_say_what_they_were_taught_doubt_nothing(tmp_path, monkeypatch):

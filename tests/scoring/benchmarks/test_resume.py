@@ -3,11 +3,13 @@
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mie.editors.runs import Run
+from mie.scoring.chunks import Chunk, Output
 from tests.scoring.benchmarks.runs import attempt_at, structure, transformation, write_run, write_samples
 from tests.scoring.benchmarks.scoring import miedb as score_run
 
@@ -88,6 +90,48 @@ def test_what_changed_since_is_scored_again(run, expected, monkeypatch):
     score_run(run)
     assert read(run) != expected
     path.write_bytes(before)
+    score_run(run)
+    assert read(run) == expected
+
+
+def test_a_chunk_is_scored_again_when_anything_that_it_depends_on_changes():
+    """Above all the edits: lines may tell of another model or seed, with files that look the same."""
+    chunk = Chunk(0, Path("shard"), (0,), (("a", (Output(0, "a_0.png", stamp=(10, 20)),)),))
+    header = {"edits_sha256": "1" * 64, "dataset_digest": "2" * 64, "version": 1, "metrics": ["dice"]}
+    keys = {chunk.key(header)}
+    for changed in (
+        {"edits_sha256": "3" * 64},
+        {"dataset_digest": "3" * 64},
+        {"version": 2},
+        {"metrics": []},
+    ):
+        keys.add(chunk.key({**header, **changed}))
+    for outputs in (
+        (("a", (Output(0, "a_0.png", stamp=(10, 21)),)),),
+        (("a", (Output(0, None, "edit failed: x"),)),),
+        (("b", (Output(0, "a_0.png", stamp=(10, 20)),)),),
+    ):
+        keys.add(replace(chunk, outputs=outputs).key(header))
+    assert len(keys) == 8
+
+
+def test_parts_of_other_edits_are_not_taken(run, expected, monkeypatch):
+    """The same outputs, to the byte and to the time, under a changed `edits.jsonl`: all is scored again."""
+    monkeypatch.setattr("mie.scoring.chunks._PAIRS", 1)
+    forget(run)
+
+    def stop(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        score_run(run, progress=stop)
+    path = run / "edits.jsonl"
+    before = path.read_text()
+    path.write_text(before + before.splitlines()[0] + "\n")
+    calls = []
+    score_run(run, progress=lambda *at: calls.append(at))
+    assert calls[0] == (32, 140)  # none of the first 32 was there already
+    path.write_text(before)
     score_run(run)
     assert read(run) == expected
 

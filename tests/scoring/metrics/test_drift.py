@@ -88,6 +88,41 @@ def test_paint_in_the_region_does_not_matter(name, truth):
     assert found.flag == (truth != (0, 0, 1))
 
 
+@pytest.mark.parametrize("side", [512, 128])
+@pytest.mark.parametrize(
+    ("truth", "flagged"),
+    [
+        ((0.7, 0, 1), False),
+        ((0, -0.7, 1), False),
+        ((1.3, 0, 1), True),
+        ((0, -1.3, 1), True),
+        ((0, 0, 1.006), False),
+        ((0, 0, 0.994), False),
+        ((0, 0, 1.014), True),
+        ((0, 0, 0.986), True),
+    ],
+)
+def test_both_sides_of_one_pixel_and_one_percent(side, truth, flagged):
+    """The thresholds are 1 px and 1%; measured to 0.3 px and 0.3%, so that these lie clear of them."""
+    found = [drift(*moved(name, side, *truth)).flag for name in TEXTURED]
+    assert found == [flagged] * len(TEXTURED)
+
+
+@pytest.mark.parametrize(("side", "limit"), [(128, 0.21875), (64, 0.4375)])
+def test_a_shift_is_believed_from_a_response_on(side, limit):
+    """Noise takes the response down; the flag goes where it falls below 28 divided by the side."""
+    image, output = moved("camera.png", side, 4, 3)
+    found = []
+    for level in np.linspace(0, 200, 60):
+        noise = np.random.default_rng(5).normal(0, level, output.shape)
+        found.append(drift(image, np.clip(output + noise, 0, 255).astype(np.uint8)))
+    moving = [one for one in found if max(abs(one.dx), abs(one.dy)) > 1]
+    assert any(limit * 0.8 < one.response < limit for one in moving), "the noise passes the limit slowly"
+    assert any(limit < one.response < limit * 1.25 for one in moving)
+    for one in moving:
+        assert one.flag == (one.response >= limit)
+
+
 def still_outputs(image, region, seed):
     noise = np.random.default_rng(seed).normal(0, 10, image.shape)
     _, jpeg = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, 50])

@@ -118,7 +118,8 @@ def test_scores_calibrate_and_align(tmp_path):
     people = {s: {m: int(rng.integers(1, 5)) for m in "xy"} for s in samples}
     judged = {s: {m: people[s][m] + (n % 2) for m in "xy"} for n, s in enumerate(samples)}
     for model in "xy":
-        write_scored_run(tmp_path / model, {s: {"imgedit": judged[s][model], "odd": 0.5} for s in samples})
+        scores = {s: {"imgedit": judged[s][model], "odd": 0.5} for s in samples}
+        write_scored_run(tmp_path / model, scores, protocol="imgedit")
     ratings = {(s, rater): people[s] for s in samples for rater in ("ann", "bob")}
     path = write_ratings(tmp_path / "r.jsonl", ratings, "score")
     document = agree([tmp_path / "x", tmp_path / "y"], path)
@@ -258,4 +259,4 @@ def test_what_cannot_be_compared_is_refused(tmp_path):
     write_runs(tmp_path / "a", protocol="imgedit")
     with pytest.raises(ConfigError, match="several benchmarks"):
         agree(runs, path)
-    assert "dice@1" in agree(runs, path, protocol="imgedit")["metrics"]
+    assert "dice@1" in agree(runs, path, benchmark="imgedit")["metrics"]

@@ -180,3 +180,13 @@ def test_what_cannot_be_compared(tmp_path):
 def test_runs_are_named_by_their_folders(tmp_path):
     both = files(tmp_path, a=named(A), b=named(B))
     assert {compare_runs(list(both.values()))[0].a, compare_runs(list(both.values()))[0].b} == {"a", "b"}
+
+
+def test_of_a_distance_the_lower_value_wins(tmp_path):
+    """The difference stays a - b; only who wins turns round."""
+    paths = files(tmp_path, a=named(A), b=named(B))
+    for path in paths.values():
+        path.write_text(path.read_text().replace('"dice"', '"lpips_all"'))
+    (row,) = compare_runs(paths, "lpips_all@1")
+    assert (row.wins, row.ties, row.losses) == (1, 1, 5)
+    assert row.difference == pytest.approx(np.subtract(A, B).mean(), abs=1e-15)

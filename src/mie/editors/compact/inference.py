@@ -213,8 +213,9 @@ class Inference:
     def _run_restoration(
         self, images: Sequence[Pixels], instructions: Sequence[Interpretation]
     ) -> list[Maps]:
+        inputs = self._inputs(images, instructions)  # autocast cannot join half-precision tokens
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.half):
-            residuals = self._network.restore(*self._inputs(images, instructions)).float().cpu().numpy()
+            residuals = self._network.restore(*inputs).float().cpu().numpy()
         return [Maps(residual[:0], residual) for residual in residuals]
 
     @torch.inference_mode()

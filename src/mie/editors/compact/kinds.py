@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final
 
+from mie.perspectives import PERSPECTIVES
+from mie.vocabulary import PERSPECTIVES as NAMES
+
 
 class EditKind(Enum):
     OVERLAY = "overlay"  # paints regions over the image, and changes nothing else
@@ -13,9 +16,6 @@ class EditKind(Enum):
     IMAGE = "image"  # maps the whole image to another one
 
 
-EDIT_KINDS: Final[Mapping[str, EditKind]] = {
-    "perception": EditKind.OVERLAY,
-    "modification": EditKind.AREA,
-    "transformation": EditKind.IMAGE,
-}
+# The network has a head for each of our perspectives, in the order of the vocabulary.
+EDIT_KINDS: Final[Mapping[str, EditKind]] = {name: EditKind(PERSPECTIVES[name].edit) for name in NAMES}
 PERSPECTIVE_OF: Final[Mapping[EditKind, str]] = {kind: name for name, kind in EDIT_KINDS.items()}

@@ -51,7 +51,9 @@ def compare_runs(
     *,
     force: bool = False,
 ) -> list[Comparison]:
-    """Compare every pair of runs on one metric (`name@k`; higher is better), in the order they are given.
+    """Compare every pair of runs on one metric (`name@k`), in the order they are given.
+
+    Differences are a - b; wins are counted as the metric does: of a distance, the lower value wins.
 
     `score_files` are `scores/<benchmark>.<variant>.jsonl` of runs on one dataset, scored in one way;
     a mapping names the runs, a sequence names them by their folders. Numbers of different judges are refused
@@ -99,7 +101,9 @@ class _Pair:
         self.left_out = applies - int(both.sum())
         self.values_a, self.values_b = chosen_a.values[in_a[both]], chosen_b.values[in_b[both]]
         self.clusters = table_a.clusters[in_a[both]]
-        low, high = table_a.metric(name).scale or (-np.inf, np.inf)
+        spec = table_a.metric(name)
+        low, high = spec.scale or (-np.inf, np.inf)
+        self.better = 1 if spec.higher_is_better else -1
         self.bounds = low - high, high - low
         # Two infinities (exact matches) are a tie, not inf - inf. So are two DICE of "nothing in common",
         # which the smoothing term leaves around 1e-9 apart.
@@ -129,9 +133,9 @@ class _Pair:
             ci95=(interval.low, interval.high),
             p=p,
             p_holm=p_holm,
-            wins=int((self.differences > 0).sum()),
+            wins=int((self.better * self.differences > 0).sum()),
             ties=int((self.differences == 0).sum()),
-            losses=int((self.differences < 0).sum()),
+            losses=int((self.better * self.differences < 0).sum()),
             patients=interval.patients,
             unknown=interval.unknown,
             reason=interval.reason,

@@ -101,7 +101,7 @@ def write_proposals(
     """Regions to choose from for every sample: `<id>_<n>.png` (255 inside), and `proposals.jsonl` about them.
 
     The source's own mask is `<id>_source.png` where there is one; without a proposer it is the only one. A
-    sample that has a line is not looked at again, so that a call that was stopped goes on.
+    sample that has a line is not looked at again, so that a call that was stopped resumes.
     """
     dataset, output = Dataset(dataset_folder), Path(output)
     output.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,198 @@
+"""The examples on the pages and in `--help` run, and print what the pages show."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+import mie
+from mie.images.png import encode_png
+from tests.docs.pages import PAGES, ROOT, commands, environment, name_of, runnable
+
+# What a page shows of a measured quantity is an example: times, rates and sizes.
+_MEASURED = re.compile(r"\b\d[\d,.]*(?= ?(?:s|ms|min|MB|MiB|kB|edits/s|samples/s)\b)")
+_TEXT = re.compile(r"[\s─━┏┓┗┛┡┩┳┻╇└┘┴│┃┼├┤┬┌┐]+")
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if runnable(p)], ids=name_of)
+def test_the_examples_run(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Each page in a folder of its own, block by block, in order."""
+    text = "".join(block.text for block in runnable(page))
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    if re.search("sample_|quickstart|mie demo", text):
+        request.getfixturevalue("samples")
+    if "out/quickstart" in text and "-o out/quickstart\n" not in text:
+        shutil.copytree(request.getfixturevalue("quickstart"), tmp_path / "out/quickstart")
+    for number, block in enumerate(runnable(page)):
+        if block.info == "bash":
+            command = ["bash", "-c", f"set -euo pipefail\n{block.text}"]
+        else:  # from a file, as a user would: worker processes import it again
+            script = tmp_path / f"example{number}.py"
+            script.write_text(block.text, encoding="utf-8")
+            command = [sys.executable, str(script)]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True
+        )
+        where = f"{name_of(page)}:\n{block.text}\n{done.stdout}\n{done.stderr}"
+        assert done.returncode == 0, where
+        printed = lines(done.stdout) + lines(done.stderr)
+        assert [line for line in lines(block.output) if line not in printed] == [], where
+
+
+def lines(text: str) -> list[str]:
+    """The lines of an output without measured quantities and the frames of tables."""
+    plain = [_TEXT.sub(" ", _MEASURED.sub("#", line)).strip() for line in text.splitlines()]
+    return [line for line in plain if line not in ("", "...")]
+
+
+def test_outputs_are_compared_line_by_line() -> None:
+    assert lines("out/a: 9 edits, 0.8 s, 10.8 edits/s\n...\n┃ dice │ .014 ┃\n") == [
+        "out/a: 9 edits, # s, # edits/s",
+        "dice .014",
+    ]
+    shown = [block.output for page in PAGES for block in runnable(page) if block.output]
+    assert len(shown) >= 12
+
+
+EXAMPLES = [
+    " ".join(paragraph.split()).removeprefix("Example: ")
+    for command in commands().values()
+    for paragraph in (command.help or "").split("\n\n")
+    if paragraph.strip().startswith("Example: ")
+]
+# Not run here, and why.
+_ELSEWHERE = {
+    "mie demo -o out/demo": "the page of mie demo runs it",
+    "mie weights get lpips-alex fid": "fetches published weights; tests/cli/test_weights.py serves its own",
+    "mie propose out/quickstart --detector models/grounding-dino --segmenter models/sam -o out/regions": (
+        "needs two published models; tests/review/test_regions.py has small ones"
+    ),
+}
+_NEEDS = {"mie train": "torch", "mie export-model": "onnx", "mie review": "starlette"}
+
+
+def test_every_command_has_an_example() -> None:
+    for name, command in commands().items():
+        assert f"Example: {name}" in " ".join((command.help or "").split()), name
+    assert set(_ELSEWHERE) <= set(EXAMPLES)
+
+
+@pytest.fixture(scope="module")
+def prepared(quickstart: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with everything that the examples of `--help` name."""
+    folder = tmp_path_factory.mktemp("help")
+    shutil.copytree(ROOT / "examples", folder / "examples")
+    shutil.copytree(quickstart, folder / "out/quickstart")
+    for name, editor in (("run-a", "identity"), ("run-b", "otsu"), ("run", "otsu")):
+        mie.score(mie.run(folder / "out/quickstart", editor, folder / "out" / name, split="test"), workers=1)
+    dataset = mie.Dataset(folder / "out/quickstart")
+    ids = [sample.id for sample in dataset.samples("test")]
+    with (folder / "ratings.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["sample_id", "rater", "run", "rank"])
+        rows.writerows((i, rater, run, rank) for i in ids for rater in "AB" for run, rank in _ranks(i, rater))
+    (folder / "scan.png").write_bytes(encode_png(dataset[0].input))
+    (folder / "my.py").write_text("import shutil, sys\nshutil.copy(sys.argv[1], sys.argv[3])\n")
+    _run("mie export out/quickstart -f miedb -o MieDB-100k/benchmark", folder)
+    _run("mie pack out/quickstart -o out/pack", folder)
+    _run("mie sample out/quickstart -n 50 --stratify modality,task -o out/sheet", folder)
+    answers = folder / "out/sheet/answers.csv"
+    with answers.open(newline="") as file:
+        asked = list(csv.DictReader(file))
+    with answers.open("w", newline="") as file:
+        table = csv.DictWriter(file, asked[0])
+        table.writeheader()
+        table.writerows({**row, "answer": "good"} for row in asked)
+    return folder
+
+
+def _ranks(sample_id: str, rater: str) -> list[tuple[str, int]]:
+    first = ("run-b", "run-a") if (sample_id + rater).encode()[-2] % 3 else ("run-a", "run-b")
+    return [(run, rank) for rank, run in enumerate(first, start=1)]
+
+
+class _Echo(BaseHTTPRequestHandler):
+    """An editing server that returns its input."""
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        picture = base64.b64decode(body["image"])
+        self.send_response(200)
+        self.send_header("Content-Type", "image/png")
+        self.send_header("Content-Length", str(len(picture)))
+        self.end_headers()
+        self.wfile.write(picture)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[int]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Echo) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        yield running.server_port
+        running.shutdown()
+
+
+@pytest.mark.parametrize("example", [e for e in EXAMPLES if e not in _ELSEWHERE])
+def test_the_examples_of_help_run(example: str, prepared: Path, server: int, tmp_path: Path) -> None:
+    pytest.importorskip(_NEEDS.get(" ".join(example.split()[:2]), "mie"))
+    folder = tmp_path / "work"
+    shutil.copytree(prepared, folder)
+    output = re.search(r" -o (\S+)", example)
+    if output and (folder / output[1]).is_dir():
+        shutil.rmtree(folder / output[1])
+    command = example.replace("127.0.0.1:8000", f"127.0.0.1:{server}")
+    if example.startswith("mie review"):
+        _serve(command, folder)
+        return
+    _run(command, folder)
+    assert output is None or (folder / output[1]).exists()
+
+
+def _run(command: str, folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", *shlex.split(command)],
+        cwd=folder,
+        env=environment(folder),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+
+
+def _serve(command: str, folder: Path) -> None:
+    """Wait for the address that the server prints, then stop it."""
+    arguments = [sys.executable, "-m", *shlex.split(command), "--port", "0"]
+    process = subprocess.Popen(
+        arguments,
+        cwd=folder,
+        env={**environment(folder), "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        printed = ""
+        for line in process.stdout:
+            printed += line
+            if "http://127.0.0.1:" in line:
+                return
+        pytest.fail(f"no address: {printed}")
+    finally:
+        process.terminate()
+        process.communicate()

@@ -143,8 +143,8 @@ def test_killed_again_and_again_it_ends_with_the_same_bytes(source, whole, tmp_p
     for attempt in range(40):
         process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE)
         try:
-            # Later attempts get more time, so the test ends on slow machines too.
-            process.wait(timeout=draw.uniform(0.3, 1.2) + 0.15 * attempt)
+            # Later attempts get more and more time, so the test ends on slow machines too.
+            process.wait(timeout=draw.uniform(0.3, 1.2) * 1.12**attempt)
         except subprocess.TimeoutExpired:
             kills += 1
             os.killpg(process.pid, signal.SIGKILL)
@@ -265,7 +265,7 @@ def test_bad_files_are_recorded_and_the_rest_is_built(tmp_path):
     cv2.imwrite(str(masks / "p05_0005_mask.png"), np.zeros((160, 160), np.uint8))
     (masks / "p06_0006_mask.png").unlink()
     cv2.imwrite(str(images / "p07_0007.png"), np.full((160, 160, 3), 9, np.uint8))
-    result = build(config(root), tmp_path / "d", workers=1)
+    result = build(config(root, keep_names=True), tmp_path / "d", workers=1)
     refused = {
         r.where.split(" ")[0]: (r.gate, r.reason) for r in read_rejected(tmp_path / "d/rejected.parquet")
     }
@@ -319,7 +319,7 @@ def test_duplicates_and_near_duplicates_across_splits_leave_training(tmp_path):
         "images": "{split}/images/{id}.png",
         "masks": "{split}/masks/{id}_mask.png",
     }
-    recipe = parse_recipe({"name": "x", "sources": [item]}, where="t", base=Path())
+    recipe = parse_recipe({"name": "x", "keep_names": True, "sources": [item]}, where="t", base=Path())
     build(recipe, tmp_path / "d", workers=1)
     leaks = [r for r in read_rejected(tmp_path / "d/rejected.parquet") if r.gate == "leak"]
     assert sorted(r.where for r in leaks) == ["train/images/p00_0000.png", "train/images/p01_0001.png"]
@@ -386,7 +386,7 @@ def test_progress_grows_image_by_image_and_ends_with_the_truth(source, tmp_path,
 def test_refusals_name_no_place_on_this_machine(tmp_path):
     root = write_folder(tmp_path / "source", 3)
     (root / "images" / "p00_0000.png").write_bytes(b"")
-    build(config(root.resolve()), tmp_path / "d", workers=1)
+    build(config(root.resolve(), keep_names=True), tmp_path / "d", workers=1)
     (refusal,) = read_rejected(tmp_path / "d/rejected.parquet")
     assert refusal.where == "images/p00_0000.png"
     assert str(tmp_path) not in refusal.reason

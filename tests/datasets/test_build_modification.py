@@ -209,9 +209,11 @@ def test_the_card_tells_what_the_detector_saw_and_how_good_it_is(source, detecto
 
 def test_a_detector_that_is_required_and_poor_leaves_nothing(source, detector, tmp_path):
     detector.sensitivity = 0.1
-    info = build(config(source, detector="compact", detector_required=True), tmp_path / "d", workers=1).info
-    assert info["counts"]["samples"] == 0
-    assert info["rejected"]["detector"] > 20
+    with pytest.raises(MieError, match="no sample was kept") as error:
+        build(config(source, detector="compact", detector_required=True), tmp_path / "d", workers=1)
+    assert "detector: no detector that can be trusted" in error.value.found
+    gates = [refusal.gate for refusal in read_rejected(tmp_path / "d/rejected.parquet")]
+    assert gates.count("detector") > 20
 
 
 @pytest.mark.parametrize(

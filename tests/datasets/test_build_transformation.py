@@ -27,7 +27,8 @@ def recipe(root: Path, body: dict, **changes) -> dict:
 
 
 def parse(root: Path, body: dict | None = None, **changes):
-    return parse_recipe(recipe(root, body or {}, **changes), where="t", base=root)
+    made = recipe(root, body or {}, **changes)
+    return parse_recipe({**made, "keep_names": True}, where="t", base=root)
 
 
 @pytest.fixture(scope="module")

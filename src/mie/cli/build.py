@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ import typer
 from mie.vocabulary import SPLITS
 
 if TYPE_CHECKING:
+    from mie.datasets.rejected import Reason
     from mie.review.apply import Change
 
 
@@ -24,6 +25,9 @@ def build(
     workers: int | None = typer.Option(None, min=1, help="Processes; all cores by default."),
     limit: int | None = typer.Option(None, min=1, help="At most this many images or volumes per data set."),
     overwrite: bool = typer.Option(False, help="Replace the dataset that is in the folder."),
+    keep_names: bool = typer.Option(
+        False, "--keep-names", help="Keep the names of patients and files, instead of pseudonyms."
+    ),
     apply_reviews: str | None = typer.Option(
         None, help="Make the reviewed version of a dataset: the database that `mie review` keeps."
     ),
@@ -68,6 +72,8 @@ def build(
         _tell(applied.info, output, "is ready", json=json, changes=applied.changes)
         return
     config = read_recipe(recipe)
+    if keep_names:
+        config = config.model_copy(update={"keep_names": True})
     wording = None
     if rephrase is not None:
         from mie.datasets.rephrase import Rephrase
@@ -97,12 +103,14 @@ def build(
     if stats and not (output / "stats").exists():
         _draw(output)
     info = result.info
-    _tell(info, output, "was already complete" if result.already_there else "is ready", json=json)
+    done = "was already complete" if result.already_there else "is ready"
+    _tell(info, output, done, json=json, reasons=result.reasons)
     for split in result.empty_splits:
         typer.echo(f"warning: no sample is in the split {split}, which the recipe asks for", err=True)
     if result.bad_files:
         files = "1 file" if result.bad_files == 1 else f"{result.bad_files} files"
-        typer.echo(f"{files} could not be used; rejected.parquet says which and why", err=True)
+        names = "" if config.keep_names else f"; `mie sources check {recipe}` names them"
+        typer.echo(f"{files} could not be used; rejected.parquet says why{names}", err=True)
     unasked = _unasked(info)
     if unasked:
         typer.echo(
@@ -150,6 +158,7 @@ def _tell(
     *,
     json: bool,
     changes: Mapping[str, Change] | None = None,
+    reasons: Sequence[Reason] = (),
 ) -> None:
     from mie.cli._show import print_json, table
 
@@ -174,20 +183,10 @@ def _tell(
             table("instructions in the template's words", ("reason", "n"), list(words["kept"].items()))
     if info["rejected"]:
         table("rejected", ("gate", "n"), list(info["rejected"].items()))
-        _tell_reasons(output)
-
-
-def _tell_reasons(output: Path) -> None:
-    """The reasons that matter most, with an example each."""
-    from mie.cli._show import table
-    from mie.datasets.rejected import frequent_reasons, read_rejected
-
-    rows = [
-        (reason.count, reason.example.gate, reason.example.reason, f"{first.source}/{first.where}")
-        for reason in frequent_reasons(read_rejected(output / "rejected.parquet"))
-        for first in [reason.example]
-    ]
-    table("why (rejected.parquet lists all)", ("n", "gate", "for example", "in"), rows)
+    if reasons:
+        examples = [(reason.count, reason.example) for reason in reasons]
+        rows = [(n, first.gate, first.reason, f"{first.source}/{first.where}") for n, first in examples]
+        table("why (rejected.parquet lists all)", ("n", "gate", "for example", "in"), rows)
 
 
 def _tell_changes(changes: Mapping[str, Change]) -> None:

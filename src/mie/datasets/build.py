@@ -16,7 +16,7 @@ from mie.datasets.finish import finish
 from mie.datasets.part import PartTask, make_part, part_path
 from mie.datasets.plan import Plan, make_plan
 from mie.datasets.recipe import RecipeConfig, source_facts
-from mie.datasets.rejected import BAD_FILE_GATES
+from mie.datasets.rejected import BAD_FILE_GATES, Reason, frequent_reasons, read_rejected
 from mie.errors import MieError
 from mie.perspectives import BuildFacts
 from mie.vocabulary import SPLITS
@@ -47,6 +47,7 @@ class BuildResult:
     folder: Path
     info: DatasetInfo
     already_there: bool = False
+    reasons: tuple[Reason, ...] = ()  # why most was rejected, with the names of files
 
     @property
     def bad_files(self) -> int:
@@ -95,9 +96,9 @@ def build(
                 plan, folder, rephrase, lambda done, total: progress(Progress("rephrase", done, total))
             )
         progress(Progress("finish", plan.units, plan.units))
-        info = finish(plan, folder, wordings)
+        info, reasons = finish(plan, folder, wordings)
     progress(Progress("done", plan.units, plan.units, info["counts"]["samples"]))
-    return BuildResult(folder, info)
+    return BuildResult(folder, info, reasons=tuple(reasons))
 
 
 def estimate_rephrasing(
@@ -143,7 +144,8 @@ def _finished(config: RecipeConfig, folder: Path, rephrase: Rephrase | None) -> 
             fix="choose another folder, or give --overwrite to replace it",
         )
     shutil.rmtree(folder / "parts", ignore_errors=True)  # killed between the last two steps
-    return BuildResult(folder, dataset.info, already_there=True)
+    reasons = frequent_reasons(read_rejected(folder / "rejected.parquet"))
+    return BuildResult(folder, dataset.info, already_there=True, reasons=tuple(reasons))
 
 
 def _samples(

@@ -18,9 +18,10 @@ from mie.core.files import atomic_path, atomic_write
 from mie.datasets.card import data_card
 from mie.datasets.dataset import clear, shard_name, write_info
 from mie.datasets.leaks import Traces, duplicates, image_leaks, patient_leaks
+from mie.datasets.names import Names
 from mie.datasets.part import part_path
 from mie.datasets.plan import Plan
-from mie.datasets.rejected import nothing_kept, read_rejected, write_rejected
+from mie.datasets.rejected import Reason, frequent_reasons, nothing_kept, read_rejected, write_rejected
 from mie.datasets.schema import IMAGE_COLUMNS, TEXT_COLUMNS, read_table, reworded_row
 from mie.datasets.shards import ShardWriter, read_rows
 from mie.datasets.stats import Tally
@@ -32,12 +33,13 @@ if TYPE_CHECKING:
     from mie.datasets.rephrase import Wordings
 
 
-def finish(plan: Plan, folder: Path, wordings: Wordings | None = None) -> DatasetInfo:
+def finish(plan: Plan, folder: Path, wordings: Wordings | None = None) -> tuple[DatasetInfo, list[Reason]]:
     """Write `data/`, `rejected.parquet`, the card and `dataset.json`. Safe to repeat from the start.
 
     Where no sample is kept, `rejected.parquet` alone is left, and `MieError` says why.
 
-    With `wordings` the instructions are rephrased on the way from `parts/` to `data/`.
+    With `wordings` the instructions are rephrased on the way from `parts/` to `data/`. The reasons that come
+    with what `dataset.json` says name files as they are called: they are for this machine's terminal.
     """
     parts = folder / "parts"
     index = pa.concat_tables([read_table(part_path(parts, p.number, "index")) for p in plan.parts])
@@ -54,16 +56,17 @@ def finish(plan: Plan, folder: Path, wordings: Wordings | None = None) -> Datase
         digests = _write_shards(plan, parts, folder / "data", drop, change)
         columns["sha256"] = [digests.get(i) for i in columns["id"]]  # None for what is dropped
     kept = [i for i in range(len(traces.ids)) if i not in dropped]
-    refusals = [
-        *plan.refusals,
-        *_refusals(plan, parts),
-        *(dropped[i] for i in sorted(dropped)),
-    ]
+    named = [*plan.refusals, *_refusals(plan, parts)]
+    across = [dropped[i] for i in sorted(dropped)]
+    names = Names(plan.config.keep_names)
+    refusals = [*map(names.refusal, named), *across]
     write_rejected(folder / "rejected.parquet", refusals)
     if not kept:
         clear(folder)
         write_rejected(folder / "rejected.parquet", refusals)
-        raise nothing_kept(folder, refusals, "change the recipe or the files and run the same command again")
+        raise nothing_kept(
+            folder, [*named, *across], "change the recipe or the files and run the same command again"
+        )
     info = _info(plan, columns, kept, refusals)
     if wordings is not None:
         info["recipe"]["rephrase"] = wordings.by
@@ -78,7 +81,7 @@ def finish(plan: Plan, folder: Path, wordings: Wordings | None = None) -> Datase
     atomic_write(folder / "README.md", data_card(info))
     write_info(folder, info)
     shutil.rmtree(parts)
-    return info
+    return info, frequent_reasons([*named, *across])
 
 
 def _refusals(plan: Plan, parts: Path) -> Iterator[Refusal]:

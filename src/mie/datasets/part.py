@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from mie.core.files import atomic_path
 from mie.datasets.engine import report
 from mie.datasets.leaks import content_key
+from mie.datasets.names import Names
 from mie.datasets.plan import Part
 from mie.datasets.recipe import RecipeConfig, source_facts, split_of
 from mie.datasets.rejected import write_rejected
@@ -87,6 +88,7 @@ def make_part(task: PartTask) -> PartResult:
     Reports (units done, samples kept, rejections) as it goes.
     """
     encoder = RowEncoder()
+    names = Names(task.config.keep_names)
     units = _Count()
     traces = _Traces(task.config.perspective.edit)
     refusals: list[Refusal] = []
@@ -98,12 +100,13 @@ def make_part(task: PartTask) -> PartResult:
             if isinstance(outcome, Refusal):
                 refusals.append(outcome)
                 continue
-            row, digests = encoder.row(outcome)
-            if outcome.split not in writers:
-                path = part_path(task.folder, number, outcome.split)
-                writers[outcome.split] = stack.enter_context(ShardWriter(path))
-            writers[outcome.split].write(row)
-            traces.add(outcome, row["sha256"], digests)
+            sample = names.sample(outcome)
+            row, digests = encoder.row(sample)
+            if sample.split not in writers:
+                path = part_path(task.folder, number, sample.split)
+                writers[sample.split] = stack.enter_context(ShardWriter(path))
+            writers[sample.split].write(row)
+            traces.add(sample, row["sha256"], digests)
     if refusals:  # most parts have none, and a file less is two syncs less
         write_rejected(part_path(task.folder, number, "rejected"), refusals)
     with atomic_path(part_path(task.folder, number, "index")) as temporary:
@@ -122,7 +125,15 @@ def _outcomes(task: PartTask, units: _Count) -> Iterator[Sample | Refusal]:
     sources = [source_facts(*task.sources[at], _units(task, at)) for at in task.sources]
     folder = judge_folder(task.folder, task.part.number)
     with ExitStack() as resources:
-        build = BuildFacts(config.name, config.bins, tuple(sources), folder, resources)
+        names = Names(config.keep_names)
+        build = BuildFacts(
+            config.name,
+            config.bins,
+            tuple(sources),
+            folder,
+            resources,
+            case_name=lambda case: names.case(case.source, case.case_id),
+        )
         recipe = perspective.samples(config.recipe, build)
         for sample in _samples(recipe, _cases(task, units), config):
             if isinstance(sample, Refusal):

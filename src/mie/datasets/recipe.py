@@ -102,6 +102,7 @@ class RecipeConfig(StrictModel):
     split: SplitConfig = SplitConfig()
     bins: tuple[int, ...] = BINS
     gates: GateConfig = GateConfig()
+    keep_names: bool = Field(False, description="of patients and files, instead of pseudonyms")
     sources: tuple[SourceConfig, ...] = Field(min_length=1)
 
     @field_validator("name")

@@ -96,6 +96,7 @@ class BuildFacts:
     sources: tuple[SourceFacts, ...] = ()
     folder: Path | None = None  # for what must outlive the build, such as replies that were paid for
     resources: ExitStack = field(default_factory=ExitStack)  # closed when the recipe has made its samples
+    case_name: Callable[[Case], str] = lambda case: case.case_id  # as the dataset shows it
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from mie.core.hashing import stable_hash
 from mie.datasets.dataset import Dataset
 from mie.datasets.engine import cores
 from mie.datasets.leaks import Traces, image_leaks, patient_leaks
+from mie.datasets.names import comparable
 from mie.datasets.shards import read_rows
 from mie.editors.compact.kinds import EDIT_KINDS, EditKind
 from mie.errors import MieError
@@ -50,7 +51,7 @@ def leaking(datasets: Sequence[Dataset]) -> dict[str, str]:
         splits=[t["split"] for t in images],
         sources=[t["source"] for t in images],
         case_ids=[t["case_id"] for t in images],
-        patients=[t["patient_id"] for t in images],
+        patients=[comparable(t["patient_id"]) for t in images],
         content=[],
         hashes=np.array([t["hash"] for t in images], np.uint64),
         thumbs=np.frombuffer(b"".join(t["thumb"] for t in images), np.uint8).reshape(-1, 256),
@@ -185,7 +186,7 @@ class _Packer:
         simulated = EDIT_KINDS[row["perspective"]] is EditKind.IMAGE
         places = {name: self._place(name, array) for name, array in pixels.items()}
         # Named as `mie build` does, so that one patient has one name in all datasets.
-        self._subjects.append(row["patient_id"] or f"{row['source']}//{row['case_id']}")
+        self._subjects.append(comparable(row["patient_id"]) or f"{row['source']}//{row['case_id']}")
         self.pack.rows.append(
             Row(
                 **{name: row[name] for name in _KEPT},

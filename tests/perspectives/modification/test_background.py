@@ -67,8 +67,3 @@ def test_a_mask_is_needed(sound):
     sample = sound["removal"]
     for mask in (None, np.zeros_like(sample.mask), np.full_like(sample.mask, 255)):
         assert background_problems(replace(sample, mask=mask))
-
-
-def test_other_perspectives_are_left_alone(sound):
-    sample = replace(sound["removal"], perspective="perception", mask=None)
-    assert background_gate(sample) is None

@@ -111,6 +111,7 @@ def _samples(config: ModificationConfig, build: BuildFacts) -> Recipe:
     return Modification(
         **options,
         judge=open_part_judge(config.judge, build),
+        case_name=build.case_name,
         limits=LesionLimits(**config.limits.model_dump()),
         bounds=Bounds(**config.bounds.model_dump()),
         bins=build.bins,

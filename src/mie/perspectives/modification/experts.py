@@ -37,8 +37,8 @@ class Asker(Protocol):
     def ask(self, drafts: Iterable[Draft]) -> Mapping[str, tuple[Answer, ...]]: ...
 
 
-def opinion_of(judge: Asker, case: Case, lesion: Lesion) -> Opinion:
-    """The judge's word on candidates of one case; a yes to both questions is needed."""
+def opinion_of(judge: Asker, case: Case, name: str, lesion: Lesion) -> Opinion:
+    """The judge's word on candidates of one case, called `name`; a yes to both questions is needed."""
     prompt = load_prompt(*_PROMPT)
 
     def opinion(at: Slice, candidate: Candidate) -> tuple[str, str] | None:
@@ -52,7 +52,7 @@ def opinion_of(judge: Asker, case: Case, lesion: Lesion) -> Opinion:
             modality=case.modality,
         )
         question = Question(prompt, (text, Image(at.image), Image(candidate.image)), yes_no(2))
-        key = f"{case.source}/{case.case_id}:{candidate.number}"
+        key = f"{case.source}/{name}:{candidate.number}"
         sizes = (at.image.shape[:2], candidate.image.shape[:2])
         (answer,) = judge.ask([Draft(key, lambda: question, prompt, sizes, len(text))])[key]
         return _verdict(answer, candidate, key)

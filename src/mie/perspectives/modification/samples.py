@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -87,6 +87,7 @@ class Modification:
     margin: float | None = None  # share of a lesion's diameter; None: the family's
     allow_nearest: bool = False  # a modality without an expert takes the one that looks most like it
     judge: Asker | None = None
+    case_name: Callable[[Case], str] = lambda case: case.case_id  # in the judge's journal
     limits: LesionLimits = field(default_factory=LesionLimits)
     bounds: Bounds = field(default_factory=Bounds)
     bins: tuple[int, ...] = BINS
@@ -155,7 +156,7 @@ class Modification:
         )
         opinion: Opinion | None = None
         if self.judge is not None and first.family in PHOTO_LIKE:
-            opinion = opinion_of(self.judge, first.case, first.at.lesion)
+            opinion = opinion_of(self.judge, first.case, self.case_name(first.case), first.at.lesion)
         try:
             with one_thread():
                 kept, made = maker.fill([p.at for p in run], build_seed, opinion)

@@ -128,7 +128,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         make_detector(f"compact:{path},speed=2", family="dermoscopy")
     with pytest.raises(ConfigError, match="did you mean 'compact'"):
         make_detector("compcat", family="mri")
-    with pytest.raises(ConfigError, match="no family 'skin'"):
+    with pytest.raises(ConfigError, match="no modality family named 'skin'"):
         make_detector(f"compact:{path}", family="skin")
     net = UNet(TINY)
     weights.save(path, net.state_dict(), format="compact 1", config={})

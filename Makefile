@@ -60,7 +60,7 @@ bench: $(VENV)/.installed
 	$(BIN)/python -m bench.inpainting --quick
 
 docs: $(VENV)/.installed
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf $(VENV) $(OUT) site .coverage* .pytest_cache .mypy_cache .ruff_cache

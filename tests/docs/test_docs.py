@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import pkgutil
+import os
 import re
 import subprocess
 import sys

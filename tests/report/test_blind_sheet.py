@@ -123,7 +123,7 @@ def test_the_command(dataset, tmp_path):
     answers = folder / "answers.csv"
     nothing = mie(folder, "--answers", answers)
     assert nothing.exit_code == 3
-    assert "6 rows have no answer" in nothing.stderr
+    assert "6 rows without an answer" in nothing.stderr
     assert "undecided" in nothing.stdout
     with answers.open(newline="") as file:
         lines = list(csv.DictReader(file))

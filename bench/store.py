@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from bench.sources import write_sources
-from mie.datasets import shards
+from mie.datasets import schema
 from mie.datasets.build import build
 from mie.datasets.dataset import Dataset
 from mie.datasets.recipe import parse_recipe
@@ -34,8 +34,8 @@ def main() -> None:
         print(f"{len(rows)} samples of 512x512; {DRAWS} random rows read from one shard, all image columns")
         for size in (1, 4, 16, 64, 192):
             path = root / f"{size}.parquet"
-            shards.ROWS_PER_GROUP = size  # type: ignore[misc]
-            with shards.ShardWriter(path) as writer:
+            schema.ROWS_PER_GROUP = size  # type: ignore[misc]
+            with schema.ShardWriter(path) as writer:
                 for row in rows:
                     writer.write(row)
             draw = random.Random(0)

@@ -230,7 +230,7 @@ def test_hints_of_lazy_functions_resolve():
     from mie import api
     from mie.datasets.build import Progress as BuildProgress
     from mie.datasets.recipe import RecipeConfig
-    from mie.editors.functions import EditFunction
+    from mie.editors.base import EditFunction
 
     names = {
         "pd": pd,

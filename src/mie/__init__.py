@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from mie.images.read import read_picture
     from mie.records import Sample
     from mie.report import report
+    from mie.scoring.benchmarks.miedb.score import score_triplet
     from mie.scoring.results import Results, read_scores
     from mie.scoring.score import score
-    from mie.scoring.triplet import score_triplet
 
 __version__ = "0.1.0"
 
@@ -49,7 +49,7 @@ _TARGETS: Final = {
     "report": "mie.report",  # a package that can be called
     "run": "mie.editors.run:run_editor",
     "score": "mie.scoring.score:score",
-    "score_triplet": "mie.scoring.triplet:score_triplet",
+    "score_triplet": "mie.scoring.benchmarks.miedb.score:score_triplet",
     "triplet": "mie.api:triplet",
     "verify": "mie.datasets.verify:verify",
 }

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from mie.datasets.build import Progress as BuildProgress
     from mie.datasets.dataset import Dataset
     from mie.datasets.recipe import RecipeConfig
-    from mie.editors.base import Edited, Editor
-    from mie.editors.functions import EditFunction
+    from mie.editors.base import Edited, EditFunction, Editor
     from mie.scoring.statistics.compare import Comparison
 
 Location: TypeAlias = str | os.PathLike[str]
@@ -202,8 +201,7 @@ def edit(
         seed: For editors that draw.
 
     """
-    from mie.editors.base import EditError, Request, edit_all
-    from mie.editors.functions import opened
+    from mie.editors.base import EditError, Request, edit_all, opened
     from mie.editors.outputs import check_output
 
     pixels = as_pixels(image)

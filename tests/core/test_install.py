@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError
 
 import pytest
 
-from mie.core import install
+from mie.core import environment
 
 
 @pytest.mark.parametrize(
@@ -32,13 +32,13 @@ def test_the_hint_names_where_mie_came_from(monkeypatch, origin, expected):
             assert name == "direct_url.json"
             return None if origin is None else json.dumps(origin)
 
-    monkeypatch.setattr(install, "distribution", lambda name: Distribution())
-    assert install.install_hint("models") == f"run `{expected}`"
+    monkeypatch.setattr(environment, "distribution", lambda name: Distribution())
+    assert environment.install_hint("models") == f"run `{expected}`"
 
 
 def test_a_source_folder_on_the_path_is_named(monkeypatch):
     def absent(name):
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(install, "distribution", absent)
-    assert "-e '" in install.install_hint("models")
+    monkeypatch.setattr(environment, "distribution", absent)
+    assert "-e '" in environment.install_hint("models")

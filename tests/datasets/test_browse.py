@@ -8,10 +8,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from mie.datasets import browse
-from mie.datasets.browse import StoredSample
+from mie.datasets import dataset as browse
 from mie.datasets.build import build
-from mie.datasets.dataset import Dataset
+from mie.datasets.dataset import Dataset, StoredSample
 from mie.datasets.recipe import parse_recipe
 from mie.errors import ConfigError
 from mie.images.png import encode_png

@@ -203,19 +203,18 @@ build(parse_recipe(json.loads(sys.argv[1]), where="t", base=Path()), sys.argv[2]
 
 def test_killed_while_finishing_it_ends_with_the_same_bytes(source, whole, tmp_path, monkeypatch):
     """Stop after every single step of the finish."""
-    from mie.datasets import finish
 
     for name in ("_write_shards", "write_rejected", "data_card", "write_info"):
         folder = tmp_path / name
         with monkeypatch.context() as patch:
-            real = getattr(finish, name)
+            real = getattr(building, name)
 
             def stop(*args, real=real, name=name):
                 if name != "write_info":
                     real(*args)
                 raise KeyboardInterrupt
 
-            patch.setattr(finish, name, stop)
+            patch.setattr(building, name, stop)
             with pytest.raises(KeyboardInterrupt):
                 build(config(source), folder, workers=1)
         assert not (folder / "dataset.json").exists()

@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 from mie.datasets.card import GATES, data_card
 from mie.datasets.dataset import dataset_digest, shard_name, write_info
 from mie.datasets.rejected import write_rejected
-from mie.datasets.schema import SCHEMA, RowEncoder
-from mie.datasets.shards import ShardWriter
+from mie.datasets.schema import SCHEMA, RowEncoder, ShardWriter
 from mie.perspectives.perception.samples import Perception
 from mie.records import Case, Refusal, Sample, Target
 

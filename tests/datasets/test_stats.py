@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from mie.datasets.dataset import Dataset, shard_name, write_info
-from mie.datasets.schema import RowEncoder
-from mie.datasets.shards import ShardWriter
+from mie.datasets.schema import RowEncoder, ShardWriter
 from mie.datasets.stats import dataset_stats, png_size, rows_for
 from mie.errors import ImageError
 from mie.images.png import encode_png

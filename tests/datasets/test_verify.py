@@ -12,8 +12,7 @@ import pytest
 from mie.datasets.build import build
 from mie.datasets.dataset import Dataset, dataset_digest, write_info
 from mie.datasets.recipe import parse_recipe
-from mie.datasets.schema import RowEncoder, sample_from_row
-from mie.datasets.shards import ShardWriter, read_rows
+from mie.datasets.schema import RowEncoder, ShardWriter, read_rows, sample_from_row
 from mie.datasets.verify import check_sample, verify
 from mie.errors import MieError
 from mie.images.overlay import paint

@@ -30,10 +30,10 @@ from mie.perspectives.perception import PerceptionConfig
 from mie.perspectives.transformation.targets import TARGETS
 from mie.scoring import metrics
 from mie.scoring.benchmarks import BENCHMARKS
-from mie.scoring.benchmarks.imgedit.tables import IMGEDIT
-from mie.scoring.benchmarks.medebench.tables import MEDEBENCH
-from mie.scoring.benchmarks.miedb.published import MIEDB
-from mie.scoring.benchmarks.omni_iie.tables import OMNI_IIE
+from mie.scoring.benchmarks.imgedit.score import IMGEDIT
+from mie.scoring.benchmarks.medebench.score import MEDEBENCH
+from mie.scoring.benchmarks.miedb import MIEDB
+from mie.scoring.benchmarks.omni_iie.score import OMNI_IIE
 from mie.sources import catalog
 from tests.docs.pages import DOCS, PAGES, ROOT, blocks, commands, name_of, prose
 

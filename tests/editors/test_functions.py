@@ -10,8 +10,8 @@ from PIL import Image
 from mie.core.spec import parse_spec
 from mie.datasets.dataset import Dataset
 from mie.editors import Edited, Editor
+from mie.editors.base import origin_of
 from mie.editors.baselines import Identity
-from mie.editors.functions import origin_of
 from mie.editors.run import run_editor
 from mie.editors.runs import Run
 from mie.errors import ConfigError, MieError

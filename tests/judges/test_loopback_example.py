@@ -10,8 +10,8 @@ import pytest
 from mie.judges import Prompt, load_prompt
 from mie.judges.parsers import yes_no
 from mie.scoring.benchmarks.imgedit.judge import PARSERS as IMGEDIT
+from mie.scoring.benchmarks.imgedit.judge import PROMPT as TURNS
 from mie.scoring.benchmarks.imgedit.judge import PROMPTS, UGE, UGE_PARSERS
-from mie.scoring.benchmarks.imgedit.turns import PROMPT as TURNS
 from mie.scoring.benchmarks.medebench.judge import DESCRIBE, EDIT, description_text
 from mie.scoring.benchmarks.medebench.judge import PARSERS as MEDEBENCH
 from mie.scoring.benchmarks.miedb.rubric import _PARSER as RUBRIC

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from mie.perspectives import PERSPECTIVES, GateConfig
-from mie.perspectives.gates import TrivialGate
 from mie.perspectives.perception.samples import Perception, cut_off, proof, proof_gate, prove, visible_gate
+from mie.perspectives.perspective import TrivialGate
 from tests.conftest import crop, make_case
 from tests.perspectives.modification.lesions import lesion_case
 

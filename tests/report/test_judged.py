@@ -15,10 +15,10 @@ import pytest
 from mie.errors import MieError
 from mie.judges import JudgeOptions
 from mie.report.page import write_report
-from mie.scoring.benchmarks.imgedit.tables import IMGEDIT
-from mie.scoring.benchmarks.medebench.tables import MEDEBENCH
-from mie.scoring.benchmarks.miedb.published import MIEDB
-from mie.scoring.benchmarks.omni_iie.tables import OMNI_IIE
+from mie.scoring.benchmarks.imgedit.score import IMGEDIT
+from mie.scoring.benchmarks.medebench.score import MEDEBENCH
+from mie.scoring.benchmarks.miedb import MIEDB
+from mie.scoring.benchmarks.omni_iie.score import OMNI_IIE
 from mie.scoring.statistics.compare import judges_differ
 from tests.report.test_page import Reader
 from tests.scoring.benchmarks.recorded import FOLDER, transcript

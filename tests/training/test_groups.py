@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mie.training.pools import Groups, counts
+from mie.training.batches import Groups, counts
 
 SHARES = st.dictionaries(st.text(min_size=1, max_size=4), st.floats(0.01, 10), min_size=1, max_size=5)
 

@@ -16,6 +16,7 @@ import torch
 from mie.editors.compact.kinds import EditKind
 from mie.training import compact_data
 from mie.training.augment import STRENGTHS
+from mie.training.batches import letterbox
 from mie.training.compact_data import Choices, CompactData, Views
 from mie.training.compact_validation import hole_cases
 from mie.training.modification_data import (
@@ -27,7 +28,6 @@ from mie.training.modification_data import (
     names_a_place,
 )
 from mie.training.pack import TRAIN, as_rgb
-from mie.training.pools import letterbox
 from mie.vocabulary import PERSPECTIVES
 from tests.conftest import crop, ellipse
 from tests.training.compact_tiny import SMALL, changed_pack

@@ -21,9 +21,8 @@ from torch import nn
 
 from mie.errors import ConfigError, MieError
 from mie.training.batches import Prefetch, seed_step, step_seed, to_device
-from mie.training.checkpoint import newest, prune, read_checkpoint, write_checkpoint
 from mie.training.config import OptimizerConfig
-from mie.training.folder import TrainingLog, read_log
+from mie.training.folder import TrainingLog, newest, prune, read_checkpoint, read_log, write_checkpoint
 from mie.training.optimize import Meter, MovingAverage, Optimizer, learning_rate
 from mie.training.trainee import TRAINEES, make_trainee, trainee_class
 from tests.training.tiny import Batch, Tiny, tiny_config

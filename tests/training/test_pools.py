@@ -9,7 +9,7 @@ pytest.importorskip("torch", reason="training needs the extra `models`")
 
 import torch
 
-from mie.training.pools import Pool, letterbox, letterbox_mask
+from mie.training.batches import Pool, letterbox, letterbox_mask
 from tests.conftest import crop
 
 

@@ -17,8 +17,7 @@ pytest.importorskip("torch", reason="training needs the extra `models`")
 pytest.importorskip("accelerate", reason="training needs the extra `models`")
 
 from mie.errors import ConfigError, MieError
-from mie.training.checkpoint import amend_checkpoint, newest
-from mie.training.folder import read_log
+from mie.training.folder import amend_checkpoint, newest, read_log
 from mie.training.loop import train
 from tests.training.tiny import tiny_config
 

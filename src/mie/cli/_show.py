@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from typer.core import TyperCommand
 
-from mie.core.install import install_hint
+from mie.core.environment import install_hint
 from mie.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ def doctor(
 
     import mie
     from mie.cli._show import print_json, table
+    from mie.core.environment import install_hint
     from mie.core.files import cache_folder
-    from mie.core.install import install_hint
     from mie.datasets.engine import cores
 
     extras = {"models": "torch", "onnx": "onnxruntime", "judges": "openai", "review": "fastapi", "ray": "ray"}

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from mie.core.install import install_hint
+from mie.core.environment import install_hint
 from mie.errors import ConfigError
 
 

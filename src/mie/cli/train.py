@@ -33,7 +33,7 @@ def train(
     from contextlib import nullcontext
 
     from mie.cli._show import print_json, progress_bar
-    from mie.core.install import install_hint
+    from mie.core.environment import install_hint
     from mie.errors import MieError
     from mie.training.config import read_config
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict, cast
 
@@ -116,3 +116,14 @@ def add_facts(info: DatasetInfo, perspective: str, facts: Mapping[str, Any]) -> 
 def facts_of(info: DatasetInfo, perspective: str) -> Mapping[str, Any] | None:
     """What `add_facts` put there; None without any."""
     return cast("dict[str, Any]", info).get(perspective)
+
+
+def markdown_cell(text: str) -> str:
+    """Text of others, safe inside a table."""
+    return " ".join(text.split()).replace("\\", r"\\").replace("|", r"\|").replace("<", "&lt;")
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table with one line per row."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final, Generic, TypeVar
 
-from mie.core.install import install_hint
+from mie.core.environment import install_hint
 from mie.errors import ConfigError
 
 T = TypeVar("T")

@@ -1,24 +1,47 @@
-"""`mie build`: make a dataset, or resume one that was interrupted."""
+"""`mie build`: make a dataset, or resume one that was interrupted.
+
+When all parts are there, `finish` compares across samples, names the shards, counts, describes, and last of
+all writes `dataset.json`.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mie.core.documents import DatasetInfo
-from mie.core.files import atomic_write, folder_lock
-from mie.datasets.dataset import Dataset, clear, refuse_other_files
+import numpy as np
+import pyarrow as pa
+
+from mie.core.documents import DatasetInfo, add_facts
+from mie.core.files import atomic_path, atomic_write, folder_lock
+from mie.datasets.card import data_card
+from mie.datasets.dataset import Dataset, clear, refuse_other_files, shard_name, write_info
 from mie.datasets.engine import Standing, run_tasks
-from mie.datasets.finish import finish
+from mie.datasets.leaks import Traces, duplicates, image_leaks, patient_leaks
+from mie.datasets.names import Names
 from mie.datasets.part import PartTask, make_part, part_path
 from mie.datasets.plan import Plan, make_plan
 from mie.datasets.recipe import RecipeConfig, source_facts
-from mie.datasets.rejected import BAD_FILE_GATES, Reason, frequent_reasons, read_rejected
+from mie.datasets.rejected import (
+    BAD_FILE_GATES,
+    Reason,
+    frequent_reasons,
+    nothing_kept,
+    read_rejected,
+    write_rejected,
+)
+from mie.datasets.schema import IMAGE_COLUMNS, TEXT_COLUMNS, ShardWriter, read_rows, read_table, reworded_row
+from mie.datasets.stats import Tally
 from mie.errors import MieError
 from mie.perspectives import BuildFacts
+from mie.records import Refusal
+from mie.sources.catalog import deidentification
 from mie.vocabulary import SPLITS
 
 if TYPE_CHECKING:
@@ -215,3 +238,171 @@ def _make_parts(plan: Plan, parts: Path, engine: str, workers: int | None, progr
         listen=lambda index, standing: show(todo[index].number, standing),
     ):
         show(result.number, (result.units, result.kept, result.refused.total()))
+
+
+def finish(plan: Plan, folder: Path, wordings: Wordings | None = None) -> tuple[DatasetInfo, list[Reason]]:
+    """Write `data/`, `rejected.parquet`, the card and `dataset.json`. Safe to repeat from the start.
+
+    Where no sample is kept, `rejected.parquet` alone is left, and `MieError` says why.
+
+    With `wordings` the instructions are rephrased on the way from `parts/` to `data/`. The reasons that come
+    with what `dataset.json` says name files as they are called: they are for this machine's terminal.
+    """
+    parts = folder / "parts"
+    index = pa.concat_tables([read_table(part_path(parts, p.number, "index")) for p in plan.parts])
+    columns = {n: index.column(n).to_pylist() for n in index.column_names if n not in ("thumb", "pixels")}
+    traces = _traces(index, columns)
+    dropped = _offenders(traces, columns["target"])
+    shutil.rmtree(folder / "data", ignore_errors=True)
+    drop = {columns["id"][i] for i in dropped}
+    if wordings is None:
+        _write_shards(plan, parts, folder / "data", drop)
+    else:
+        pixels = dict(zip(columns["id"], index.column("pixels").to_pylist(), strict=True))
+        change = partial(_reworded, wordings=wordings, pixels=pixels)
+        digests = _write_shards(plan, parts, folder / "data", drop, change)
+        columns["sha256"] = [digests.get(i) for i in columns["id"]]  # None for what is dropped
+    kept = [i for i in range(len(traces.ids)) if i not in dropped]
+    named = [*plan.refusals, *_refusals(plan, parts)]
+    across = [dropped[i] for i in sorted(dropped)]
+    names = Names(plan.config.keep_names)
+    refusals = [*map(names.refusal, named), *across]
+    write_rejected(folder / "rejected.parquet", refusals)
+    if not kept:
+        clear(folder)
+        write_rejected(folder / "rejected.parquet", refusals)
+        raise nothing_kept(
+            folder, [*named, *across], "change the recipe or the files and run the same command again"
+        )
+    info = _info(plan, columns, kept, refusals)
+    if wordings is not None:
+        info["recipe"]["rephrase"] = wordings.by
+        info["rephrased"] = wordings.counts()
+    perspective = plan.config.perspective
+    if perspective.facts is not None:
+        modalities = {entry.name: entry.modality for entry, _ in plan.sources}
+        rows = (row for path in sorted((folder / "data").iterdir()) for row in read_rows(path, TEXT_COLUMNS))
+        add_facts(info, perspective.name, perspective.facts(rows, refusals, modalities))
+    if plan.weights is not None:
+        info["weights"] = {family: dict(used) for family, used in plan.weights.items()}
+    atomic_write(folder / "README.md", data_card(info))
+    write_info(folder, info)
+    shutil.rmtree(parts)
+    return info, frequent_reasons([*named, *across])
+
+
+def _refusals(plan: Plan, parts: Path) -> Iterator[Refusal]:
+    for part in plan.parts:
+        path = part_path(parts, part.number, "rejected")
+        if path.exists():
+            yield from read_rejected(path)
+
+
+def _traces(index: pa.Table, columns: dict[str, list[Any]]) -> Traces:
+    thumbs = b"".join(t.as_py() for t in index.column("thumb"))
+    return Traces(
+        ids=columns["id"],
+        splits=columns["split"],
+        sources=columns["source"],
+        case_ids=columns["case_id"],
+        patients=columns["patient_id"],
+        content=columns["content"],
+        hashes=np.array(columns["hash"], np.uint64),
+        thumbs=np.frombuffer(thumbs, np.uint8).reshape(-1, 256),
+    )
+
+
+def _offenders(traces: Traces, targets: list[str]) -> dict[int, Refusal]:
+    """Samples that must go, by index, each with the first reason that was found."""
+    found: dict[int, Refusal] = {}
+    for offence in (*duplicates(traces), *patient_leaks(traces), *image_leaks(traces)):
+        i = offence.index
+        refusal = Refusal(
+            traces.sources[i],
+            traces.case_ids[i],
+            offence.gate,
+            offence.reason,
+            targets[i],
+            {"id": traces.ids[i]},
+        )
+        found.setdefault(i, refusal)
+    return found
+
+
+def _write_shards(
+    plan: Plan,
+    parts: Path,
+    data: Path,
+    drop: set[str],
+    change: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+) -> dict[str, str]:
+    """The parts' shards under their final names, without the rows to drop; the digests of changed rows."""
+    digests: dict[str, str] = {}
+    data.mkdir()
+    for split in SPLITS:
+        found = [p for p in plan.parts if part_path(parts, p.number, split).exists()]
+        shards = [(path, keep) for path, keep in _kept(found, parts, split, drop) if keep]
+        for number, (path, keep) in enumerate(shards):
+            target = data / shard_name(split, number, len(shards))
+            if keep == "all" and change is None:
+                _link(path, target)
+                continue
+            with ShardWriter(target) as writer:
+                for row in read_rows(path):
+                    if row["id"] in drop:
+                        continue
+                    if change is not None:
+                        row = change(row)
+                        digests[row["id"]] = row["sha256"]
+                    writer.write(row)
+    return digests
+
+
+def _reworded(
+    row: dict[str, Any], wordings: Wordings, pixels: Mapping[str, list[bytes | None]]
+) -> dict[str, Any]:
+    prompt, note = wordings.draw(row["prompt"], row["seed"])
+    params = {**json.loads(row["params"]), "rephrased": note}
+    digests = dict(zip(IMAGE_COLUMNS, pixels[row["id"]], strict=True))
+    return reworded_row(row, digests, prompt=prompt, params=params)
+
+
+def _kept(found: list[Any], parts: Path, split: str, drop: set[str]) -> Iterator[tuple[Path, str]]:
+    """Each part's shard with how much of it stays: "all", "some" or "" for nothing."""
+    for part in found:
+        path = part_path(parts, part.number, split)
+        ids = read_table(path, ["id"]).column("id").to_pylist()
+        gone = sum(i in drop for i in ids)
+        yield path, "all" if not gone else ("some" if gone < len(ids) else "")
+
+
+def _link(path: Path, target: Path) -> None:
+    """A second name for the file; `parts/` keeps its own until the dataset is whole."""
+    try:
+        os.link(path, target)
+    except OSError:  # a file system without hard links
+        with atomic_path(target) as temporary:
+            shutil.copyfile(path, temporary)
+
+
+def _info(plan: Plan, columns: dict[str, list[Any]], kept: list[int], refusals: list[Refusal]) -> DatasetInfo:
+    tally = Tally()
+    for i in kept:
+        tally.keep({name: columns[name][i] for name in Tally.COLUMNS})
+    for refusal in refusals:
+        tally.refuse(refusal.gate)
+    used = {columns["source"][i] for i in kept}
+    entries = [entry for entry, _ in plan.sources if entry.name in used]
+    stated = {
+        entry.name: deidentification(entry, root, units)
+        for entry, root, units in plan.listed()
+        if entry.name in used
+    }
+    info = tally.info(
+        name=plan.config.name,
+        description=plan.config.description,
+        recipe=plan.config.public(),
+        licenses={entry.name: entry.license.model_dump() for entry in entries},
+        deidentified=bool(entries) and all(yes for yes, _ in stated.values()),
+    )
+    return {**info, "deidentification": {name: reason for name, (_, reason) in stated.items()}}

@@ -11,8 +11,7 @@ from typing import Any, Final
 
 import yaml
 
-from mie.core.documents import DatasetInfo, facts_of
-from mie.core.markdown import cell, table
+from mie.core.documents import DatasetInfo, facts_of, markdown_cell, markdown_table
 from mie.datasets.schema import FEATURES, SCHEMA
 from mie.perspectives import PERSPECTIVES, Card
 from mie.vocabulary import LICENSE_USES, MODALITIES, SPLITS
@@ -193,7 +192,7 @@ def _counts(info: DatasetInfo) -> str:
     counts = info["counts"]
     by_split = {split: counts["by_split"][split] for split in _splits(info)}
     tables = [
-        table((title, "samples"), [(name, f"{n:,}") for name, n in numbers.items()])
+        markdown_table((title, "samples"), [(name, f"{n:,}") for name, n in numbers.items()])
         for title, numbers in (
             ("split", by_split),
             ("task", counts["by_task"]),
@@ -204,12 +203,14 @@ def _counts(info: DatasetInfo) -> str:
     rows = []
     for name, terms in _licenses(info).items():
         entry = entries.get(name, {})
-        title, home = cell(entry.get("title") or name), entry.get("home")
+        title, home = markdown_cell(entry.get("title") or name), entry.get("home")
         checked = "" if terms["basis"] == "stated" else " (not verified)"
         linked = f"[{title}]({home})" if home else title
-        licence = cell(terms["name"]) + checked
-        rows.append((f"`{cell(name)}`", linked, f"{counts['by_source'][name]:,}", licence, terms["use"]))
-    tables.append(table(("source", "data set", "samples", "licence", "use"), rows))
+        licence = markdown_cell(terms["name"]) + checked
+        rows.append(
+            (f"`{markdown_cell(name)}`", linked, f"{counts['by_source'][name]:,}", licence, terms["use"])
+        )
+    tables.append(markdown_table(("source", "data set", "samples", "licence", "use"), rows))
     tables.append(f"Patients told apart by their data sets: {counts['patients_known']:,}.")
     return "\n\n".join(tables)
 
@@ -237,7 +238,7 @@ def _making(info: DatasetInfo) -> str:
     )
     rows += _settings(card.details, recipe)
     known = [(name, str(value)) for name, value in rows if value not in (None, "")]
-    return text + card.making + "\n\n" + table(("setting", "value"), known)
+    return text + card.making + "\n\n" + markdown_table(("setting", "value"), known)
 
 
 def _settings(pairs: Iterable[tuple[str, str]], recipe: Mapping[str, Any]) -> list[tuple[str, Any]]:
@@ -283,12 +284,12 @@ def _refused(info: DatasetInfo) -> str:
         for gate, n in info["rejected"].items()
     ]
     text = "Every refusal, with its reason and the numbers behind it, is in `rejected.parquet`."
-    return text + "\n\n" + table(("gate", "refused", "why"), rows)
+    return text + "\n\n" + markdown_table(("gate", "refused", "why"), rows)
 
 
 def _columns() -> str:
     rows = [(f"`{name}`", _kind(FEATURES[name]), MEANINGS[name]) for name in SCHEMA.names]
-    return table(("column", "type", "meaning"), rows) + (
+    return markdown_table(("column", "type", "meaning"), rows) + (
         "\n\n`mask`: 0 is background; class *k* of *n* has the value round(255 *k* / *n*), so a single class "
         "is 255, two are 128 and 255, three are 85, 170 and 255. Classes stand in the order of `colour`."
     )
@@ -300,7 +301,7 @@ def _terms(info: DatasetInfo) -> str:
     if bound:
         lines.append("These sources restrict what may be done with the dataset, or do not say:")
         lines.append(
-            "\n".join(f"- `{name}`: {terms['use']} ({cell(terms['name'])})" for name, terms in bound)
+            "\n".join(f"- `{name}`: {terms['use']} ({markdown_cell(terms['name'])})" for name, terms in bound)
         )
     else:
         lines.append("Every source allows open use; give the credit that each licence asks for.")
@@ -316,7 +317,7 @@ def _terms(info: DatasetInfo) -> str:
 
 def _provenance(info: DatasetInfo) -> str:
     rows = [(name, str(version)) for name, version in info["versions"].items()]
-    return f"Content digest (SHA-256): `{info['digest']}`\n\n" + table(("software", "version"), rows)
+    return f"Content digest (SHA-256): `{info['digest']}`\n\n" + markdown_table(("software", "version"), rows)
 
 
 def _licenses(info: DatasetInfo) -> dict[str, Mapping[str, str]]:

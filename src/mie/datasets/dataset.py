@@ -1,24 +1,262 @@
-"""A dataset on disk: what `dataset.json` says and the samples in its shards."""
+"""A dataset on disk: `dataset.json`, and the samples in its shards, by position, filtered, as a table."""
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import html
+import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, cast, overload
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from mie.core.documents import DatasetInfo, read_document, write_document
 from mie.core.files import refuse_foreign
-from mie.datasets.browse import RowIndex, Samples, Where
-from mie.datasets.schema import SCHEMA_VERSION, read_table, sample_from_row
-from mie.datasets.shards import read_rows
+from mie.core.registry import unknown_name
+from mie.datasets.schema import IMAGE_COLUMNS, SCHEMA, SCHEMA_VERSION, read_rows, read_table, sample_from_row
 from mie.errors import MieError
-from mie.records import Sample
+from mie.images.png import decode_png, encode_png
+from mie.images.resize import fitted_size, resize_image
+from mie.records import Pixels, Sample
 from mie.vocabulary import SPLITS
+
+
+class StoredSample:
+    """One sample of a dataset, with the fields of `mie.Sample`. Each image is decoded at its first use."""
+
+    id: str
+    perspective: str
+    task: str
+    target: str
+    modality: str
+    anatomy: str
+    prompt: str
+    prompt_template: str
+    description: str
+    colour: str | None
+    split: str
+    bin: int | None
+    source: str
+    case_id: str
+    patient_id: str | None
+    recipe: str
+    recipe_version: int
+    seed: int
+    license: str
+    group: str | None
+    turn: int | None
+
+    def __init__(self, row: Mapping[str, Any]) -> None:
+        self._row = row
+
+    @cached_property
+    def input(self) -> Pixels:
+        """The image to edit, `(H, W, 3) uint8`."""
+        return decode_png(self._row["input"]["bytes"])
+
+    @cached_property
+    def target_image(self) -> Pixels:
+        """The image after the edit, `(H, W, 3) uint8`."""
+        return decode_png(self._row["target_image"]["bytes"])
+
+    @cached_property
+    def mask(self) -> Pixels | None:
+        """`(H, W) uint8`, 0 outside the edited region; None where the sample has no mask."""
+        stored = self._row["mask"]
+        return None if stored is None else decode_png(stored["bytes"])
+
+    @cached_property
+    def params(self) -> dict[str, Any]:
+        """What the recipe chose for this sample."""
+        return dict(json.loads(self._row["params"]))
+
+    @property
+    def parents(self) -> tuple[str, ...]:
+        """The ids of the samples that this one was made from."""
+        return tuple(self._row["parents"] or ())
+
+    def as_sample(self) -> Sample:
+        """The whole sample as a plain record, every image decoded."""
+        return sample_from_row(self._row)
+
+    def __getattr__(self, name: str) -> Any:
+        row = self.__dict__.get("_row", {})
+        if name in row and name not in IMAGE_COLUMNS:
+            return row[name]
+        raise AttributeError(f"a sample has no field {name!r}")
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self._row})
+
+    def __repr__(self) -> str:
+        shown = ("id", "perspective", "task", "target", "modality", "split", "prompt")
+        return f"StoredSample({', '.join(f'{name}={self._row[name]!r}' for name in shown)})"
+
+    def _repr_html_(self) -> str:
+        return samples_html([self])
+
+
+class Samples(ABC):
+    """What a dataset and a part of one have in common: items, iteration, filters, a table in notebooks."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def _whole(self) -> Dataset:
+        """The dataset on disk."""
+
+    @abstractmethod
+    def _positions(self) -> Sequence[int]:
+        """Where the samples stand in the dataset."""
+
+    @abstractmethod
+    def _where(self) -> Where:
+        """The filters so far."""
+
+    @overload
+    def __getitem__(self, at: int) -> StoredSample: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[StoredSample]: ...
+    def __getitem__(self, at: int | slice) -> StoredSample | list[StoredSample]:
+        """The sample at a position, or a list of those in a slice."""
+        index = self._whole().row_index
+        if isinstance(at, slice):
+            return [StoredSample(index.row(position)) for position in self._positions()[at]]
+        try:
+            position = self._positions()[at]
+        except IndexError:
+            raise IndexError(f"no sample {at}: there are {len(self)}") from None
+        return StoredSample(index.row(position))
+
+    def __iter__(self) -> Iterator[StoredSample]:
+        index = self._whole().row_index
+        return (StoredSample(index.row(position)) for position in self._positions())
+
+    def filter(self, **columns: Value | Collection[Value]) -> Subset:
+        """The samples whose columns have these values: `filter(modality="CT", split=["val", "test"])`.
+
+        Nothing is copied. The result can be iterated, indexed, filtered again, and passed to `mie.run`.
+        """
+        where = dict(self._where())
+        for name, given in columns.items():
+            if name not in FILTERS:
+                raise unknown_name("column to filter by", name, FILTERS)
+            plain = isinstance(given, str | int) or given is None
+            values: Iterable[Value] = [given] if plain else given  # type: ignore[list-item, assignment]
+            allowed = where.get(name)
+            where[name] = tuple(v for v in dict.fromkeys(values) if allowed is None or v in allowed)
+        return Subset(self._whole(), where)
+
+    def _repr_html_(self) -> str:
+        shown = self[:_SHOWN]
+        rest = len(self) - len(shown)
+        more = f"<p>… and {rest:,} more</p>" if rest else ""
+        return f"<p>{html.escape(repr(self))}</p>{samples_html(shown)}{more}"
+
+
+class Subset(Samples):
+    """The samples of a dataset that a filter chose."""
+
+    def __init__(self, dataset: Dataset, where: Where) -> None:
+        self.dataset = dataset
+        self.where = where
+
+    def ids(self) -> list[str]:
+        """The samples' ids, in the order of the dataset."""
+        names = self.dataset.table(["id"])["id"]
+        return [names[position] for position in self._positions()]
+
+    def __len__(self) -> int:
+        return len(self._positions())
+
+    def __repr__(self) -> str:
+        chosen = ", ".join(f"{name}={_shown(values)}" for name, values in self.where.items())
+        return f"{self.dataset.name}: {len(self):,} of {len(self.dataset):,} samples, {chosen or 'all'}"
+
+    def _whole(self) -> Dataset:
+        return self.dataset
+
+    def _where(self) -> Where:
+        return self.where
+
+    def _positions(self) -> Sequence[int]:
+        return self._found
+
+    @cached_property
+    def _found(self) -> list[int]:
+        columns = list(self.where)
+        if not columns:
+            return list(range(len(self.dataset)))
+        rows = zip(*self.dataset.table(columns).values(), strict=True)
+        wanted = [set(self.where[name]) for name in columns]
+        return [at for at, row in enumerate(rows) if all(v in w for v, w in zip(row, wanted, strict=True))]
+
+
+class RowIndex:
+    """Rows of Parquet files by position. The row group that was read last stays in memory."""
+
+    def __init__(self, shards: Iterable[Path]) -> None:
+        self._groups: list[tuple[Path, int]] = []
+        self._starts: list[int] = []
+        self.rows = 0
+        for path in shards:
+            metadata = pq.read_metadata(path)
+            for group in range(metadata.num_row_groups):
+                self._groups.append((path, group))
+                self._starts.append(self.rows)
+                self.rows += metadata.row_group(group).num_rows
+        self._read: tuple[int, pa.Table] | None = None
+
+    def row(self, position: int) -> dict[str, Any]:
+        """The row at a position, images as PNG bytes."""
+        at = bisect_right(self._starts, position) - 1
+        if self._read is None or self._read[0] != at:
+            path, group = self._groups[at]
+            with pq.ParquetFile(path) as file:
+                self._read = at, file.read_row_group(group)
+        return dict(self._read[1].slice(position - self._starts[at], 1).to_pylist()[0])
+
+
+def samples_html(samples: Sequence[StoredSample]) -> str:
+    """A table with thumbnails. Every text is escaped."""
+    head = "".join(f"<th>{name}</th>" for name in ("input", "target image", "mask", "instruction", "about"))
+    rows = "".join(_row_html(sample) for sample in samples)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _row_html(sample: StoredSample) -> str:
+    pictures = "".join(f"<td>{_thumbnail(sample, name)}</td>" for name in IMAGE_COLUMNS)
+    about = f"{sample.modality} · {sample.task} · {sample.target} · {sample.split}"
+    return f"<tr>{pictures}<td>{html.escape(sample.prompt)}</td><td>{html.escape(about)}</td></tr>"
+
+
+def _thumbnail(sample: StoredSample, name: str) -> str:
+    try:
+        pixels = getattr(sample, name)
+    except MieError as error:
+        return html.escape(error.reason)
+    if pixels is None:
+        return "–"
+    height, width = pixels.shape[:2]
+    if max(height, width) > _THUMBNAIL:
+        pixels = resize_image(pixels, fitted_size(height, width, _THUMBNAIL))
+    data = base64.b64encode(encode_png(pixels)).decode()
+    return f'<img alt="{name.replace("_", " ")}" src="data:image/png;base64,{data}">'
+
+
+def _shown(values: tuple[Value, ...]) -> str:
+    return repr(values[0]) if len(values) == 1 else repr(list(values))
+
 
 _SHARD = re.compile(r"(train|val|test)-(\d{5})-of-(\d{5})\.parquet")
 
@@ -156,3 +394,15 @@ def clear(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
     for name in _FOLDERS.keys() - set(_KEPT):
         shutil.rmtree(folder / name, ignore_errors=True)
+
+
+# The columns that `filter` takes: text and whole numbers.
+FILTERS: Final = tuple(
+    field.name for field in SCHEMA if pa.types.is_string(field.type) or pa.types.is_integer(field.type)
+)
+_SHOWN: Final = 5  # samples in a notebook's table
+_THUMBNAIL: Final = 96  # pixels of the longer side
+
+Value = str | int | None
+# Column -> the values that a sample may have there.
+Where = Mapping[str, tuple[Value, ...]]

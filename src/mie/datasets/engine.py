@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from mie.core.install import install_hint
+from mie.core.environment import install_hint
 from mie.core.registry import unknown_name
 from mie.errors import MieError
 

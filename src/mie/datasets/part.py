@@ -21,8 +21,7 @@ from mie.datasets.names import Names
 from mie.datasets.plan import Part
 from mie.datasets.recipe import RecipeConfig, source_facts, split_of
 from mie.datasets.rejected import write_rejected
-from mie.datasets.schema import IMAGE_COLUMNS, RowEncoder, table
-from mie.datasets.shards import ShardWriter
+from mie.datasets.schema import IMAGE_COLUMNS, RowEncoder, ShardWriter, table
 from mie.errors import MieError
 from mie.images.hashes import perceptual
 from mie.perspectives import BuildFacts, Recipe, VolumeRecipe

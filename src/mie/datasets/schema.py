@@ -3,22 +3,24 @@
 One row per sample, images as PNG in the Hugging Face image layout. `pyarrow.array` imports pandas to see
 whether its values are a Series, a third of a second in every process of a build, and it copies an image into
 a buffer that grows. So tables are made here from Python values by their buffers, all parts of a column joined
-once.
+once. Shards are written a few rows at a time: memory does not grow with the dataset.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from mie.core.files import atomic_path
 from mie.core.hashing import canonical
 from mie.images.hashes import pixel_digest
 from mie.images.png import decode_png, encode_png
@@ -212,3 +214,72 @@ def pixel_digests(sample: Sample) -> dict[str, bytes | None]:
     """The digest of each image's pixels."""
     arrays = {name: getattr(sample, name) for name in IMAGE_COLUMNS}
     return {name: None if array is None else pixel_digest(array) for name, array in arrays.items()}
+
+
+# Rows per group: small enough for random access, large enough not to cost space (`bench/store.py`).
+ROWS_PER_GROUP: Final = 16
+_BYTES_PER_GROUP: Final = 64 * 2**20
+
+_LEAVES: Final = [
+    f"{name}.{leaf}" if name in IMAGE_COLUMNS else ("parents.list.element" if name == "parents" else name)
+    for name in SCHEMA.names
+    for leaf in (("bytes", "path") if name in IMAGE_COLUMNS else ("",))
+]
+_TEXT: Final = [leaf for leaf in _LEAVES if not leaf.endswith(".bytes")]
+_OPTIONS: Final[dict[str, Any]] = {
+    # PNG does not compress again; statistics over image bytes would only cost time and space.
+    "compression": {leaf: "zstd" if leaf in _TEXT else "none" for leaf in _LEAVES},
+    "use_dictionary": _TEXT,
+    "write_statistics": _TEXT,
+    "version": "2.6",
+}
+
+
+class ShardWriter:
+    """Writes rows to one Parquet file. The file appears, whole, when the context ends without an error."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rows = 0
+        self._pending: list[dict[str, Any]] = []
+        self._pending_bytes = 0
+
+    def __enter__(self) -> ShardWriter:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._context = atomic_path(self.path)
+        self._writer = pq.ParquetWriter(self._context.__enter__(), SCHEMA, **_OPTIONS)
+        return self
+
+    def write(self, row: dict[str, Any]) -> None:
+        self._pending.append(row)
+        self._pending_bytes += sum(len(row[c]["bytes"]) for c in IMAGE_COLUMNS if row[c] is not None)
+        self.rows += 1
+        if len(self._pending) >= ROWS_PER_GROUP or self._pending_bytes >= _BYTES_PER_GROUP:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._pending:
+            self._writer.write_table(table(self._pending, SCHEMA))
+            self._pending, self._pending_bytes = [], 0
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None:
+                self._flush()
+            self._writer.close()
+        except BaseException as failure:
+            self._context.__exit__(type(failure), failure, failure.__traceback__)
+            raise
+        self._context.__exit__(kind, error, trace)
+
+
+def read_rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
+    """Rows of one shard, one row group in memory at a time."""
+    with pq.ParquetFile(path) as file:
+        for group in range(file.num_row_groups):
+            yield from file.read_row_group(group, columns=columns).to_pylist()

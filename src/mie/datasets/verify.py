@@ -19,8 +19,7 @@ from mie.datasets.engine import run_tasks
 from mie.datasets.faithful import fault, take_apart
 from mie.datasets.leaks import Traces, content_key, duplicates, image_leaks, patient_leaks
 from mie.datasets.rejected import read_rejected
-from mie.datasets.schema import content_digest, pixel_digests, sample_from_row, text_fields
-from mie.datasets.shards import read_rows
+from mie.datasets.schema import content_digest, pixel_digests, read_rows, sample_from_row, text_fields
 from mie.errors import MieError
 from mie.images.hashes import perceptual
 from mie.perspectives import PERSPECTIVES, Perspective

@@ -12,8 +12,7 @@ from mie.core.files import atomic_write, folder_lock
 from mie.datasets.card import data_card
 from mie.datasets.dataset import clear, refuse_other_files, shard_name, write_info
 from mie.datasets.rejected import nothing_kept, write_rejected
-from mie.datasets.schema import RowEncoder
-from mie.datasets.shards import ShardWriter
+from mie.datasets.schema import RowEncoder, ShardWriter
 from mie.datasets.stats import Tally
 from mie.errors import MieError
 from mie.records import Refusal, Sample

@@ -21,10 +21,8 @@ from mie.core.files import folder_lock, make_folder
 from mie.core.journal import Journal
 from mie.core.registry import unknown_name
 from mie.core.spec import Spec, parse_spec
-from mie.datasets.browse import Subset, Where
-from mie.datasets.dataset import Dataset
-from mie.editors.base import Editor
-from mie.editors.functions import EditFunction, Origin, opened
+from mie.datasets.dataset import Dataset, Subset, Where
+from mie.editors.base import EditFunction, Editor, Origin, opened
 from mie.editors.pipeline import Pipeline
 from mie.editors.requests import FREE, TURNS, Conversations, Key, dataset_errors, sample_requests
 from mie.editors.runs import Run, chosen_ids, read_edits, refuse_other_files, write_run_info

@@ -13,8 +13,7 @@ from typing import Any, Final
 from mie.core.documents import read_document, write_document
 from mie.core.files import refuse_foreign
 from mie.core.hashing import file_stem
-from mie.datasets.browse import Where
-from mie.datasets.dataset import Dataset
+from mie.datasets.dataset import Dataset, Where
 from mie.errors import MieError
 from mie.records import Edit
 

@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 
 from PIL import Image as PilImage
 
-from mie.core.install import install_hint
+from mie.core.environment import install_hint
 from mie.core.registry import Registry
 from mie.core.spec import Spec, construct, parse_spec
 from mie.errors import ConfigError, MieError

@@ -21,7 +21,7 @@ import cv2
 import httpx
 import numpy as np
 
-from mie.core.install import install_hint
+from mie.core.environment import install_hint
 from mie.core.retry import retry_after
 from mie.core.spec import mask_secrets
 from mie.errors import ConfigError, MieError

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from mie.scoring.benchmarks import Table, published, tables_of
 from mie.scoring.benchmarks.imgedit import TYPES
-from mie.scoring.benchmarks.miedb.published import CRITERIA, MIEDB
+from mie.scoring.benchmarks.miedb import CRITERIA, MIEDB
 from mie.scoring.metric import GRADES, SHARE, Metric, find_metric
 
 _KNOWN: Final = (

@@ -41,7 +41,7 @@ from sqlalchemy import (
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
 
-from mie.core.install import install_hint
+from mie.core.environment import install_hint
 from mie.errors import ConfigError, MieError
 
 SCHEMA_VERSION: Final = 1

@@ -22,8 +22,8 @@ from mie.core.files import FolderTakenError
 from mie.datasets.dataset import Dataset
 from mie.editors.runs import Run
 from mie.judges import Answer, Draft, Judge, JudgeOptions, Prompt, combine, open_judge
-from mie.scoring.chunks import Chunk, Output
-from mie.scoring.lines import NO_OUTPUT, encode_line
+from mie.scoring.attempts import Chunk, Output
+from mie.scoring.scores import NO_OUTPUT, encode_line
 
 _WAIT: Final = 0.5  # seconds between two tries
 

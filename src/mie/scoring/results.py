@@ -18,22 +18,26 @@ from mie.core.files import digest
 from mie.core.registry import suggestion
 from mie.errors import ConfigError, MieError
 from mie.scoring.clusters import patients_in_words
-from mie.scoring.lines import (
+from mie.scoring.metric import Metric
+from mie.scoring.scored_runs import ScoredRun, judges_differ, read_scored_runs, yardstick
+from mie.scoring.scores import (
     GROUP_KEYS,
     NO_OUTPUT,
     Attempt,
     Line,
     Score,
+    ScoreTable,
+    Selected,
     benchmarks_of,
+    metric_of,
     number,
+    read_score_table,
     read_scores_file,
     read_summary,
     scores_path,
+    split_key,
     summary_path,
 )
-from mie.scoring.metric import Metric
-from mie.scoring.scored_runs import ScoredRun, judges_differ, read_scored_runs, yardstick
-from mie.scoring.table import ScoreTable, Selected, metric_of, read_score_table, split_key
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import inspect
 import json
+import math
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,28 +19,33 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
 import mie
 from mie.core.files import atomic_write, folder_lock
 from mie.datasets.engine import run_tasks
 from mie.editors.runs import Run
 from mie.errors import ConfigError, MieError
 from mie.judges import JudgeOptions
-from mie.scoring.attempts import Context, Inputs, LineBody, Row, measure_metrics
-from mie.scoring.benchmarks import BENCHMARKS, Benchmark, find_benchmark
-from mie.scoring.chunks import Chunk, Output, make_chunks
+from mie.scoring.attempts import Chunk, Context, Inputs, LineBody, Output, Row, make_chunks, measure_metrics
+from mie.scoring.benchmarks import BENCHMARKS, PARTITIONS, Benchmark, find_benchmark
 from mie.scoring.judging import JudgeSession, Questions, open_session
-from mie.scoring.lines import (
+from mie.scoring.metric import METRICS, Metric
+from mie.scoring.results import Results
+from mie.scoring.scores import (
     GROUP_KEYS,
+    ScoreTable,
+    Selected,
     encode_line,
+    read_score_table,
     scores_path,
     summary_path,
     write_scores_file,
     write_summary,
 )
-from mie.scoring.metric import METRICS, Metric
-from mie.scoring.results import Results
-from mie.scoring.summary import summarise
-from mie.scoring.table import ScoreTable, read_score_table
+from mie.scoring.statistics.intervals import mean_interval
+from mie.vocabulary import PERSPECTIVES
 
 Progress: TypeAlias = Callable[[int, int], None]
 
@@ -393,3 +399,61 @@ def _is_document(found: Any) -> bool:
         )
     except (TypeError, KeyError, AttributeError):
         return False
+
+
+def summarise(
+    table: ScoreTable, *, psnr_cap: float | None = None, partitions: Sequence[str] = PARTITIONS
+) -> list[dict[str, Any]]:
+    """`[{"group": {...}, "metrics": {"dice@1": {...}}}]`: everything first, then group by group.
+
+    A metric's entry has `mean` over the `n` samples that have it, how many it applies to but are `unscored`,
+    the interval `ci95` over patients (`mean_interval`), how many known `patients` and how many
+    `images_without_patient` it rests on, or why there is `no_interval`; and where it makes sense how many
+    values were `capped` at `psnr_cap`, or are `missing` outputs that count 0.
+    """
+    selected = {key: table.select(*key) for key in table.keys}
+    specs = {name: table.metric(name) for name in table.values}
+    groups: list[dict[str, Any]] = []
+    for group, rows in _groups(table, partitions):
+        metrics: dict[str, Any] = {}
+        for (name, k), chosen in selected.items():
+            if not chosen.applies[rows].any():
+                continue
+            scored = rows[chosen.scored[rows]]
+            entry = _entry(chosen, rows, scored, psnr_cap if specs[name].decibels else None)
+            bounds = specs[name].scale
+            interval = mean_interval(chosen.values[scored], table.clusters[scored], bounds=bounds)
+            metrics[f"{name}@{k}"] = {**entry, **interval.entry}
+        groups.append({"group": group, "metrics": metrics})
+    return groups
+
+
+def _entry(
+    chosen: Selected, rows: NDArray[np.int64], scored: NDArray[np.int64], cap: float | None
+) -> dict[str, Any]:
+    values = chosen.values[scored]
+    entry: dict[str, Any] = {
+        "mean": float(values.mean()) if len(values) else math.nan,
+        "n": len(values),
+        "unscored": int(chosen.applies[rows].sum()) - len(values),
+    }
+    if cap is not None:
+        entry["capped"] = int((values >= cap).sum())
+    missing = int(chosen.missing[rows].sum())
+    return {**entry, "missing": missing} if missing else entry
+
+
+def _groups(
+    table: ScoreTable, partitions: Sequence[str]
+) -> Iterator[tuple[dict[str, str], NDArray[np.int64]]]:
+    """(group, rows) with groups of one key in alphabetical order; perspectives in the paper's first."""
+    yield {}, np.arange(len(table.ids))
+    for key in partitions:
+        names, codes = np.unique(table.groups[key].astype(str), return_inverse=True)
+        parts = np.split(
+            np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes, minlength=len(names)))
+        )
+        rows = dict(zip(names.tolist(), parts[:-1], strict=True))
+        first = [name for name in PERSPECTIVES if name in rows] if key == "perspective" else []
+        for name in dict.fromkeys((*first, *rows)):
+            yield {key: name}, rows[name]

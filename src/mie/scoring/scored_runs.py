@@ -15,7 +15,7 @@ from mie.errors import ConfigError, MieError
 from mie.scoring.benchmarks import BENCHMARKS
 from mie.scoring.clusters import Identity
 from mie.scoring.metric import Metric
-from mie.scoring.table import ScoreTable, read_score_table
+from mie.scoring.scores import ScoreTable, read_score_table
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -27,6 +27,7 @@ from mie.training.augment import (
     recolour,
     warp,
 )
+from mie.training.batches import Groups, Pool, counts, letterbox, letterbox_mask, to_tensor
 from mie.training.modification_data import (
     AreaItem,
     AreaRows,
@@ -38,7 +39,6 @@ from mie.training.modification_data import (
     names_a_place,
 )
 from mie.training.pack import Pack, Row, as_rgb
-from mie.training.pools import Groups, Pool, counts, letterbox, letterbox_mask, to_tensor
 from mie.training.wordings import MOST_CLASSES, NOTHING, PromptTable
 from mie.vocabulary import PERSPECTIVES
 

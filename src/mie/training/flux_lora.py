@@ -37,11 +37,10 @@ from mie.perspectives.modification.inpainters.flux import (
 )
 from mie.perspectives.modification.inpainters.holes import LesionShapes, neighbourhood
 from mie.records import Mask, Pixels
-from mie.training.batches import step_seed
+from mie.training.batches import Groups, step_seed
 from mie.training.config import Strict, TrainConfig, parse_section
 from mie.training.inpainter import Healthy, healthy_images, lesion_shapes
 from mie.training.pack import TRAIN, VALIDATION, Pack, read_pack
-from mie.training.pools import Groups
 from mie.training.trainee import Trainee
 
 OUTSIDE: Final = 0.1  # what a latent outside the hole counts; the original is put back there anyway

@@ -21,9 +21,16 @@ from mie.core.files import folder_lock
 from mie.errors import ConfigError, MieError
 from mie.training import machine
 from mie.training.batches import Prefetch, seed_step, to_device
-from mie.training.checkpoint import Tensors, cpu_copies, load_model, newest, read_checkpoint
 from mie.training.config import TrainConfig, check_datasets
-from mie.training.folder import Recorder, TrainingFolder
+from mie.training.folder import (
+    Recorder,
+    Tensors,
+    TrainingFolder,
+    cpu_copies,
+    load_model,
+    newest,
+    read_checkpoint,
+)
 from mie.training.machine import Profile, matmul_peak, out_of_memory, peak_gib
 from mie.training.optimize import Meter, MovingAverage, Optimizer, learning_rate
 from mie.training.trainee import Trainee, make_trainee

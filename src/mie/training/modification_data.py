@@ -22,8 +22,8 @@ from mie.editors.compact.holes import find_hole
 from mie.editors.compact.kinds import EditKind
 from mie.records import Pixels
 from mie.training.augment import Draw, crop_pairs
+from mie.training.batches import Groups, Pool, letterbox, letterbox_mask, to_tensor
 from mie.training.pack import Instruction, Pack, Row, Wording, as_rgb
-from mie.training.pools import Groups, Pool, letterbox, letterbox_mask, to_tensor
 from mie.vocabulary import MODALITIES
 
 _CANVAS: Final = 64  # pixels a side of a stored shape, whose longer side takes

@@ -17,7 +17,7 @@ from mie.datasets.dataset import Dataset
 from mie.datasets.engine import cores
 from mie.datasets.leaks import Traces, image_leaks, patient_leaks
 from mie.datasets.names import comparable
-from mie.datasets.shards import read_rows
+from mie.datasets.schema import read_rows
 from mie.editors.compact.kinds import EDIT_KINDS, EditKind
 from mie.errors import MieError
 from mie.images.hashes import near_pairs, perceptual, pixel_digest

@@ -41,11 +41,10 @@ from mie.perspectives.modification.detectors.quality import (
 )
 from mie.records import Mask, Pixels, Values
 from mie.training.augment import Draw, may_flip, may_turn, recolour, warp
-from mie.training.batches import step_seed
+from mie.training.batches import Groups, Pool, letterbox, letterbox_mask, step_seed
 from mie.training.config import Strict, TrainConfig, parse_section
 from mie.training.losses import overlay_loss
 from mie.training.pack import VALIDATION, Pack, Row, as_rgb, read_pack
-from mie.training.pools import Groups, Pool, letterbox, letterbox_mask
 from mie.training.trainee import Trainee
 
 VIEW: Final = 256  # the most pixels a side that a view has

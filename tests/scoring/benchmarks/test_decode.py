@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mie.errors import ImageError
 from mie.images.limits import Limits
 from mie.images.png import decode_png, encode_png
-from mie.scoring.pixels import decode_plain, read_output, read_stored
+from mie.scoring.reference import decode_plain, read_output, read_stored
 from tests.conftest import crop
 
 

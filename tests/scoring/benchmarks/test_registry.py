@@ -10,10 +10,9 @@ import mie.scoring.benchmarks
 from mie.errors import ConfigError, ImageError, MieError
 from mie.images.png import encode_png
 from mie.scoring.benchmarks import BENCHMARKS
-from mie.scoring.benchmarks.miedb import BENCHMARK
-from mie.scoring.benchmarks.miedb.published import MIEDB, MIEDB_ABLATION
+from mie.scoring.benchmarks.miedb import BENCHMARK, MIEDB, MIEDB_ABLATION
+from mie.scoring.benchmarks.miedb.score import score_triplet
 from mie.scoring.results import read_scores
-from mie.scoring.triplet import score_triplet
 from tests.scoring.benchmarks.runs import (
     attempt_at,
     holistic,

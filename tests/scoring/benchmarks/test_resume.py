@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mie.editors.runs import Run
-from mie.scoring.chunks import Chunk, Output
+from mie.scoring.attempts import Chunk, Output
 from tests.scoring.benchmarks.runs import attempt_at, structure, transformation, write_run, write_samples
 from tests.scoring.benchmarks.scoring import miedb as score_run
 
@@ -48,7 +48,7 @@ def forget(run: Path) -> None:
 
 def test_processes_and_chunks_do_not_change_a_byte(run, expected, monkeypatch):
     for pairs in (1, 10**6):
-        monkeypatch.setattr("mie.scoring.chunks._PAIRS", pairs)
+        monkeypatch.setattr("mie.scoring.attempts._PAIRS", pairs)
         for workers in (1, 2) if pairs == 1 else (None,):
             forget(run)
             score_run(run, workers=workers)
@@ -57,7 +57,7 @@ def test_processes_and_chunks_do_not_change_a_byte(run, expected, monkeypatch):
 
 
 def test_a_call_that_was_stopped_goes_on_where_it_was(run, expected, monkeypatch):
-    monkeypatch.setattr("mie.scoring.chunks._PAIRS", 1)
+    monkeypatch.setattr("mie.scoring.attempts._PAIRS", 1)
     forget(run)
     calls = []
 
@@ -76,7 +76,7 @@ def test_a_call_that_was_stopped_goes_on_where_it_was(run, expected, monkeypatch
 
 
 def test_what_changed_since_is_scored_again(run, expected, monkeypatch):
-    monkeypatch.setattr("mie.scoring.chunks._PAIRS", 1)
+    monkeypatch.setattr("mie.scoring.attempts._PAIRS", 1)
     forget(run)
 
     def stop(done, total):
@@ -117,7 +117,7 @@ def test_a_chunk_is_scored_again_when_anything_that_it_depends_on_changes():
 
 def test_parts_of_other_edits_are_not_taken(run, expected, monkeypatch):
     """The same outputs, to the byte and to the time, under a changed `edits.jsonl`: all is scored again."""
-    monkeypatch.setattr("mie.scoring.chunks._PAIRS", 1)
+    monkeypatch.setattr("mie.scoring.attempts._PAIRS", 1)
     forget(run)
 
     def stop(done, total):

@@ -23,7 +23,7 @@ from mie.records import Refusal, Sample
 FORMATS: Final[Registry[Callable[[Path], Incoming]]] = Registry(
     "import format",
     {
-        "folder": "mie.datasets.imports.folder:read",
+        "folder": "mie.datasets.imports.reading:read",
         "imgedit": "mie.scoring.benchmarks.imgedit.importer:read",
         "medebench": "mie.scoring.benchmarks.medebench.importer:read",
         "miedb": "mie.datasets.imports.miedb:read",

@@ -1,7 +1,7 @@
 """What importers share: files and fields that somebody else may have written, checked before use.
 
 `sample_from` reads back what an export of ours wrote; `foreign_sample` makes a sample of a record of somebody
-else's benchmark.
+else's benchmark. The plain folder (`samples.jsonl` with the files that it names) is read here too.
 """
 
 from __future__ import annotations
@@ -257,4 +257,39 @@ def foreign_sample(
         seed=0,
         group=group,
         turn=turn,
+    )
+
+
+_LIST = "samples.jsonl"
+
+
+def read(folder: Path) -> Incoming:
+    """The samples in the order of their lines. `samples.csv` is for people and is not read."""
+    path = inside(folder, folder, _LIST)
+    with path.open("rb") as lines:
+        total = sum(1 for line in lines if line.strip())
+    if not total:
+        raise MieError("no sample in the list", where=path, expected="one JSON object per line")
+    return Incoming(_outcomes(folder, path), total)
+
+
+def _outcomes(folder: Path, path: Path) -> Iterator[Sample | Refusal]:
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                yield _sample(folder, line)
+            except MieError as error:
+                yield refusal("folder", f"{_LIST}:{number}", error)
+
+
+def _sample(folder: Path, line: bytes) -> Sample:
+    body = storable(load_json(line, where=None))
+    region = body.get("mask")
+    return sample_from(
+        body,
+        input=picture(folder, folder, body.get("input")).pixels,
+        target_image=picture(folder, folder, body.get("target_image")).pixels,
+        mask=None if region is None else mask(folder, folder, region),
     )

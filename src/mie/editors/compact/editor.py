@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
+from mie.core.environment import install_hint
 from mie.core.files import digest
-from mie.core.install import install_hint
 from mie.editors.base import Edited, EditError, Editor, Request, Turn
 from mie.editors.compact.holes import find_hole
 from mie.editors.compact.kinds import EditKind

@@ -23,8 +23,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mie.core.environment import install_hint
 from mie.core.files import atomic_path
-from mie.core.install import install_hint
 from mie.editors.compact.editor import STRIDE
 from mie.editors.compact.kinds import PERSPECTIVE_OF, EditKind
 from mie.errors import ConfigError, MieError

@@ -38,8 +38,8 @@ def _samples(config: PerceptionConfig, build: BuildFacts) -> Recipe:
 
 
 def _gates(_: Any, limits: GateConfig) -> Sequence[Gate]:
-    from mie.perspectives.gates import TrivialGate
     from mie.perspectives.perception.samples import proof_gate, visible_gate
+    from mie.perspectives.perspective import TrivialGate
 
     return TrivialGate.of(limits), visible_gate, proof_gate
 

@@ -58,7 +58,7 @@ def _samples(config: TransformationConfig, build: BuildFacts) -> Recipe:
 
 
 def _gates(_: Any, limits: GateConfig) -> Sequence[Gate]:
-    from mie.perspectives.gates import TrivialGate
+    from mie.perspectives.perspective import TrivialGate
     from mie.perspectives.transformation.samples import PairGate
 
     return TrivialGate.of(limits), PairGate(limits.max_shift)

@@ -18,8 +18,8 @@ from mie.cli import app
 from mie.editors.runs import Run
 from mie.judges import JudgeOptions, ParseError
 from mie.scoring.benchmarks.medebench.judge import PARSERS, as_released
-from mie.scoring.benchmarks.medebench.tables import MEDEBENCH
-from mie.scoring.pixels import read_output
+from mie.scoring.benchmarks.medebench.score import MEDEBENCH
+from mie.scoring.reference import read_output
 from tests.judges.server import JudgeServer, images_of, texts_of
 from tests.scoring.benchmarks.medebench.made import GRADES, SAMPLES, WRITTEN, answer, make_run
 from tests.scoring.benchmarks.recorded import transcript

@@ -19,7 +19,7 @@ from mie.judges import JudgeOptions, ParseError
 from mie.scoring.benchmarks.omni_iie import pixels
 from mie.scoring.benchmarks.omni_iie.pixels import Weights
 from mie.scoring.benchmarks.omni_iie.qa import verdicts, veto, written_questions
-from mie.scoring.pixels import read_output
+from mie.scoring.reference import read_output
 from tests.judges.server import JudgeServer, texts_of
 from tests.scoring.benchmarks.omni_iie.made import SAID, SAMPLES, answer, make_run
 from tests.scoring.benchmarks.recorded import transcript

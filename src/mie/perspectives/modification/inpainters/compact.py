@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import cv2
 import numpy as np
 
+from mie.core.environment import install_hint
 from mie.core.files import digest
-from mie.core.install import install_hint
 from mie.errors import ConfigError
 from mie.images.families import GREY
 from mie.networks.shipped import shipped_weights

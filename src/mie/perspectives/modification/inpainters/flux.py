@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from mie.core.environment import install_hint
 from mie.core.files import digest
-from mie.core.install import install_hint
 from mie.core.spec import Spec, construct
 from mie.errors import ConfigError
 from mie.images.families import GREY

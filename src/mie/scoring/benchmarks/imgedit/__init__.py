@@ -60,8 +60,8 @@ BENCHMARK: Final = Benchmark(
     aggregate="mie.scoring.benchmarks.imgedit.score:aggregate",
     groups=("suite", "edit_type", "turn"),
     partitions=("suite", "edit_type", "turn", "modality", "source"),
-    tables="mie.scoring.benchmarks.imgedit.tables:tables",
-    published="mie.scoring.benchmarks.imgedit.tables:PUBLISHED",
+    tables="mie.scoring.benchmarks.imgedit.score:tables",
+    published="mie.scoring.benchmarks.imgedit.score:PUBLISHED",
     boards=(
         Board(
             "Basic suite by kind of edit, 1 to 5, first attempt",

@@ -7,20 +7,21 @@ digits.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from mie.images.png import png_size
 from mie.judges import Draft, Image, ParseError, Prompt, Question, load_prompt
-from mie.judges.parsers import line_scores
-from mie.scoring.benchmarks.imgedit import BENCHMARK, CRITERIA, TYPES
-from mie.scoring.benchmarks.imgedit.turns import edit_type, record_turn, suite_of, turn_drafts
-from mie.scoring.chunks import Chunk, Output
+from mie.judges.parsers import line_scores, yes_no
+from mie.scoring.attempts import Chunk, Output
+from mie.scoring.benchmarks.imgedit import BENCHMARK, CONVERSATION, CRITERIA, TYPES
 from mie.scoring.judging import JudgeAnswers, Questions, SampleAnswer, output_drafts, record_numbers
-from mie.scoring.pixels import read_output, read_stored
+from mie.scoring.reference import changes_content, read_output, read_stored
 
 PROMPTS: Final = {name: load_prompt(f"imgedit_{name}", 1) for name in TYPES}
 UGE: Final = load_prompt("imgedit_uge", 1)
@@ -110,6 +111,143 @@ def record(line: dict[str, Any], attempt: dict[str, Any], answers: JudgeAnswers)
 
 def _numbers(scores: Sequence[float]) -> tuple[float, ...]:
     return math.fsum(capped(scores)) / len(scores), *scores
+
+
+# Which suite and kind of edit a sample belongs to, by its own record or by what it is.
+SUITES: Final = ("basic", "uge", "multiturn")
+_ALIASES: Final = {"hybrid": "compose"}
+# Samples of ours: painting a region changes a property of it, several regions are several edits at once.
+_TASKS: Final = {
+    "holistic": "compose",
+    "removal": "remove",
+    "addition": "add",
+    "inpainting": "replace",
+    "simulation": "add",
+    "artifact removal": "remove",
+    "modality transfer": "style",
+}
+
+
+def suite_of(row: Mapping[str, Any]) -> str:
+    """`basic`, `uge` or `multiturn`; a sample of ours that has a turn is of a conversation."""
+    stated = own(row).get("suite")
+    if stated in SUITES:
+        return str(stated)
+    return "basic" if row["turn"] is None else "multiturn"
+
+
+def edit_type(row: Mapping[str, Any]) -> str:
+    """One of TYPES, or what the record says where that is none of them."""
+    stated = own(row).get("edit_type")
+    if stated:
+        name = str(stated).strip().lower()
+        return _ALIASES.get(name, name)
+    return _TASKS.get(row["task"], "replace" if changes_content(row["perspective"]) else "adjust")
+
+
+def category_of(row: Mapping[str, Any]) -> str | None:
+    """What a conversation is about: memory, understanding or backtracking; None: all of them are asked."""
+    stated = own(row).get("category")
+    return str(stated) if stated else None
+
+
+def own(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = json.loads(row["params"]).get("imgedit")
+    return found if isinstance(found, Mapping) else {}
+
+
+# Conversations: at each turn a judge sees the first image and every result so far, and says yes or no.
+#
+# Memory, understanding and backtracking are asked about, or the one that the conversation was written for. A
+# result of an earlier turn that is missing leaves the turn unscored.
+
+PROMPT: Final = load_prompt("imgedit_multiturn", 1)
+_TEXTS: Final = ["id", "group", "turn", "params", "prompt"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """One turn of a conversation: what was asked, and what came of it at each attempt."""
+
+    number: int
+    sample: str
+    prompt: str
+    outputs: Mapping[int, Output]
+
+
+def questions_of(row: Mapping[str, Any]) -> tuple[str, ...]:
+    category = category_of(row)
+    return (category,) if category in CONVERSATION else CONVERSATION
+
+
+def turn_drafts(chunks: Sequence[Chunk], variant: str) -> Iterator[Draft]:
+    """A question for each turn whose results so far all exist."""
+    talks = _conversations(chunks)
+    if not talks:
+        return
+    first: dict[str, bytes] = {}  # the image a conversation began with, while it lasts
+    for chunk in chunks:
+        if not any(suite_of(row) == "multiturn" for row, _ in chunk.rows(["turn", "params"])):
+            continue
+        for row, outputs in chunk.rows([*_TEXTS, "input"]):
+            if suite_of(row) != "multiturn":
+                continue
+            name, turns = _talk(row), talks[_talk(row)]
+            image = first.setdefault(name, row["input"]["bytes"])
+            if row["id"] == turns[-1].sample:
+                first.pop(name)
+            so_far = [turn for turn in turns if turn.number <= (row["turn"] or 1)]
+            yield from _drafts_of_turn(row, image, outputs, so_far, variant)
+
+
+def _drafts_of_turn(
+    row: Mapping[str, Any], image: bytes, outputs: Sequence[Output], so_far: list[_Turn], variant: str
+) -> Iterator[Draft]:
+    asked = questions_of(row)
+    lines = [f"Turn {turn.number}: {turn.prompt}" for turn in so_far]
+    text = PROMPT.fill(instructions="\n".join(lines), questions=", ".join(asked))
+    size = png_size(image)
+    for output in outputs:
+        paths = [turn.outputs[output.k].path for turn in so_far if output.k in turn.outputs]
+        if len(paths) == len(so_far) and all(paths):
+            make = partial(_question, image, text, [Path(path or "") for path in paths], len(asked), variant)
+            sizes = (size,) * (1 + len(paths))
+            yield Draft(turn_key(row["id"], output.k), make, PROMPT, sizes=sizes, characters=len(text))
+
+
+def _question(image: bytes, text: str, paths: list[Path], count: int, variant: str) -> Question:
+    parts: list[str | Image] = [text, "First image:", Image(read_stored(image))]
+    for number, path in enumerate(paths, start=1):
+        parts += [f"After turn {number}:", Image(read_output(path, variant))]
+    return Question(PROMPT, tuple(parts), yes_no(count))
+
+
+def _conversations(chunks: Sequence[Chunk]) -> dict[str, list[_Turn]]:
+    """Each conversation's turns in order. Only texts are read."""
+    found: dict[str, list[_Turn]] = {}
+    for chunk in chunks:
+        for row, outputs in chunk.rows(_TEXTS):
+            if suite_of(row) == "multiturn":
+                made = {output.k: output for output in outputs}
+                turn = _Turn(row["turn"] or 1, row["id"], row["prompt"], made)
+                found.setdefault(_talk(row), []).append(turn)
+    return {name: sorted(turns, key=lambda turn: turn.number) for name, turns in found.items()}
+
+
+def _talk(row: Mapping[str, Any]) -> str:
+    return row["group"] or row["id"]
+
+
+def turn_key(sample: str, k: int) -> str:
+    return f"{sample}_{k}:multiturn"
+
+
+def record_turn(line: dict[str, Any], attempt: dict[str, Any], answers: JudgeAnswers) -> None:
+    key = turn_key(line["id"], attempt["k"])
+    if key not in answers.answers:
+        attempt["unscored"] |= dict.fromkeys(line["applies"], "an earlier turn has no output")
+        return
+    record_numbers(attempt, key, line["applies"], answers, PROMPT)
 
 
 QUESTIONS: Final = Questions(BENCHMARK.judged, drafts, record)

@@ -40,8 +40,8 @@ BENCHMARK: Final = Benchmark(
     groups=("organ",),
     partitions=("organ", "task", "modality", "source"),
     psnr_cap=100.0,
-    tables="mie.scoring.benchmarks.medebench.tables:tables",
-    published="mie.scoring.benchmarks.medebench.tables:PUBLISHED",
+    tables="mie.scoring.benchmarks.medebench.score:tables",
+    published="mie.scoring.benchmarks.medebench.score:PUBLISHED",
     boards=(
         Board("Overall, 0 to 1, first attempt", ("ea", "cp", "vq", "ea_plain", "vq_plain", "psnr", "ssim")),
     ),

@@ -27,10 +27,10 @@ from mie.judges import Draft, ParseError, Question, load_prompt
 from mie.judges import Image as JudgeImage
 from mie.judges.parsers import labelled_scores, visible
 from mie.records import Pixels
+from mie.scoring.attempts import Chunk, Output
 from mie.scoring.benchmarks.medebench import BENCHMARK
-from mie.scoring.chunks import Chunk, Output
 from mie.scoring.judging import JudgeAnswers, Questions, SampleAnswer, output_drafts, record_numbers
-from mie.scoring.pixels import in_colour, read_output, read_stored
+from mie.scoring.reference import in_colour, read_output, read_stored
 
 COLUMNS: Final = BENCHMARK.columns
 

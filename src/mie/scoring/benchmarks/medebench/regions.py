@@ -16,14 +16,14 @@ from typing import Any, Final
 
 import numpy as np
 
+from mie.core.environment import install_hint
 from mie.core.files import atomic_write
 from mie.core.hashing import file_stem
-from mie.core.install import install_hint
 from mie.datasets.dataset import Dataset
 from mie.errors import MieError
 from mie.images.png import encode_png
 from mie.records import Mask, Pixels
-from mie.scoring.pixels import in_colour
+from mie.scoring.reference import in_colour
 
 COUNT: Final = 3
 THRESHOLD: Final = 0.05  # low on purpose: a person looks at what is found

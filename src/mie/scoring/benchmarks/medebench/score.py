@@ -1,4 +1,7 @@
-"""What MedEBench measures in a run: CP against the input, PSNR and SSIM against the target."""
+"""What MedEBench measures in a run (CP against the input, PSNR and SSIM against the target), and its tables.
+
+The published CP comes from the released script: compare it with the variant `as_released` alone.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,14 @@ from typing import Any, Final
 from mie.errors import ImageError, MetricError
 from mie.records import Pixels
 from mie.scoring import metrics
-from mie.scoring.attempts import Context, Entry, LineBody, Row, each_output, line_of
+from mie.scoring.attempts import Context, Entry, LineBody, Output, Row, each_output, line_of
+from mie.scoring.benchmarks import Document, PublishedRows, Table, by_group, first_attempts, published
 from mie.scoring.benchmarks.medebench import BENCHMARK
 from mie.scoring.benchmarks.medebench.judge import METRICS, at_size, mask_of, organ_of, task_of
-from mie.scoring.chunks import Output
 from mie.scoring.metrics.background import CP
 from mie.scoring.metrics.psnr import PSNR
 from mie.scoring.metrics.ssim import SSIM
-from mie.scoring.perspectives import edits_whole_image
-from mie.scoring.pixels import in_colour, read_stored
+from mie.scoring.reference import edits_whole_image, in_colour, read_stored
 
 PIXEL_METRICS: Final = ("cp", "psnr", "ssim")
 INSIDE: Final = 128  # of a soft mask
@@ -75,3 +77,44 @@ def _context(reference: _Reference, output: Pixels, variant: str) -> float:
     if variant == "as_released":
         return metrics.context_as_released(reference.image, output, reference.mask)
     return metrics.context_preservation(reference.image, output, reference.mask >= INSIDE)
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """EA, CP and VQ in 0 to 1, and FID."""
+
+    model: str
+    ea: float
+    cp: float
+    vq: float
+    fid: float
+
+
+MEDEBENCH: Final = (
+    Published("imagic", 0.38, 0.55, 0.48, 88.54),
+    Published("instruct-pix2pix", 0.50, 0.86, 0.62, 46.50),
+    Published("instruct-diffusion", 0.54, 0.67, 0.63, 65.56),
+    Published("paint-by-inpaint", 0.37, 0.59, 0.38, 109.61),
+    Published("icedit", 0.60, 0.79, 0.72, 46.76),
+    Published("seedx", 0.31, 0.78, 0.54, 51.04),
+    Published("gemini-2-flash", 0.68, 0.82, 0.72, 43.74),
+)
+PUBLISHED: Final = PublishedRows(
+    caption="MedEBench, measured by its authors",
+    columns=tuple(BENCHMARK.metric(name) for name in ("ea", "cp", "vq", "fid")),
+    rows=tuple((row.model, (row.ea, row.cp, row.vq, row.fid)) for row in MEDEBENCH),
+    marked=frozenset({"cp"}),
+    note="CP comes from the released script (variant as_released).",
+    source="published by the authors of MedEBench, overall rows",
+)
+_COLUMNS: Final = ("ea", "cp", "vq", "ea_plain", "vq_plain")
+
+
+def tables(document: Document) -> list[Table]:
+    columns = first_attempts(BENCHMARK, document, _COLUMNS)
+    rows = [(row.model, row.ea, row.cp, row.vq, row.fid) for row in MEDEBENCH]
+    return [
+        by_group(document, "organ", columns, title="by organ: mean (scored)"),
+        by_group(document, "task", columns, title="by task: mean (scored)"),
+        published("published, overall (CP as released)", ("model", "EA", "CP", "VQ", "FID"), rows),
+    ]

@@ -19,13 +19,11 @@ from mie.images.png import png_size
 from mie.judges import Draft, Image, Question, combine, load_prompt
 from mie.judges.parsers import json_scores, json_scores_schema
 from mie.records import Pixels
-from mie.scoring.benchmarks.miedb import BENCHMARK
-from mie.scoring.benchmarks.miedb.published import CRITERIA
-from mie.scoring.chunks import Chunk, Output
+from mie.scoring.attempts import Chunk, Output
+from mie.scoring.benchmarks.miedb import BENCHMARK, CRITERIA
 from mie.scoring.judging import JudgeAnswers, Questions, output_drafts
 from mie.scoring.metrics import resize_to
-from mie.scoring.perspectives import metrics_of
-from mie.scoring.pixels import in_colour, read_output, read_stored
+from mie.scoring.reference import in_colour, metrics_of, read_output, read_stored
 
 PROMPT: Final = load_prompt("miedb_rubric", 1)
 RUBRIC: Final = BENCHMARK.judged

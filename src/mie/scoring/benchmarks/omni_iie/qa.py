@@ -25,12 +25,11 @@ from mie.images.png import png_size
 from mie.judges import Answer, Draft, Image, ParseError, Question, load_prompt
 from mie.judges.contracts import Parser
 from mie.judges.parsers import json_list_of, visible
+from mie.scoring.attempts import Chunk, Output
 from mie.scoring.benchmarks.omni_iie import BENCHMARK, CLIP, LPIPS
 from mie.scoring.benchmarks.omni_iie.pixels import overall
-from mie.scoring.chunks import Chunk, Output
 from mie.scoring.judging import JudgeAnswers, Questions, SampleAnswer, output_drafts
-from mie.scoring.perspectives import changes_content
-from mie.scoring.pixels import read_output, read_stored
+from mie.scoring.reference import changes_content, read_output, read_stored
 
 COLUMNS: Final = BENCHMARK.columns
 ATTRIBUTE, ENTITY = "A", "E"

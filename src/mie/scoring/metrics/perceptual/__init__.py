@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from mie.core.install import install_hint
+from mie.core.environment import install_hint
 from mie.errors import MetricError
 from mie.scoring.metric import Metric
 

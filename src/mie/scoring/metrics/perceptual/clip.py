@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
-from mie.core.install import install_hint
+from mie.core.environment import install_hint
 from mie.errors import ConfigError, MetricError
 from mie.records import Mask, Pixels
 from mie.scoring.metrics.perceptual import weights as known

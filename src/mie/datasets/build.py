@@ -13,7 +13,7 @@ from mie.core.files import atomic_write, folder_lock
 from mie.datasets.dataset import Dataset, clear, refuse_other_files
 from mie.datasets.engine import Standing, run_tasks
 from mie.datasets.finish import finish
-from mie.datasets.part import PartTask, make_part, part_path
+from mie.datasets.part import PartTask, make_part, part_path, without_deadly_unit
 from mie.datasets.plan import Plan, make_plan
 from mie.datasets.recipe import RecipeConfig, source_facts
 from mie.datasets.rejected import BAD_FILE_GATES, Reason, frequent_reasons, read_rejected
@@ -70,13 +70,15 @@ def build(
     workers: int | None = None,
     limit: int | None = None,
     overwrite: bool = False,
+    isolate: bool = False,
     rephrase: Rephrase | None = None,
     progress: Listener = lambda _: None,
 ) -> BuildResult:
     """Build the recipe's dataset in `folder`.
 
     An interrupted build is resumed, a finished one stays as it is. `MieError` where no sample is kept: the
-    folder is then free for a corrected recipe.
+    folder is then free for a corrected recipe. With `isolate`, as `mie build` has it, even a single worker is
+    a process of its own: a file that crashes a decoder is rejected, and does not end the caller.
     """
     folder = Path(folder)
     config = config if limit is None else config.limited(limit)
@@ -87,7 +89,7 @@ def build(
         past = _finished(config, folder, rephrase)
         if past is not None:
             return past
-        plan = _samples(config, folder, engine, workers, rephrase, progress)
+        plan = _samples(config, folder, engine, workers, isolate, rephrase, progress)
         wordings: Wordings | None = None
         if rephrase is not None:
             from mie.datasets.rephrase import ask_for_wordings
@@ -110,6 +112,7 @@ def estimate_rephrasing(
     workers: int | None = None,
     limit: int | None = None,
     overwrite: bool = False,
+    isolate: bool = False,
     progress: Listener = lambda _: None,
 ) -> dict[str, Any] | None:
     """Make the samples and say what `build` would ask the judge, at which cost; None if all is done."""
@@ -123,7 +126,9 @@ def estimate_rephrasing(
             clear(folder)
         if _finished(config, folder, rephrase) is not None:
             return None
-        return estimate(_samples(config, folder, engine, workers, rephrase, progress), folder, rephrase)
+        return estimate(
+            _samples(config, folder, engine, workers, isolate, rephrase, progress), folder, rephrase
+        )
 
 
 def _finished(config: RecipeConfig, folder: Path, rephrase: Rephrase | None) -> BuildResult | None:
@@ -153,6 +158,7 @@ def _samples(
     folder: Path,
     engine: str,
     workers: int | None,
+    isolate: bool,
     rephrase: Rephrase | None,
     progress: Listener,
 ) -> Plan:
@@ -170,7 +176,7 @@ def _samples(
         )
     facts = BuildFacts(config.name, config.bins, tuple(source_facts(*item) for item in plan.listed()))
     plan = plan.with_weights(config.perspective.prepare(config.recipe, facts))
-    _make_parts(plan, _claim(plan, folder), engine, workers, progress)
+    _make_parts(plan, _claim(plan, folder), engine, workers, isolate, progress)
     return plan
 
 
@@ -192,7 +198,9 @@ def _claim(plan: Plan, folder: Path) -> Path:
     return parts
 
 
-def _make_parts(plan: Plan, parts: Path, engine: str, workers: int | None, progress: Listener) -> None:
+def _make_parts(
+    plan: Plan, parts: Path, engine: str, workers: int | None, isolate: bool, progress: Listener
+) -> None:
     todo = [p for p in plan.parts if not part_path(parts, p.number, "index").exists()]
     tasks = [
         PartTask(p, {u.source: plan.sources[u.source] for u in p.units}, plan.config, parts) for p in todo
@@ -213,5 +221,7 @@ def _make_parts(plan: Plan, parts: Path, engine: str, workers: int | None, progr
         engine=engine,
         workers=workers,
         listen=lambda index, standing: show(todo[index].number, standing),
+        isolate=isolate,
+        rescue=without_deadly_unit,
     ):
         show(result.number, (result.units, result.kept, result.refused.total()))

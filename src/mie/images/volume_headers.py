@@ -53,7 +53,7 @@ def header_lines(file: BinaryIO, path: Path) -> Iterator[str]:
     while line := file.readline(_LINE + 1):
         if len(line) > _LINE or file.tell() > _HEADER:
             raise bad_header(path, f"lines of at most {_LINE} bytes, {_HEADER} bytes in all", "a longer one")
-        yield os.fsdecode(line.removesuffix(b"\n").removesuffix(b"\r"))
+        yield line.removesuffix(b"\n").removesuffix(b"\r").decode(errors="replace")
 
 
 def bad_header(path: Path, expected: object, found: object) -> ImageError:

@@ -287,6 +287,62 @@ def test_bad_files_are_recorded_and_the_rest_is_built(tmp_path):
     assert verify(tmp_path / "d", workers=1).ok
 
 
+# A decoder that ends its process, and a file that asks for more memory than there is.
+DEADLY = """
+import json, os, sys
+from pathlib import Path
+from mie.datasets.build import build
+from mie.datasets.recipe import parse_recipe
+from mie.sources.folder import FolderSource
+
+def load(self, unit, real=FolderSource.load):
+    if "0001" in unit.key:
+        os.abort()
+    if "0003" in unit.key:
+        raise MemoryError
+    return real(self, unit)
+
+FolderSource.load = load
+if __name__ == "__main__":
+    recipe, folder = sys.argv[1:]
+    build(parse_recipe(json.loads(recipe), where="t", base=Path()), folder, workers=1, isolate=True)
+"""
+
+
+def test_a_file_that_ends_the_only_worker_is_rejected_by_name(tmp_path):
+    root = write_folder(tmp_path / "source", 6)
+    script = tmp_path / "script.py"
+    script.write_text(DEADLY)
+    recipe = {"name": "discs", "seed": 3, "keep_names": True, "sources": [folder_source(root)]}
+    arguments = [sys.executable, str(script), json.dumps(recipe, default=str), str(tmp_path / "d")]
+    subprocess.run(arguments, check=True, timeout=300, stderr=subprocess.PIPE)
+    refused = {r.where.partition("_")[2]: r.reason for r in read_rejected(tmp_path / "d/rejected.parquet")}
+    assert refused == {
+        "0001.png": "reading it ended the worker process",
+        "0003.png": "there is not enough memory for it",
+    }
+    assert len(Dataset(tmp_path / "d")) == 4
+
+
+def test_odd_names_pipes_and_dangling_links_are_rejected_by_name(tmp_path):
+    root = write_folder(tmp_path / "source", 5)
+    os.mkfifo(root / "images" / "p08_0008.png")
+    (root / "images" / "p09_0009.png").symlink_to(root / "nowhere.png")
+    odd = os.fsencode(root / "images") + b"/p0\xff_0007.png"
+    Path(os.fsdecode(odd)).write_bytes(b"")
+    (root / "images" / "p06_0006.png").symlink_to("/dev/zero")
+    build(config(root, keep_names=True), tmp_path / "d", workers=1)
+    refused = {r.where: r.reason for r in read_rejected(tmp_path / "d/rejected.parquet")}
+    assert refused == {
+        "images/p06_0006.png": "not a regular file",
+        "images/p08_0008.png": "not a regular file",
+        "images/p09_0009.png": "not a regular file",
+        "images/p0\\xff_0007.png": "the file's name is not UTF-8",
+    }
+    assert len(Dataset(tmp_path / "d")) == 5
+    assert verify(tmp_path / "d", workers=1).ok
+
+
 def test_sixteen_bit_images_keep_a_record_of_their_window(tmp_path):
     root = write_folder(tmp_path / "source", 2)
     for path in sorted((root / "images").iterdir()):

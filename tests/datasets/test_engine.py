@@ -37,6 +37,27 @@ if __name__ == "__main__":
     list(run_tasks(work, [1, 2], workers=2))
 """
 
+# The fourth task ends its process, until it is told not to.
+RESCUED = """
+import os
+from mie.datasets.engine import report, run_tasks
+
+def work(task):
+    number, deadly = task
+    report(number)
+    if number == 3 and deadly:
+        os.abort()
+    return number
+
+def rescue(task, standing):
+    assert standing[0] == task[0] == 3, (task, standing)
+    return 3, False
+
+if __name__ == "__main__":
+    print(sorted(run_tasks(work, [(n, True) for n in range(9)], workers=2, rescue=rescue)))
+    print(list(run_tasks(work, [(3, True)], workers=1, isolate=True, rescue=rescue)))
+"""
+
 
 def start(folder, script):
     path = folder / "script.py"
@@ -75,6 +96,12 @@ def test_a_killed_worker_is_another_matter(tmp_path):
     assert process.returncode == 1
     assert "a worker process was killed" in error
     assert "__main__" not in error[error.rindex("MieError") :]
+
+
+def test_a_task_that_ends_its_process_is_replaced_and_the_others_are_repeated(tmp_path):
+    process = start(tmp_path, RESCUED)
+    out, error = process.communicate(timeout=300)
+    assert (process.returncode, out) == (0, "[0, 1, 2, 3, 4, 5, 6, 7, 8]\n[3]\n"), error
 
 
 def report_and_wait(task):

@@ -93,6 +93,7 @@ def build(
             bar(at.done, at.total, notes.get(at.stage, f"{at.kept} kept, {at.refused} rejected"))
 
         how: dict[str, Any] = {"engine": engine, "workers": workers, "limit": limit, "overwrite": overwrite}
+        how["isolate"] = True
         if wording is not None and rephrase_dry_run:
             estimate = estimate_rephrasing(config, output, wording, **how, progress=show)
         else:

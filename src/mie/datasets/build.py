@@ -25,7 +25,7 @@ from mie.datasets.dataset import Dataset, clear, refuse_other_files, shard_name,
 from mie.datasets.engine import Standing, run_tasks
 from mie.datasets.leaks import Traces, duplicates, image_leaks, patient_leaks
 from mie.datasets.names import Names
-from mie.datasets.part import PartTask, make_part, part_path
+from mie.datasets.part import PartTask, make_part, part_path, without_deadly_unit
 from mie.datasets.plan import Plan, make_plan
 from mie.datasets.recipe import RecipeConfig, source_facts
 from mie.datasets.rejected import (
@@ -93,13 +93,15 @@ def build(
     workers: int | None = None,
     limit: int | None = None,
     overwrite: bool = False,
+    isolate: bool = False,
     rephrase: Rephrase | None = None,
     progress: Listener = lambda _: None,
 ) -> BuildResult:
     """Build the recipe's dataset in `folder`.
 
     An interrupted build is resumed, a finished one stays as it is. `MieError` where no sample is kept: the
-    folder is then free for a corrected recipe.
+    folder is then free for a corrected recipe. With `isolate`, as `mie build` has it, even a single worker is
+    a process of its own: a file that crashes a decoder is rejected, and does not end the caller.
     """
     folder = Path(folder)
     config = config if limit is None else config.limited(limit)
@@ -110,7 +112,7 @@ def build(
         past = _finished(config, folder, rephrase)
         if past is not None:
             return past
-        plan = _samples(config, folder, engine, workers, rephrase, progress)
+        plan = _samples(config, folder, engine, workers, isolate, rephrase, progress)
         wordings: Wordings | None = None
         if rephrase is not None:
             from mie.datasets.rephrase import ask_for_wordings
@@ -133,6 +135,7 @@ def estimate_rephrasing(
     workers: int | None = None,
     limit: int | None = None,
     overwrite: bool = False,
+    isolate: bool = False,
     progress: Listener = lambda _: None,
 ) -> dict[str, Any] | None:
     """Make the samples and say what `build` would ask the judge, at which cost; None if all is done."""
@@ -146,7 +149,9 @@ def estimate_rephrasing(
             clear(folder)
         if _finished(config, folder, rephrase) is not None:
             return None
-        return estimate(_samples(config, folder, engine, workers, rephrase, progress), folder, rephrase)
+        return estimate(
+            _samples(config, folder, engine, workers, isolate, rephrase, progress), folder, rephrase
+        )
 
 
 def _finished(config: RecipeConfig, folder: Path, rephrase: Rephrase | None) -> BuildResult | None:
@@ -176,6 +181,7 @@ def _samples(
     folder: Path,
     engine: str,
     workers: int | None,
+    isolate: bool,
     rephrase: Rephrase | None,
     progress: Listener,
 ) -> Plan:
@@ -193,7 +199,7 @@ def _samples(
         )
     facts = BuildFacts(config.name, config.bins, tuple(source_facts(*item) for item in plan.listed()))
     plan = plan.with_weights(config.perspective.prepare(config.recipe, facts))
-    _make_parts(plan, _claim(plan, folder), engine, workers, progress)
+    _make_parts(plan, _claim(plan, folder), engine, workers, isolate, progress)
     return plan
 
 
@@ -215,7 +221,9 @@ def _claim(plan: Plan, folder: Path) -> Path:
     return parts
 
 
-def _make_parts(plan: Plan, parts: Path, engine: str, workers: int | None, progress: Listener) -> None:
+def _make_parts(
+    plan: Plan, parts: Path, engine: str, workers: int | None, isolate: bool, progress: Listener
+) -> None:
     todo = [p for p in plan.parts if not part_path(parts, p.number, "index").exists()]
     tasks = [
         PartTask(p, {u.source: plan.sources[u.source] for u in p.units}, plan.config, parts) for p in todo
@@ -236,6 +244,8 @@ def _make_parts(plan: Plan, parts: Path, engine: str, workers: int | None, progr
         engine=engine,
         workers=workers,
         listen=lambda index, standing: show(todo[index].number, standing),
+        isolate=isolate,
+        rescue=without_deadly_unit,
     ):
         show(result.number, (result.units, result.kept, result.refused.total()))
 

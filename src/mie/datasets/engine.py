@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -28,6 +28,8 @@ ENGINES = ("local", "ray")
 # How far one task has come, in up to three numbers that mean what its function says.
 Standing: TypeAlias = tuple[int, int, int]
 Listener: TypeAlias = Callable[[int, Standing], None]  # (index of the task, how far it has come)
+# What to do instead of a task that ended its process, if anything.
+Rescue: TypeAlias = Callable[[Task, Standing], Task | None]
 _POLL_SECONDS: Final = 0.5
 
 _tell: Callable[[Standing], None] = lambda _: None
@@ -46,8 +48,12 @@ def run_tasks(
     engine: str = "local",
     workers: int | None = None,
     listen: Listener = lambda _index, _standing: None,
+    isolate: bool = False,
+    rescue: Rescue[Task] = lambda _task, _standing: None,
 ) -> Iterator[Result]:
     """Yield `function(task)` for every task, in order of completion.
+
+    The tasks that were under way when a worker process died are repeated, one at a time in a process each.
 
     Args:
         function: What is done; on a pool or on Ray it must be importable.
@@ -55,6 +61,9 @@ def run_tasks(
         engine: "local" or "ray".
         workers: Processes; all cores by default.
         listen: Called, now and then, with what unfinished tasks `report`.
+        isolate: Never run a task in this process, not even the only one: a crash would end the caller.
+        rescue: Given a task that ended its process by itself and how far it had come, the task to do in its
+            place; None where there is no other.
 
     """
     if engine not in ENGINES:
@@ -62,13 +71,13 @@ def run_tasks(
     count = workers or cores()
     if engine == "ray":
         yield from run_on_ray(function, tasks, count)
-    elif count == 1 or len(tasks) <= 1:
+    elif not isolate and (count == 1 or len(tasks) <= 1):
         for index, task in enumerate(tasks):
             with _telling(partial(listen, index)):
                 result = function(task)
             yield result
     else:
-        yield from _run_on_pool(function, tasks, count, listen)
+        yield from _run_on_pools(function, tasks, count, listen, rescue)
 
 
 @contextmanager
@@ -88,15 +97,60 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def _run_on_pool(
-    function: Callable[[Task], Result], tasks: Sequence[Task], workers: int, listen: Listener
+def _run_on_pools(
+    function: Callable[[Task], Result],
+    tasks: Sequence[Task],
+    workers: int,
+    listen: Listener,
+    rescue: Rescue[Task],
 ) -> Iterator[Result]:
+    left = dict(enumerate(tasks))
+    while left:
+        lost: dict[int, Standing] = {}
+        for index, result in _run_on_pool(function, dict(left), workers, listen, lost):
+            del left[index]
+            yield result
+        # Nobody knows which of them ended its process, or whether the system did: each gets one of its own.
+        for index in lost:
+            yield _run_alone(function, left.pop(index), index, listen, rescue)
+
+
+def _run_alone(
+    function: Callable[[Task], Result], task: Task, index: int, listen: Listener, rescue: Rescue[Task]
+) -> Result:
+    while True:
+        lost: dict[int, Standing] = {}
+        for _, result in _run_on_pool(function, {index: task}, 1, listen, lost):
+            return result
+        instead = rescue(task, lost[index])
+        if instead is None:
+            raise MieError(
+                "a worker process was killed",
+                found="most often this is the system running out of memory",
+                fix="run the same command again with fewer --workers: finished parts are kept",
+            )
+        task = instead
+
+
+def _run_on_pool(
+    function: Callable[[Task], Result],
+    tasks: Mapping[int, Task],
+    workers: int,
+    listen: Listener,
+    lost: dict[int, Standing],
+) -> Iterator[tuple[int, Result]]:
+    """(index, result) of each task; when a worker dies, `lost` gets those under way and the rest is left."""
     # Spawned, not forked: OpenCV and Arrow keep threads that do not survive a fork.
     context = multiprocessing.get_context("spawn")
-    todo = iter(enumerate(tasks))
+    todo = iter(tasks.items())
     begun = context.Event()
     # Three numbers for each task, in memory that all processes share: nobody waits for a reader.
-    board = context.RawArray("q", 3 * len(tasks))
+    board = context.RawArray("q", 3 * (max(tasks) + 1))
+
+    def standing(index: int) -> Standing:
+        first, second, third = board[3 * index : 3 * index + 3]
+        return first, second, third
+
     with ProcessPoolExecutor(min(workers, len(tasks)), context, _begin, (begun, board)) as pool:
         running: dict[Future[Result], int] = {}
         try:
@@ -109,11 +163,10 @@ def _run_on_pool(
                     return
                 done, _ = wait(running, _POLL_SECONDS, return_when=FIRST_COMPLETED)
                 for future in done:
-                    del running[future]
-                    yield future.result()
+                    result = future.result()
+                    yield running.pop(future), result
                 for index in running.values():
-                    first, second, third = board[3 * index : 3 * index + 3]
-                    listen(index, (first, second, third))
+                    listen(index, standing(index))
         except BrokenProcessPool:
             if not begun.is_set():
                 raise MieError(
@@ -122,11 +175,7 @@ def _run_on_pool(
                     fix='in a script (a file, not stdin) put the call under `if __name__ == "__main__":`, '
                     "because each worker imports the script; or do without workers, with workers=1",
                 ) from None
-            raise MieError(
-                "a worker process was killed",
-                found="most often this is the system running out of memory",
-                fix="run the same command again with fewer --workers: finished parts are kept",
-            ) from None
+            lost.update((index, standing(index)) for index in sorted(running.values()))
         finally:
             for future in running:
                 future.cancel()

@@ -7,7 +7,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mie.core.files import atomic_path
-from mie.datasets.engine import report
+from mie.datasets.engine import Standing, report
 from mie.datasets.leaks import content_key
 from mie.datasets.names import Names
 from mie.datasets.plan import Part
@@ -31,8 +31,9 @@ from mie.records import Case, Pixels, Refusal, Sample, Unit
 from mie.sources.catalog import Entry
 from mie.sources.source import open_source
 
-# Trouble of the machine, not of one file.
-_FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+# Trouble of the machine, not of one file. Memory is not among it: what one file asks for, another does not.
+_FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
+_NO_MEMORY = "there is not enough memory for it"
 
 INDEX_SCHEMA = pa.schema(
     [
@@ -62,6 +63,7 @@ class PartTask:
     sources: dict[int, tuple[Entry, Path]]
     config: RecipeConfig
     folder: Path
+    deadly: frozenset[int] = frozenset()  # units (by index) that ended a worker process: rejected unread
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +83,16 @@ def judge_folder(folder: Path, number: int) -> Path:
     return folder.parent / "judge" / f"part-{number:05d}"
 
 
+def without_deadly_unit(task: PartTask, standing: Standing) -> PartTask | None:
+    """The part again, after it ended its process: the unit that was being worked on is left out."""
+    unit = standing[0]
+    return None if unit in task.deadly else replace(task, deadly=task.deadly | {unit})
+
+
 def make_part(task: PartTask) -> PartResult:
     """Write the part's shards, its rejections and, last, its index: the index says that the part is whole.
 
-    Reports (units done, samples kept, rejections) as it goes.
+    Reports (units done, samples kept, rejections) as it goes, also before it reads a unit.
     """
     encoder = RowEncoder()
     names = Names(task.config.keep_names)
@@ -95,12 +103,17 @@ def make_part(task: PartTask) -> PartResult:
     with ExitStack() as stack:
         writers: dict[str, ShardWriter] = {}
         for outcome in _outcomes(task, units):
-            report(units.done, len(traces.rows), len(refusals))
+            units.kept, units.refused = len(traces.rows), len(refusals)
+            units.report()
             if isinstance(outcome, Refusal):
                 refusals.append(outcome)
                 continue
             sample = names.sample(outcome)
-            row, digests = encoder.row(sample)
+            try:
+                row, digests = encoder.row(sample)
+            except MemoryError:
+                refusals.append(Refusal(outcome.source, outcome.case_id, "error", _NO_MEMORY))
+                continue
             if sample.split not in writers:
                 path = part_path(task.folder, number, sample.split)
                 writers[sample.split] = stack.enter_context(ShardWriter(path))
@@ -115,7 +128,16 @@ def make_part(task: PartTask) -> PartResult:
 
 @dataclass(slots=True)
 class _Count:
-    done: int = 0
+    done: int = 0  # also the index of the unit that is being worked on
+    kept: int = 0
+    refused: int = 0
+
+    def begin(self, unit: int) -> None:
+        self.done = unit
+        self.report()
+
+    def report(self) -> None:
+        report(self.done, self.kept, self.refused)
 
 
 def _outcomes(task: PartTask, units: _Count) -> Iterator[Sample | Refusal]:
@@ -134,7 +156,7 @@ def _outcomes(task: PartTask, units: _Count) -> Iterator[Sample | Refusal]:
             case_name=lambda case: names.case(case.source, case.case_id),
         )
         recipe = perspective.samples(config.recipe, build)
-        for sample in _samples(recipe, _cases(task, units), config):
+        for sample in _samples(recipe, _cases(task, units), config, units):
             if isinstance(sample, Refusal):
                 yield sample
                 continue
@@ -143,46 +165,65 @@ def _outcomes(task: PartTask, units: _Count) -> Iterator[Sample | Refusal]:
 
 
 def _samples(
-    recipe: Recipe, cases: Iterator[Case | Refusal], config: RecipeConfig
+    recipe: Recipe, cases: Iterator[tuple[int, Case | Refusal]], config: RecipeConfig, units: _Count
 ) -> Iterator[Sample | Refusal]:
-    def split(case: Case) -> str:
-        return split_of(case, config.split, config.seed)
+    def of_case(case: Case | Refusal) -> Iterator[Sample | Refusal]:
+        if isinstance(case, Refusal):
+            yield case
+            return
+        try:
+            yield from recipe.samples(case, split_of(case, config.split, config.seed), config.seed)
+        except MemoryError:
+            yield Refusal(case.source, case.case_id, "error", _NO_MEMORY)
 
     if not isinstance(recipe, VolumeRecipe):
-        for case in cases:
-            yield from [case] if isinstance(case, Refusal) else recipe.samples(case, split(case), config.seed)
+        for _, case in cases:
+            yield from of_case(case)
         return
+
+    def volume(item: tuple[int, Case | Refusal]) -> tuple[int, tuple[str, str] | None]:
+        return item[0], None if isinstance(item[1], Refusal) else volume_of(item[1])
+
     # A volume's slices come one after the other; anything else is a group of its own.
-    for volume, group in itertools.groupby(cases, lambda c: None if isinstance(c, Refusal) else volume_of(c)):
-        if volume is None:
-            for case in group:
-                yield from (
-                    [case] if isinstance(case, Refusal) else recipe.samples(case, split(case), config.seed)
-                )
-        else:
-            slices = [case for case in group if isinstance(case, Case)]
-            yield from recipe.volume(slices, split(slices[0]), config.seed)
+    for (unit, name), group in itertools.groupby(cases, volume):
+        if name is None:
+            for _, case in group:
+                yield from of_case(case)
+            continue
+        slices = [case for _, case in group if isinstance(case, Case)]
+        units.begin(unit)  # the group's end was found by reading the next unit
+        try:
+            split = split_of(slices[0], config.split, config.seed)
+            yield from recipe.volume(slices, split, config.seed)
+        except MemoryError:
+            yield Refusal(slices[0].source, name[1], "error", _NO_MEMORY)
 
 
 def _units(task: PartTask, source: int) -> list[Unit]:
     return [planned.unit for planned in task.part.units if planned.source == source]
 
 
-def _cases(task: PartTask, units: _Count) -> Iterator[Case | Refusal]:
+def _cases(task: PartTask, units: _Count) -> Iterator[tuple[int, Case | Refusal]]:
+    """The cases of every unit, each with the unit's index."""
     sources = {at: open_source(entry, root) for at, (entry, root) in task.sources.items()}
-    for done, planned in enumerate(task.part.units):
-        units.done = done
+    for index, planned in enumerate(task.part.units):
+        units.begin(index)
         entry, root = task.sources[planned.source]
+        key = planned.unit.key
+        if index in task.deadly:
+            yield index, Refusal(entry.name, key, "image", "reading it ended the worker process")
+            continue
         try:
-            yield from sources[planned.source].load(planned.unit)
+            for case in sources[planned.source].load(planned.unit):
+                yield index, case
         except MieError as error:
-            yield Refusal(entry.name, _where(planned.unit.key, error, root), "image", error.reason)
+            yield index, Refusal(entry.name, _where(key, error, root), "image", error.reason)
         except MemoryError:
-            raise
+            yield index, Refusal(entry.name, key, "error", _NO_MEMORY)
         except Exception as error:  # one strange file among thousands is recorded, never fatal
             if isinstance(error, OSError) and error.errno in _FATAL:
                 raise
-            yield Refusal(entry.name, planned.unit.key, "error", f"{type(error).__name__}: {error}")
+            yield index, Refusal(entry.name, key, "error", f"{type(error).__name__}: {error}")
 
 
 def _where(key: str, error: MieError, root: Path) -> str:

@@ -53,7 +53,8 @@ def array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
             kind, len(values), [_validity(values), _offsets(values)], children=[items]
         )
     if pa.types.is_string(kind):
-        values = [None if v is None else v.encode() for v in values]
+        # "replace": an error may quote a file name in another encoding, and is no reason to lose a part.
+        values = [None if v is None else v.encode(errors="replace") for v in values]
     return pa.Array.from_buffers(kind, len(values), [_validity(values), _offsets(values), _joined(values)])
 
 

@@ -26,6 +26,8 @@ class Limits:
 
 
 DEFAULT_LIMITS: Final = Limits()
+_DEFLATE: Final = 1032
+_SMALL: Final = 1 << 16
 
 
 def check_pixels(height: int, width: int, frames: int = 1, *, where: object, limits: Limits) -> None:
@@ -62,6 +64,17 @@ def check_bytes(size: int, *, where: object, limits: Limits) -> None:
             expected=f"at most {limits.max_bytes:,} bytes",
             found=f"{size:,} bytes",
             fix="raise Limits.max_bytes if you trust the file",
+        )
+
+
+def check_promise(size: int, held: int, *, where: object) -> None:
+    """Refuse a header that promises more than its deflated bytes can hold: deflate reaches 1,032 to 1."""
+    if size > _DEFLATE * held + _SMALL:
+        raise ImageError(
+            "file is too small for what its header promises",
+            where=where,
+            expected=f"at least {size // _DEFLATE:,} compressed bytes for {size:,}",
+            found=f"{held:,}",
         )
 
 

@@ -1,113 +1,186 @@
-"""What must be seen in a NRRD or MetaImage header before ITK is let near the file.
+"""NRRD and MetaImage files: the lines of their text headers, and the voxels that a header describes.
 
-A header may name any file on the disk as its data, and MetaIO ends the whole process with a segmentation
-fault on some broken headers and on damaged compressed data. Both are caught here, as errors.
+Both formats let a header name any file on the disk as its data, in several ways. Here a header is read to its
+end, line by line within limits, and its data lie in the same file or in one file beside it.
 """
 
 from __future__ import annotations
 
+import math
+import os
 import re
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from mie.errors import ImageError
+from mie.images.limits import check_promise
 
-_NRRD_SPACES: Final = re.compile(
-    r"(left|right)-(anterior|posterior)-superior(-time)?|LPS|RAS|LAS|LPST|RAST|LAST", re.IGNORECASE
-)
+_LINE: Final = 1 << 16  # bytes; the serialised parameters in segmentations of 3D Slicer are long lines
+_HEADER: Final = 1 << 20
 _BLOCK: Final = 1 << 20
+_TEXT_PER_VOXEL: Final = 64  # bytes of a number in decimal
+_MOST_WORDS: Final = 1 << 24
 
 
-class ItkHeader(NamedTuple):
-    """Whether the header says how the patient lies, and where a compressed MetaImage has its zlib stream."""
+@dataclass(frozen=True)
+class VolumeHeader:
+    """What a header says: the grid, and where the voxels are.
 
+    `affine` takes (i, j, k, 1) to LPS+ millimetres. `oriented` is False where the header does not say how
+    the patient lies. `skip` bytes come before the voxels once they are decoded; with -1 the voxels end
+    the file.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    components: int
+    affine: NDArray[np.float64]
     oriented: bool
-    zlib_file: Path | None = None
-    zlib_start: int = 0
+    data: Path
+    start: int
+    encoding: str  # raw, gzip (gzip or zlib), text or hex
+    skip: int = 0
 
 
-def check_nrrd(path: Path) -> ItkHeader:
-    oriented = False
-    with path.open("rb") as file:
-        for key, value in _lines(file, ":"):
-            if not key:
-                break
-            # teem takes the names in any case.
-            if key.lower() in ("data file", "datafile"):
-                _beside(path, value)
-            elif key.lower() == "space":
-                oriented = _NRRD_SPACES.fullmatch(value) is not None
-    return ItkHeader(oriented)
+def header_lines(file: BinaryIO, path: Path) -> Iterator[str]:
+    """Each line without its end, until the caller stops or the file does. A long header is refused."""
+    while line := file.readline(_LINE + 1):
+        if len(line) > _LINE or file.tell() > _HEADER:
+            raise bad_header(path, f"lines of at most {_LINE} bytes, {_HEADER} bytes in all", "a longer one")
+        yield line.removesuffix(b"\n").removesuffix(b"\r").decode(errors="replace")
 
 
-def check_meta(path: Path) -> ItkHeader:
-    header: dict[str, str] = {}
-    with path.open("rb") as file:
-        for key, value in _lines(file, "[=:]"):
-            header[key] = value
-            if key == "ElementDataFile":
-                break
-        start = file.tell()
-    axes, sizes = header.get("NDims", "missing"), header.get("DimSize", "missing").split()
-    if not re.fullmatch("[1-9]", axes) or len(sizes) != int(axes) or "ElementDataFile" not in header:
-        raise ImageError(
-            "broken MetaImage header",
-            where=path,
-            expected="NDims, as many numbers in DimSize, and ElementDataFile",
-            found=f"NDims = {axes}, DimSize = {' '.join(sizes)}",
-        )
-    data, name = path, header["ElementDataFile"]
-    if name.upper() != "LOCAL":
-        data, start = _beside(path, name), 0
-    oriented = not {"TransformMatrix", "Orientation", "Rotation"}.isdisjoint(header)
-    compressed = header.get("CompressedData", "F")[:1] in "Tt1"
-    return ItkHeader(oriented, data if compressed else None, start)
+def bad_header(path: Path, expected: object, found: object) -> ImageError:
+    return ImageError("broken volume header", where=path, expected=expected, found=str(found)[:200])
 
 
-def check_zlib(header: ItkHeader, expected: int) -> None:
-    """Raise unless the compressed data of a MetaImage is a whole zlib stream of `expected` bytes."""
-    if header.zlib_file is None:
-        return
-    stream, size = zlib.decompressobj(zlib.MAX_WBITS | 32), 0
+def whole(text: str, path: Path, name: str, low: int = 0) -> int:
+    if not re.fullmatch(r"[+-]?[0-9]{1,15}", text) or int(text) < low:
+        raise bad_header(path, f"{name}: a whole number, {low} or more", text)
+    return int(text)
+
+
+def numbers(text: str, count: int, path: Path, name: str) -> NDArray[np.float64]:
+    words = text.split()
     try:
-        with header.zlib_file.open("rb") as file:
-            file.seek(header.zlib_start)
-            while not stream.eof and size <= expected and (block := file.read(_BLOCK)):
-                while block and size <= expected:
-                    size += len(stream.decompress(block, _BLOCK))
-                    block = stream.unconsumed_tail
-    except zlib.error as error:
-        raise ImageError("damaged compressed data", where=header.zlib_file, found=error) from error
-    if size != expected or not stream.eof:
-        raise ImageError(
-            "damaged compressed data",
-            where=header.zlib_file,
-            expected=f"{expected} bytes once decompressed",
-            found=f"{size} bytes" if stream.eof else f"{size} bytes and no end",
-        )
+        values = np.array([float(word) for word in words])
+    except ValueError:
+        raise bad_header(path, f"{name}: {count} numbers", text) from None
+    if len(values) != count or "_" in text:
+        raise bad_header(path, f"{name}: {count} numbers", text)
+    return values
 
 
-def _lines(file: BinaryIO, sign: str) -> Iterator[tuple[str, str]]:
-    """(key, value) of each line of a text header; an empty line is ("", ""). At most 1000 lines."""
-    for _ in range(1000):
-        line = file.readline(65536)
-        if not line:
-            return
-        key, *value = re.split(sign, line.decode("utf-8", "replace"), maxsplit=1)
-        yield key.strip(), value[0].lstrip("=").strip() if value else ""
-
-
-def _beside(path: Path, name: str) -> Path:
+def file_beside(path: Path, name: str) -> Path:
+    """The data file that a header names: one plain file in the header's own folder, links resolved."""
     # LIST and name%03d are part of both formats, but through them one could name any file on the disk.
-    beside = path.with_name(name) if name not in ("", "..") and not re.search(r"[/\\%\0]", name) else None
-    if beside is None or beside.resolve().parent != path.resolve().parent or not beside.is_file():
+    plain = (
+        name not in ("", ".", "..")
+        and not re.search(r"[/\\%\0]", name)
+        and not name.upper().startswith("LIST")
+    )
+    beside = path.with_name(name) if plain else None
+    if (
+        beside is None
+        or Path(os.path.realpath(beside)).parent != Path(os.path.realpath(path)).parent
+        or not beside.is_file()
+    ):
         raise ImageError(
             "the header's data file is not beside it",
             where=path,
             expected=f"one file in {path.parent}",
-            found=name,
+            found=name[:200],
             fix="convert the volume to .nii.gz, .nrrd or .mha",
         )
     return beside
+
+
+def read_voxels(header: VolumeHeader) -> NDArray[Any]:
+    """The voxels in the machine's byte order, by stored axis: (X, Y, Z, ...)."""
+    size = math.prod(header.shape) * header.dtype.itemsize
+    with header.data.open("rb") as file:
+        held = os.fstat(file.fileno()).st_size
+        if header.encoding == "gzip":
+            file.seek(header.start)
+            check_promise(size, held - header.start, where=header.data)
+            flat = _inflated(file, header, size).view(header.dtype)
+        else:
+            flat = _plain(file, header, size, held)
+    native = flat.astype(header.dtype.newbyteorder("="), copy=False)
+    return native.reshape(header.shape, order="F")
+
+
+def _plain(file: BinaryIO, header: VolumeHeader, size: int, held: int) -> NDArray[Any]:
+    count = math.prod(header.shape)
+    if header.encoding == "raw":
+        at = held - size if header.skip < 0 else header.start + header.skip
+        if at < header.start or at + size > held:
+            raise _short(header, size, held - header.start)
+        file.seek(at)
+        return np.fromfile(file, header.dtype, count)
+    file.seek(header.start + max(0, header.skip))
+    if count > _MOST_WORDS:
+        raise ImageError(
+            "too many voxels in text", where=header.data, expected=f"at most {_MOST_WORDS}", found=count
+        )
+    longest = 2 * size + size // 8 if header.encoding == "hex" else _TEXT_PER_VOXEL * count
+    text = file.read(longest + 1024)
+    try:
+        if header.encoding == "hex":
+            return np.frombuffer(bytes.fromhex(text.decode("ascii"))[:size], header.dtype)[:count]
+        words = text.split()[:count]
+        if len(words) == count:
+            return np.array(words).astype(header.dtype)
+    except (ValueError, OverflowError) as error:
+        raise ImageError("damaged voxel data", where=header.data, found=str(error)[:200]) from None
+    raise _short(header, count, len(words))
+
+
+def _inflated(file: BinaryIO, header: VolumeHeader, size: int) -> NDArray[np.uint8]:
+    """`size` bytes of one or several gzip or zlib streams, the last of them read to its checksum."""
+    voxels, at, skip = np.empty(size, np.uint8), 0, max(0, header.skip)
+    stream, block = zlib.decompressobj(zlib.MAX_WBITS | 32), b""
+    try:
+        while True:
+            block = block or file.read(_BLOCK)
+            if not block:
+                break
+            piece = stream.decompress(block, _BLOCK)
+            block = stream.unconsumed_tail
+            dropped = min(skip, len(piece))
+            skip -= dropped
+            part = np.frombuffer(piece, np.uint8)[dropped : dropped + size - at]
+            voxels[at : at + part.size] = part
+            at += part.size
+            if dropped + part.size < len(piece):
+                raise ImageError(
+                    "damaged compressed data",
+                    where=header.data,
+                    expected=f"{size} bytes once decompressed",
+                    found="more",
+                )
+            if stream.eof:
+                if at == size:
+                    break
+                block = stream.unused_data or file.read(_BLOCK)
+                stream = zlib.decompressobj(zlib.MAX_WBITS | 32)
+    except zlib.error as error:
+        raise ImageError("damaged compressed data", where=header.data, found=error) from None
+    if at != size or not stream.eof:
+        raise ImageError(
+            "damaged compressed data",
+            where=header.data,
+            expected=f"{size} bytes once decompressed",
+            found=f"{at} bytes" if stream.eof else f"{at} bytes and no end",
+        )
+    return voxels
+
+
+def _short(header: VolumeHeader, expected: int, found: object) -> ImageError:
+    return ImageError("voxel data are cut short", where=header.data, expected=expected, found=found)

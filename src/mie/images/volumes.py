@@ -1,31 +1,32 @@
 """Volume files (NIfTI, NRRD, MetaImage) in one orientation, and their slices as radiologists look at them.
 
-NIfTI comes through nibabel, NRRD and MetaImage through SimpleITK. The header is read first, so that a file
-which promises a billion voxels is refused before any of them is.
+NIfTI comes through nibabel, NRRD and MetaImage through readers of our own. The header is read first, so that
+a file which promises a billion voxels, or more than its bytes can hold, is refused before any is read.
 """
 
 from __future__ import annotations
 
+import io
 import math
-import zlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple
 
 import cv2
 import nibabel as nib
 import numpy as np
-import SimpleITK as sitk
 from isal import igzip
-from nibabel.filebasedimages import ImageFileError
-from nibabel.spatialimages import HeaderDataError
 from numpy.typing import NDArray
 from scipy import ndimage
 
 from mie.errors import ImageError
-from mie.images.volume_headers import check_meta, check_nrrd, check_zlib
+from mie.images.limits import DEFAULT_LIMITS, check_bytes, check_promise, decoding
+from mie.images.metaimage import read_meta_header
+from mie.images.nrrd import read_nrrd_header
+from mie.images.volume_headers import file_beside, read_voxels
 from mie.records import Step
 from mie.vocabulary import PLANES
 
@@ -42,6 +43,8 @@ _MILLIMETRES: Final = {1: ("metres", 1000.0), 3: ("micrometres", 0.001)}
 
 
 _BLOCK: Final = 1 << 20
+_LONGEST_READ: Final = 1 << 26  # of a header's extension
+_AFTER_VOXELS: Final = 1 << 24
 
 
 class StoredVolume(NamedTuple):
@@ -59,22 +62,36 @@ def is_volume(name: str) -> bool:
 def read_stored(path: Path, max_voxels: int) -> StoredVolume:
     name = path.name.lower()
     if not path.is_file():
-        raise ImageError("no such volume", where=path)
+        raise ImageError("no such volume", where=path, expected="a file")
+    check_bytes(path.stat().st_size, where=path, limits=DEFAULT_LIMITS)
     if name.endswith(NIFTI_SUFFIXES):
-        return _read_nifti(path, max_voxels)
-    if name.endswith(NRRD_SUFFIXES + META_SUFFIXES):
-        return _read_itk(path, max_voxels)
+        with decoding("NIfTI", where=path):
+            return _read_nifti(path, max_voxels)
+    if name.endswith(NRRD_SUFFIXES):
+        with decoding("NRRD", where=path):
+            return _read_described(path, max_voxels)
+    if name.endswith(META_SUFFIXES):
+        with decoding("MetaImage", where=path):
+            return _read_described(path, max_voxels)
     raise ImageError("not a volume file", where=path, expected=" ".join(SUFFIXES), found=path.name)
 
 
-def check_size(shape: Sequence[int], max_voxels: int, path: object) -> None:
-    """Refuse an empty or an enormous grid while only its header has been read."""
+def check_size(shape: Sequence[int], max_voxels: int, path: object, width: int = 1) -> None:
+    """Refuse an empty or an enormous grid, of `width` bytes a voxel, while only its header has been read."""
     if min(shape, default=0) < 1 or math.prod(shape) > max_voxels:
         raise ImageError(
             "volume size out of bounds",
             where=path,
             expected=f"1 to {max_voxels:,} voxels",
             found=" x ".join(map(str, shape)) or "no axes",
+        )
+    if math.prod(shape) * width > MAX_BYTES:
+        raise ImageError(
+            "volume is too large to work on",
+            where=path,
+            expected=f"at most {MAX_BYTES:,} bytes",
+            found=f"{' x '.join(map(str, shape))} voxels of {width} bytes",
+            fix="save it in a smaller type, or cut it",
         )
 
 
@@ -93,36 +110,70 @@ def _three_axes(shape: Sequence[int], path: Path) -> tuple[int, ...]:
 
 
 def _read_nifti(path: Path, max_voxels: int) -> StoredVolume:
-    try:
-        # mmap=False: a mapped file that shrinks while we read would kill the process, not raise.
-        image = nib.load(path, mmap=False)
-        shape = image.shape
-        check_size(shape, max_voxels, path)
-        shape = _three_axes(shape, path)
-        affine, steps = _nifti_affine(image)
-        if image.get_data_dtype().kind not in "iuf":
-            raise ImageError(
-                "voxels are not plain numbers",
-                where=path,
-                expected="one number each",
-                found=image.get_data_dtype(),
-            )
-        data = (
-            _gzip_values(path, image) if path.name.lower().endswith(".gz") else np.asanyarray(image.dataobj)
-        )
-    except (OSError, EOFError, ValueError, zlib.error, ImageFileError, HeaderDataError) as error:
-        raise ImageError("cannot read the NIfTI file", where=path, found=_one_line(error)) from error
+    if path.name.lower().endswith(".gz"):
+        with igzip.open(path, "rb") as file:
+            return _nifti_values(path, _open_gzip(file), max_voxels, file)
+    if path.suffix.lower() in (".hdr", ".img"):
+        for suffix in (".hdr", ".img", ".HDR", ".IMG"):
+            other = path.with_suffix(suffix)
+            if os.path.lexists(other):
+                file_beside(path, other.name)
+    # mmap=False: a mapped file that shrinks while we read would kill the process, not raise.
+    return _nifti_values(path, nib.load(path, mmap=False), max_voxels, None)
+
+
+def _nifti_values(path: Path, image: Any, max_voxels: int, stream: IO[bytes] | None) -> StoredVolume:
+    kind = image.get_data_dtype()
+    check_size(image.shape, max_voxels, path)
+    shape = _three_axes(image.shape, path)
+    if kind.kind not in "iuf":
+        raise ImageError("voxels are not plain numbers", where=path, expected="one number each", found=kind)
+    scaled = (image.dataobj.slope, image.dataobj.inter) != (1, 0)
+    check_size(shape, max_voxels, path, width=8 if scaled else kind.itemsize)
+    affine, steps = _nifti_affine(image)
+    if stream is not None:
+        check_promise(math.prod(shape) * kind.itemsize, path.stat().st_size, where=path)
+    data = np.asanyarray(image.dataobj)
+    if stream is not None:
+        # To the file's end: only there does gzip's checksum tell whether the voxels are right.
+        left = _AFTER_VOXELS
+        while block := stream.read(_BLOCK):
+            left -= len(block)
+            if left < 0:
+                raise ImageError(
+                    "more data than the header says", where=path, expected=f"at most {_AFTER_VOXELS} bytes"
+                )
     return StoredVolume(data.reshape(shape), affine, steps)
 
 
-def _gzip_values(path: Path, image: Any) -> NDArray[Any]:
-    """The voxels, read to the file's end: only there does gzip's checksum tell whether they are right."""
-    with igzip.open(path, "rb") as file:
-        again = type(image).from_file_map({"image": nib.FileHolder(fileobj=file)})
-        data = np.asanyarray(again.dataobj)
-        while file.read(_BLOCK):
-            pass
-    return data
+class _Bounded(io.BufferedIOBase):
+    """A decompressed stream for nibabel, without reads to its end: those could be of any length."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is None or not 0 <= size <= _LONGEST_READ:
+            raise ValueError(f"the header asks for a field of {size} bytes")
+        return bytes(self._file.read(size))
+
+    def readinto(self, buffer: Any, /) -> int:
+        return int(self._file.readinto(buffer))
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        return int(self._file.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+
+def _open_gzip(file: IO[bytes]) -> Any:
+    head = file.read(nib.Nifti2Header.sizeof_hdr)
+    file.seek(0)
+    for kind in (nib.Nifti1Image, nib.Nifti2Image):
+        if kind.header_class.may_contain_header(head):
+            return kind.from_file_map({"image": nib.FileHolder(fileobj=_Bounded(file))})
+    raise ValueError("not a NIfTI header")
 
 
 def _nifti_affine(image: Any) -> tuple[NDArray[np.float64], tuple[Step, ...]]:
@@ -145,44 +196,23 @@ def _nifti_affine(image: Any) -> tuple[NDArray[np.float64], tuple[Step, ...]]:
     return affine, tuple(steps)
 
 
-def _read_itk(path: Path, max_voxels: int) -> StoredVolume:
+def _read_described(path: Path, max_voxels: int) -> StoredVolume:
+    """A NRRD or MetaImage file."""
     is_nrrd = path.name.lower().endswith(NRRD_SUFFIXES)
-    header = check_nrrd(path) if is_nrrd else check_meta(path)
-    reader = sitk.ImageFileReader()
-    reader.SetFileName(str(path))
-    # Named, so that a file is what its suffix says and no other reader gets to look at it.
-    reader.SetImageIO("NrrdImageIO" if is_nrrd else "MetaImageIO")
-    try:
-        reader.ReadImageInformation()
-        shape = reader.GetSize()
-        check_size(shape, max_voxels, path)
-        _three_axes(shape, path)
-        if reader.GetNumberOfComponents() != 1:
-            raise ImageError(
-                "voxels are not plain numbers",
-                where=path,
-                expected="one number each",
-                found=f"{reader.GetNumberOfComponents()} components",
-            )
-        voxel_bytes = sitk.Image([1] * len(shape), reader.GetPixelIDValue()).GetSizeOfPixelComponent()
-        check_zlib(header, math.prod(shape) * voxel_bytes)
-        image = reader.Execute()
-    except RuntimeError as error:
-        raise ImageError("cannot read the volume file", where=path, found=_one_line(error)) from error
-    axes = len(shape)
-    data = sitk.GetArrayFromImage(image).T.reshape(shape[:3])
-    affine = np.eye(4)
-    direction = np.array(image.GetDirection()).reshape(axes, axes)[:3, :3]
-    affine[:3, :3] = direction * np.array(image.GetSpacing()[:3])
-    affine[:3, 3] = image.GetOrigin()[:3]
+    header = read_nrrd_header(path) if is_nrrd else read_meta_header(path)
+    check_size(header.shape, max_voxels, path, header.dtype.itemsize)
+    shape = _three_axes(header.shape, path)
+    if header.components != 1:
+        raise ImageError(
+            "voxels are not plain numbers",
+            where=path,
+            expected="one number each",
+            found=f"{header.components} components",
+        )
     steps: tuple[Step, ...] = ()
     if not header.oriented:
         steps = ({"step": "orientation", "found": "missing", "assumed": "LPS"},)
-    return StoredVolume(data, LPS_TO_RAS @ affine, steps)
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[-300:] or type(error).__name__
+    return StoredVolume(read_voxels(header).reshape(shape, order="F"), LPS_TO_RAS @ header.affine, steps)
 
 
 # Volumes in one orientation, and the slices of them as radiologists look at them.
@@ -192,6 +222,8 @@ def _one_line(error: Exception) -> str:
 
 # 512 x 512 x 2048. The largest whole-body CT series are below it.
 MAX_VOXELS: Final = 2**29
+# Of the values that are worked on: MAX_VOXELS of float32.
+MAX_BYTES: Final = 2**31
 # The axis that runs through a plane's slices.
 AXIS: Final = {"axial": 2, "coronal": 1, "sagittal": 0}
 

@@ -69,6 +69,7 @@ class FolderSource:
             files = {role: paths for role, paths in files.items() if paths}
             yield Unit(path, files, patient_of(self.entry, path, found), split)
         yield from self._unmatched(taken)
+        yield from self._listing.odd(self.entry.name)
 
     def _unmatched(self, taken: set[str]) -> Iterator[Refusal]:
         """Image files in the folders we read that belong to nothing: a wrong pattern should not be silent."""

@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from mie.errors import ConfigError, MieError
+from mie.records import Refusal
 
 _PLACE = re.compile(r"[a-z_][a-z0-9_]*")
 
@@ -106,12 +107,13 @@ def fixed_folder(pattern: str) -> str:
 
 
 class Listing:
-    """The files below a root, listed once per folder, sorted, links out of the root refused."""
+    """The regular files below a root, listed once per folder, sorted; links out of the root are refused."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self._real_root = Path(os.path.realpath(root))
         self._folders: dict[str, list[str]] = {}
+        self._odd: dict[str, str] = {}  # what is no file for us, and why
         self._inside: set[str] = set()  # folders whose real place has been looked at
 
     def under(self, folder: str) -> list[str]:
@@ -120,13 +122,29 @@ class Listing:
         return self._folders[folder]
 
     def _walk(self, folder: str) -> Iterator[str]:
-        top = self.root / folder if folder else self.root
-        for current, folders, files in os.walk(top):
-            folders.sort()
-            relative = Path(current).relative_to(self.root).as_posix()
-            prefix = "" if relative == "." else relative + "/"
-            for name in files:
-                yield prefix + name
+        folders = [folder + "/" if folder else ""]
+        while folders:
+            prefix = folders.pop()
+            try:
+                entries = list(os.scandir(self.root / prefix))
+            except OSError:  # absent, or not ours to read: no file in it matches
+                continue
+            for entry in entries:
+                path = prefix + entry.name
+                if not _is_utf8(path):
+                    self._odd[os.fsencode(path).decode(errors="backslashreplace")] = (
+                        "the file's name is not UTF-8"
+                    )
+                elif entry.is_dir(follow_symlinks=False):
+                    folders.append(path + "/")
+                elif entry.is_file():
+                    yield path
+                elif not entry.is_dir():  # a pipe or a device must never be opened, a dangling link cannot be
+                    self._odd[path] = "not a regular file"
+
+    def odd(self, source: str) -> list[Refusal]:
+        """What is below the folders that were listed and is no file for us."""
+        return [Refusal(source, path, "source", reason) for path, reason in sorted(self._odd.items())]
 
     def matches(self, pattern: str, **known: str) -> list[tuple[str, dict[str, str]]]:
         """(relative path, captured places) of every file that fits, in sorted order."""
@@ -157,6 +175,14 @@ class Listing:
         if plain:
             self._inside.add(folder)
         return path
+
+
+def _is_utf8(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class Companions:

@@ -92,6 +92,7 @@ class VolumeSource:
         listing = Listing(self.root)
         images = {path: Found((path,), places) for path, places in listing.matches(self.layout.images)}
         yield from pair(self.entry, listing, images, self.layout.masks, self.layout.pair)
+        yield from listing.odd(self.entry.name)
 
     def load(self, unit: Unit) -> Iterator[Case | Refusal]:
         listing = Listing(self.root)
@@ -127,6 +128,7 @@ class DicomSource:
             before = series[key].files if key in series else ()
             series[key] = Found((*before, path), shared)
         yield from pair(self.entry, listing, series, self.layout.masks, self.layout.pair)
+        yield from listing.odd(self.entry.name)
 
     def load(self, unit: Unit) -> Iterator[Case | Refusal]:
         listing = Listing(self.root)

@@ -22,8 +22,8 @@ from mie.scoring.chunks import Chunk, Output
 from mie.scoring.judging import JudgeAnswers, Questions, SampleAnswer, output_drafts, record_numbers
 from mie.scoring.pixels import read_output, read_stored
 
-PROMPTS: Final = {name: load_prompt(f"imgedit_{name}", 1) for name in TYPES}
-UGE: Final = load_prompt("imgedit_uge", 1)
+PROMPTS: Final = {name: load_prompt(f"imgedit_{name}", 2) for name in TYPES}
+UGE: Final = load_prompt("imgedit_uge", 2)
 _COLUMNS: Final = ("id", "perspective", "task", "turn", "params", "prompt", "input")
 
 
@@ -80,7 +80,8 @@ def _drafts(row: Mapping[str, Any], output: Output, *, variant: str) -> Iterator
 
     def question() -> Question:
         images = (Image(read_stored(row["input"]["bytes"])), Image(read_output(path, variant)))
-        return Question(prompt, (text, "Before:", images[0], "After:", images[1]), parser)
+        parts = (text, "Before:", images[0], "After:", images[1])
+        return Question(prompt, parts, parser, quotes=(row["prompt"],))
 
     size = png_size(row["input"]["bytes"])
     key = edit_key(row["id"], output.k)

@@ -65,7 +65,7 @@ def own(row: Mapping[str, Any]) -> Mapping[str, Any]:
 # Memory, understanding and backtracking are asked about, or the one that the conversation was written for. A
 # result of an earlier turn that is missing leaves the turn unscored.
 
-PROMPT: Final = load_prompt("imgedit_multiturn", 1)
+PROMPT: Final = load_prompt("imgedit_multiturn", 2)
 _TEXTS: Final = ["id", "group", "turn", "params", "prompt"]
 
 
@@ -114,16 +114,19 @@ def _drafts(
     for output in outputs:
         paths = [turn.outputs[output.k].path for turn in so_far if output.k in turn.outputs]
         if len(paths) == len(so_far) and all(paths):
-            make = partial(_question, image, text, [Path(path or "") for path in paths], len(asked), variant)
+            question = partial(_question, text=text, lines=tuple(lines), count=len(asked), variant=variant)
+            make = partial(question, image, [Path(path or "") for path in paths])
             sizes = (size,) * (1 + len(paths))
             yield Draft(turn_key(row["id"], output.k), make, PROMPT, sizes=sizes, characters=len(text))
 
 
-def _question(image: bytes, text: str, paths: list[Path], count: int, variant: str) -> Question:
+def _question(
+    image: bytes, paths: list[Path], *, text: str, lines: tuple[str, ...], count: int, variant: str
+) -> Question:
     parts: list[str | Image] = [text, "First image:", Image(read_stored(image))]
     for number, path in enumerate(paths, start=1):
         parts += [f"After turn {number}:", Image(read_output(path, variant))]
-    return Question(PROMPT, tuple(parts), yes_no(count))
+    return Question(PROMPT, tuple(parts), yes_no(count), quotes=lines)
 
 
 def _conversations(chunks: Sequence[Chunk]) -> dict[str, list[_Turn]]:

@@ -17,8 +17,6 @@ import pytest
 FIXTURE = Path(__file__).parent / "fixtures" / "old_folders"
 EXPECTED = json.loads((FIXTURE / "expected.json").read_text(encoding="utf-8"))
 VARIANTS = ("paper", "as_released")
-# Nobody listens there: replies can only come from the run's journal.
-JUDGE = "openai:loopback,base_url=http://127.0.0.1:47911/v1"
 REVIEWED = ("perception", "runs/otsu", "runs/kmeans", "--db", "review/review.sqlite")
 
 
@@ -94,18 +92,25 @@ def test_old_scores_are_reported(old: Path, variant: str) -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize(("run", "protocol"), [("otsu", "miedb"), ("otsu", "medebench"), ("telea", "miedb")])
+@pytest.mark.parametrize(("run", "protocol"), [("otsu", "miedb"), ("otsu", "medebench")])
 def test_scoring_again_changes_nothing(old: Path, run: str, protocol: str, variant: str) -> None:
     name, words = f"{protocol}.{variant}", ["--protocol", protocol, "--variant", variant]
-    if run == "telea":
-        pytest.importorskip("openai", reason="needs the extra `judges`")
-        words += ["--judge", JUDGE]
     folder = old / "runs" / run
-    journals = {path: path.read_bytes() for path in folder.glob("judge/*.jsonl")}
     mie(old, "score", f"runs/{run}", *words, codes=(0, 3))
     assert keeps(scores_of(folder, name), scores_of(FIXTURE / "runs" / run, name))
     assert keeps(means_of(folder, name), means_of(FIXTURE / "runs" / run, name))
-    assert {path: path.read_bytes() for path in folder.glob("judge/*.jsonl")} == journals
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_judged_scores_are_reported_and_their_replies_replayed(old: Path, variant: str) -> None:
+    """The prompts have new versions, so a judge would be asked again; the replies of before are still read."""
+    folder, name = old / "runs/telea", f"miedb.{variant}"
+    mie(old, "report", "runs/telea", "-o", "report", "--variant", variant)
+    assert "miedb_rubric@1" in (old / "report/index.html").read_text(encoding="utf-8")
+    journal = folder / "judge/127.0.0.1-loopback.jsonl"
+    mie(old, "score", "runs/telea", "--variant", variant, "--judge", f"replay:{journal}", codes=(0, 3))
+    assert keeps(means_of(folder, name), means_of(FIXTURE / "runs/telea", name))
+    assert journal.read_bytes() == (FIXTURE / "runs/telea/judge" / journal.name).read_bytes()
 
 
 def test_a_complete_run_is_left_alone(old: Path) -> None:

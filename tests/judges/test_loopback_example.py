@@ -20,7 +20,7 @@ from mie.scoring.benchmarks.omni_iie.qa import CHECK, WRITE, verdicts, written_q
 EXAMPLE = Path(__file__).parents[2] / "examples/loopback_judge.py"
 ASKED = "1. Is it red? Right answer: yes\n2. Is it whole? Right answer: no"
 CASES = [
-    (load_prompt("miedb_rubric", 1), "Instruction: x", RUBRIC),
+    (load_prompt("miedb_rubric", 2), "Instruction: x", RUBRIC),
     (EDIT, "Instruction: x", MEDEBENCH["paper"]),
     (EDIT, "Instruction: x", MEDEBENCH["as_released"]),
     (DESCRIBE, "Instruction: x", description_text),

@@ -156,7 +156,7 @@ def test_the_rubric_beside_the_leaderboard_of_pixels(tmp_path):
     part = section(page, "protocol-miedb")
     assert "75.0" in part
     assert "n 2/2" in part
-    assert "judge-7 at replay; miedb_rubric@1" in part
+    assert "judge-7 at replay; miedb_rubric@2" in part
     assert "2 done" in part
     assert all(f">{row.model}<" in part for row in MIEDB)
     assert 'id="leaderboard"' in page

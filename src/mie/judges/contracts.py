@@ -7,6 +7,7 @@ only a question's parser reads a reply. An answer without a value says why; no n
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -62,12 +63,19 @@ class Prompt:
         return hashlib.sha256(f"{self.system}\0{self.user}".encode()).hexdigest()
 
     def fill(self, **texts: str) -> str:
-        """`user` with each `{name}` replaced. Braces inside the texts stay as they are."""
+        """`user` with each `{name}` replaced. Braces inside the texts stay as they are.
+
+        A text that stands between `<name>` and `</name>` cannot hold these marks itself: their `<` becomes
+        `&lt;`.
+        """
         pieces = self.user.split("{")
         out = [pieces[0]]
         for piece in pieces[1:]:
             name, _, rest = piece.partition("}")
-            out += [texts[name], rest]
+            text = texts[name]
+            if f"<{name}>" in self.user:
+                text = re.sub(rf"<(?=\s*/?\s*{name}\b)", "&lt;", text, flags=re.IGNORECASE)
+            out += [text, rest]
         return "".join(out)
 
 
@@ -101,6 +109,8 @@ class Question:
     parts: tuple[Part, ...]
     parser: Parser
     schema: Mapping[str, Any] | None = None  # JSON schema of the reply, for endpoints that can promise one
+    # What others wrote (an instruction, a description): a verdict that only repeats it is not the judge's.
+    quotes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

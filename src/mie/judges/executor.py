@@ -30,6 +30,7 @@ from mie.judges.contracts import (
 )
 from mie.judges.cost import Budget, guess_tokens, usage_of
 from mie.judges.journal import ReplyJournal
+from mie.judges.quotes import own_verdict
 
 _AHEAD: Final = 4  # questions that are read while others wait for their replies
 _DECLINES: Final = re.compile(
@@ -305,7 +306,7 @@ def _answer_of(line: dict[str, Any] | Answer, question: Question, *, repaired: b
     if line["finish"] == "length":
         return Answer("truncated", None, "the reply hit its token limit", model, text)
     try:
-        return Answer("done", question.parser(text), "", model, text, repaired)
+        return Answer("done", own_verdict(question, text), "", model, text, repaired)
     except ParseError as error:
         if _DECLINES.match(text):
             return Answer("refused", None, text[:200], model, text)

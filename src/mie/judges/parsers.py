@@ -14,8 +14,11 @@ from typing import Any, Final
 
 from mie.judges.contracts import ParseError, Parser
 
-_FENCE: Final = re.compile(r"```[a-zA-Z]*\s*\n(.*?)```", re.DOTALL)
-_THINKING: Final = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL)
+# At the start of a reply alone: elsewhere the marks may be quoted. Some servers leave the first mark out.
+_THINKING: Final = re.compile(
+    r"\A(?:(?:\s*<think(?:ing)?>.*?</think(?:ing)?>)+|(?:(?!<think).)*?</think(?:ing)?>)", re.DOTALL
+)
+_THINKING_MARK: Final = re.compile(r"</?think(?:ing)?>")
 _FRACTION: Final = re.compile(r"\s*(\d{1,3})\s*/\s*(\d{1,3})\s*")
 _LINE: Final = re.compile(
     r"[\s>*#_-]*(?:\d+[.)]\s*)?[\s*_]*([^:\n]{1,80}?)[\s*_]*:[\s*_]*(\d+)(?:\s*/\s*(\d+))?[\s*_.]*"
@@ -167,7 +170,14 @@ def whole_number(value: Any, low: int, high: int, name: str) -> int:
 
 def visible(reply: str) -> str:
     """The reply without a model's thinking; full-width digits and colons become plain ones."""
-    return unicodedata.normalize("NFKC", _THINKING.sub("", reply))
+    return unicodedata.normalize("NFKC", _spoken(reply))
+
+
+def _spoken(reply: str) -> str:
+    text = _THINKING.sub("", reply, count=1)
+    if mark := _THINKING_MARK.search(text):
+        raise ParseError(f"{mark[0]} stands in the middle of the reply: it is unclear what is thinking")
+    return text
 
 
 def _labelled(text: str, label: str, low: int, out_of: int) -> float:
@@ -189,9 +199,12 @@ def _labelled(text: str, label: str, low: int, out_of: int) -> float:
 
 
 def _only_json(reply: str, kinds: tuple[type, ...]) -> Any:
-    """The outermost JSON value of one of the kinds. Two that differ are ambiguous and therefore an error."""
-    text = _THINKING.sub("", reply)
-    found = [value for value in _json_values(text) if isinstance(value, kinds)]
+    """The outermost JSON value of one of the kinds.
+
+    Two that differ are ambiguous and therefore an error. So is an object that is broken, because it may be
+    the verdict, and the one that is whole a quotation.
+    """
+    found = [value for value in _json_values(_spoken(reply)) if isinstance(value, kinds)]
     if not found:
         wanted = " or ".join("object" if kind is dict else "list" for kind in kinds)
         raise ParseError(f"there is no valid JSON {wanted} in the reply")
@@ -204,13 +217,13 @@ def _json_values(text: str) -> Iterator[Any]:
     """Every JSON value that begins with a bracket, from left to right, not those inside another."""
     # Not strict: a line break inside a text is unambiguous.
     decoder = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant, strict=False)
-    fenced = _FENCE.findall(text)
-    text = fenced[0] if len(fenced) == 1 else text
     at = 0
     while (start := _bracket(text, at)) >= 0:
         try:
             value, at = decoder.raw_decode(text, start)
         except (json.JSONDecodeError, RecursionError):
+            if text[start] == "{":
+                raise ParseError("there is a { that begins no valid JSON object") from None
             at = start + 1
         else:
             yield value

@@ -96,8 +96,8 @@ def test_grades_become_numbers_and_everything_else_a_reason(run, tmp_path):
     assert "unreadable output" in lines["m2"]["attempts"][0]["unscored"]["*"]
     assert "out of memory" in lines["m3"]["attempts"][0]["unscored"]["*"]
     stamp = lines["m0"]["attempts"][0]["judge"]
-    assert (stamp["provider"], stamp["model"], stamp["prompt"]) == ("replay", "recorded-1", "miedb_rubric@1")
-    assert document["judge"]["prompts"] == {"miedb_rubric@1": stamp["sha256"]}
+    assert (stamp["provider"], stamp["model"], stamp["prompt"]) == ("replay", "recorded-1", "miedb_rubric@2")
+    assert document["judge"]["prompts"] == {"miedb_rubric@2": stamp["sha256"]}
     assert document["judge"]["states"] == {"done": 3, "failed": 2, "unparseable": 1}
 
 
@@ -123,7 +123,7 @@ def test_what_the_judge_sees(run):
         score_run(run, variant="as_released", judge=judge)  # the same outputs, the same question
         assert len(server.requests) == asked
     body = next(b for b in server.requests if np.array_equal(images_of(b)[0][:, :48], sample.input))
-    assert texts_of(body)[-1] == f"Instruction: {sample.prompt}"
+    assert texts_of(body)[-1] == f"Instruction: <instruction>{sample.prompt}</instruction>"
     (shown,) = images_of(body)
     assert shown.shape == (40, 144, 3)
     np.testing.assert_array_equal(shown[:, 96:], sample.target_image)

@@ -51,7 +51,8 @@ def opinion_of(judge: Asker, case: Case, name: str, lesion: Lesion) -> Opinion:
             anatomy=case.anatomy,
             modality=case.modality,
         )
-        question = Question(prompt, (text, Image(at.image), Image(candidate.image)), yes_no(2))
+        parts = (text, Image(at.image), Image(candidate.image))
+        question = Question(prompt, parts, yes_no(2), quotes=(text,))
         key = f"{case.source}/{name}:{candidate.number}"
         sizes = (at.image.shape[:2], candidate.image.shape[:2])
         (answer,) = judge.ask([Draft(key, lambda: question, prompt, sizes, len(text))])[key]

@@ -67,7 +67,7 @@ def test_the_transcript(run, variant, expected):
             "quality": 5,
             "preservation": 5,
         }
-    assert lines["c10"]["attempts"][0]["judge"]["imgedit"]["prompt"] == "imgedit_compose@1"
+    assert lines["c10"]["attempts"][0]["judge"]["imgedit"]["prompt"] == "imgedit_compose@2"
 
 
 def test_over_http(run):

@@ -90,11 +90,11 @@ def test_the_transcript(run):
     lines = lines_of(run, protocol="medebench")
     assert "unparseable" in lines["r3"]["attempts"][0]["unscored"]["ea"]
     told = lines["r2"]["description"]
-    assert (told["text"], told["judge"]["prompt"]) == (WRITTEN, "medebench_describe@1")
+    assert (told["text"], told["judge"]["prompt"]) == (WRITTEN, "medebench_describe@2")
     assert "description" not in lines["r1"]
-    assert lines["r1"]["attempts"][0]["judge"]["ea"]["prompt"] == "medebench_edit@1"
+    assert lines["r1"]["attempts"][0]["judge"]["ea"]["prompt"] == "medebench_edit@2"
     judge = document["judge"]
-    assert set(judge["prompts"]) == {"medebench_describe@1", "medebench_edit@1"}
+    assert set(judge["prompts"]) == {"medebench_describe@2", "medebench_edit@2"}
     assert judge["preparing"]["states"] == {"done": 1}
     assert judge["states"] == {"done": 9, "unparseable": 1}
     again = score_run(run, judge=transcript("medebench"))

@@ -31,7 +31,8 @@ def make_run(folder: Path) -> Path:
 
 
 def answer(body: dict) -> Say:
-    number = next(text for text in texts_of(body) if text.startswith("Instruction:")).rstrip(".")[-1]
+    instruction = next(text for text in texts_of(body) if text.startswith("Instruction:"))
+    number = instruction.removesuffix("</instruction>").rstrip(".")[-1]
     said = SAID[number]
     if said is None:
         return Say("", refusal="No.")

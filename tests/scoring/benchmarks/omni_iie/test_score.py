@@ -134,7 +134,7 @@ def test_the_transcript_with_networks(run, weights, variant):
     header = json.loads((run / f"scores/omni-iie.{variant}.jsonl").open().readline())
     assert len(header["weights"]["lpips"]["weights"]) == 2
     assert (header["side"], header["judge"]["metrics"]) == (SIDE, ["qa", "overall"])
-    assert lines["s"]["questions"]["judge"]["prompt"] == "omni_iie_questions@1"
+    assert lines["s"]["questions"]["judge"]["prompt"] == "omni_iie_questions@2"
     assert "questions" not in lines["al"]
 
 

@@ -23,8 +23,8 @@ from mie.scoring.benchmarks.imgedit import BENCHMARK, CONVERSATION, CRITERIA, TY
 from mie.scoring.judging import JudgeAnswers, Questions, SampleAnswer, output_drafts, record_numbers
 from mie.scoring.reference import changes_content, read_output, read_stored
 
-PROMPTS: Final = {name: load_prompt(f"imgedit_{name}", 1) for name in TYPES}
-UGE: Final = load_prompt("imgedit_uge", 1)
+PROMPTS: Final = {name: load_prompt(f"imgedit_{name}", 2) for name in TYPES}
+UGE: Final = load_prompt("imgedit_uge", 2)
 _COLUMNS: Final = ("id", "perspective", "task", "turn", "params", "prompt", "input")
 
 
@@ -81,7 +81,8 @@ def _drafts(row: Mapping[str, Any], output: Output, *, variant: str) -> Iterator
 
     def question() -> Question:
         images = (Image(read_stored(row["input"]["bytes"])), Image(read_output(path, variant)))
-        return Question(prompt, (text, "Before:", images[0], "After:", images[1]), parser)
+        parts = (text, "Before:", images[0], "After:", images[1])
+        return Question(prompt, parts, parser, quotes=(row["prompt"],))
 
     size = png_size(row["input"]["bytes"])
     key = edit_key(row["id"], output.k)
@@ -161,7 +162,7 @@ def own(row: Mapping[str, Any]) -> Mapping[str, Any]:
 # Memory, understanding and backtracking are asked about, or the one that the conversation was written for. A
 # result of an earlier turn that is missing leaves the turn unscored.
 
-PROMPT: Final = load_prompt("imgedit_multiturn", 1)
+PROMPT: Final = load_prompt("imgedit_multiturn", 2)
 _TEXTS: Final = ["id", "group", "turn", "params", "prompt"]
 
 
@@ -210,16 +211,19 @@ def _drafts_of_turn(
     for output in outputs:
         paths = [turn.outputs[output.k].path for turn in so_far if output.k in turn.outputs]
         if len(paths) == len(so_far) and all(paths):
-            make = partial(_question, image, text, [Path(path or "") for path in paths], len(asked), variant)
+            question = partial(_question, text=text, lines=tuple(lines), count=len(asked), variant=variant)
+            make = partial(question, image, [Path(path or "") for path in paths])
             sizes = (size,) * (1 + len(paths))
             yield Draft(turn_key(row["id"], output.k), make, PROMPT, sizes=sizes, characters=len(text))
 
 
-def _question(image: bytes, text: str, paths: list[Path], count: int, variant: str) -> Question:
+def _question(
+    image: bytes, paths: list[Path], *, text: str, lines: tuple[str, ...], count: int, variant: str
+) -> Question:
     parts: list[str | Image] = [text, "First image:", Image(read_stored(image))]
     for number, path in enumerate(paths, start=1):
         parts += [f"After turn {number}:", Image(read_output(path, variant))]
-    return Question(PROMPT, tuple(parts), yes_no(count))
+    return Question(PROMPT, tuple(parts), yes_no(count), quotes=lines)
 
 
 def _conversations(chunks: Sequence[Chunk]) -> dict[str, list[_Turn]]:

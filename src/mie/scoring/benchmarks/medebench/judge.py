@@ -70,8 +70,8 @@ def _own(row: Mapping[str, Any]) -> Mapping[str, Any]:
 # `vq_plain`); 0 to 10, scaled to 0 to 1. A sample without a description gets one from the judge first, which
 # is stored in the dataset's folder with its provenance and stands in every line that rests on it.
 
-EDIT: Final = load_prompt("medebench_edit", 1)
-DESCRIBE: Final = load_prompt("medebench_describe", 1)
+EDIT: Final = load_prompt("medebench_edit", 2)
+DESCRIBE: Final = load_prompt("medebench_describe", 2)
 LABELS: Final = {"ea": "Editing Accuracy", "vq": "Visual Quality"}
 OUT_OF: Final = 10
 # Question -> its metrics.
@@ -146,12 +146,15 @@ def _drafts(
     row: Mapping[str, Any], output: Output, *, variant: str, samples: Mapping[str, SampleAnswer]
 ) -> Iterator[Draft]:
     size = png_size(row["input"]["bytes"])
-    texts = {"ea": _described(row, samples), "ea_plain": f"Instruction: {row['prompt']}"}
-    for asked, change in texts.items():
+    changes = {
+        "ea": ("Change description", _described(row, samples)),
+        "ea_plain": ("Instruction", row["prompt"]),
+    }
+    for asked, (label, change) in changes.items():
         if change is None:
             continue
-        text = EDIT.fill(change=change)
-        make = partial(_question, row, text, Path(output.path or ""), variant)
+        text = EDIT.fill(label=label, change=change)
+        make = partial(_question, row, text, change, Path(output.path or ""), variant)
         key = f"{row['id']}_{output.k}:{asked}"
         yield Draft(key, make, EDIT, sizes=(size, size, size), characters=len(text))
 
@@ -163,14 +166,14 @@ def _described(row: Mapping[str, Any], samples: Mapping[str, SampleAnswer]) -> s
         if found is not None and found.value is None:
             return None
         text = "" if found is None else found.value  # nothing yet: a dry run, which counts the question
-    return f"Change description: {text}"
+    return str(text)
 
 
-def _question(row: Mapping[str, Any], text: str, path: Path, variant: str) -> Question:
+def _question(row: Mapping[str, Any], text: str, change: str, path: Path, variant: str) -> Question:
     before, reference = (read_stored(row[name]["bytes"]) for name in ("input", "target_image"))
     shown = {"Before:": before, "Reference:": reference, "Edit to be graded:": read_output(path, variant)}
     parts = [part for label, pixels in shown.items() for part in (label, JudgeImage(in_colour(pixels)))]
-    return Question(EDIT, (text, *parts), PARSERS[variant])
+    return Question(EDIT, (text, *parts), PARSERS[variant], quotes=(change,))
 
 
 def record(line: dict[str, Any], attempt: dict[str, Any], answers: JudgeAnswers) -> None:

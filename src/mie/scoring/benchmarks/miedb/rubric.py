@@ -25,7 +25,7 @@ from mie.scoring.judging import JudgeAnswers, Questions, output_drafts
 from mie.scoring.metrics import resize_to
 from mie.scoring.reference import in_colour, metrics_of, read_output, read_stored
 
-PROMPT: Final = load_prompt("miedb_rubric", 1)
+PROMPT: Final = load_prompt("miedb_rubric", 2)
 RUBRIC: Final = BENCHMARK.judged
 _SCALE: Final = (1, 5)
 _FORM: Final = ("score_list", len(CRITERIA), *_SCALE)
@@ -79,7 +79,7 @@ def _draft(row: Mapping[str, Any], output: Output, variant: str) -> Draft:
 def _question(row: Mapping[str, Any], text: str, path: Path, variant: str) -> Question:
     output = read_output(path, variant)
     shown = collage(read_stored(row["input"]["bytes"]), output, read_stored(row["target_image"]["bytes"]))
-    return Question(PROMPT, (Image(shown), text), _PARSER, _SCHEMA)
+    return Question(PROMPT, (Image(shown), text), _PARSER, _SCHEMA, quotes=(row["prompt"],))
 
 
 def rubric_key(sample: str, k: int) -> str:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -85,8 +85,8 @@ def own(row: Mapping[str, Any]) -> Mapping[str, Any]:
 # Questions come with the record, or a judge writes one to three for each sample, once for the dataset. Where
 # nothing is wrong but the image does not let the judge tell, the attempt is unscored.
 
-WRITE: Final = load_prompt("omni_iie_questions", 1)
-CHECK: Final = load_prompt("omni_iie_answers", 1)
+WRITE: Final = load_prompt("omni_iie_questions", 2)
+CHECK: Final = load_prompt("omni_iie_answers", 2)
 _WRITTEN: Final = json_list_of(("question", "answer"), 1, 3)
 _VERDICT: Final = re.compile(
     r"[\s>*#_-]*(?:[A-Za-z]{0,12}\s?\d+\s*[.):]\s*)?[\s*_\"'(]*(yes|no|unclear)\b", re.I
@@ -167,13 +167,14 @@ def _drafts(
         pairs = [("?" * 60, "yes")] if found is None else found.value
     lines = [f"{n}. {question} Right answer: {answer}" for n, (question, answer) in enumerate(pairs, start=1)]
     text = CHECK.fill(questions="\n".join(lines))
-    make = partial(_check, text, len(pairs), Path(output.path or ""), variant)
+    make = partial(_check, text, lines, Path(output.path or ""), variant)
     size = png_size(row["input"]["bytes"])
     yield Draft(check_key(row["id"], output.k), make, CHECK, sizes=(size,), characters=len(text))
 
 
-def _check(text: str, count: int, path: Path, variant: str) -> Question:
-    return Question(CHECK, (text, Image(read_output(path, variant))), verdicts(count))
+def _check(text: str, lines: Sequence[str], path: Path, variant: str) -> Question:
+    shown = Image(read_output(path, variant))
+    return Question(CHECK, (text, shown), verdicts(len(lines)), quotes=tuple(lines))
 
 
 def check_key(sample: str, k: int) -> str:

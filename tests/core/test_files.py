@@ -122,8 +122,9 @@ def test_other_errors_pass_and_a_full_disk_alone_is_caught_while_a_folder_is_hel
 
 def test_a_folder_under_a_file_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(MieError, match="cannot write here"):
-        make_folder(tmp_path / "file" / "out")
+    with pytest.raises(MieError, match="cannot write here") as caught:
+        make_folder(tmp_path / "file" / "deep" / "out")
+    assert caught.value.found == f"a file at {tmp_path / 'file'}"
     with pytest.raises(MieError, match="cannot write here"), folder_lock(tmp_path / "file"):
         pass
 

@@ -93,6 +93,12 @@ def test_the_same_seed_gives_the_same_bytes_and_nothing_is_written_over(dataset,
     assert read_key(tmp_path / "b") == key
 
 
+def test_a_sheet_under_a_file_is_refused(dataset, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(MieError, match="cannot write here"):
+        write_sheet(dataset, draw_key(dataset, 2, ["modality"]), tmp_path / "file" / "sheet")
+
+
 def test_strata_are_drawn_in_proportion_or_equally(dataset):
     sizes = {("OCT", "structure"): 2, ("fundus", "structure"): 10}
     key = draw_key(dataset, 9, ["modality", "task"])

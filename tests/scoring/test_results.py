@@ -70,6 +70,20 @@ def test_a_mean_with_its_coverage_and_patients(results):
     assert set(results.by("modality")) == {"OCT", "fundus"}
 
 
+def test_the_interval_of_a_capped_metric_ends_at_its_cap(tmp_path):
+    samples = [transformation(f"s{n}", n, patient_id=f"p{n}") for n in range(4)]
+    outputs = {sample.id: [sample.target_image] for sample in samples}
+    outputs["s0"] = [samples[0].input]
+    run = write_run(tmp_path / "run", write_samples(samples, tmp_path / "dataset"), outputs)
+    entry = score(run).document["groups"][0]["metrics"]["psnr@1"]
+    assert entry["capped"] == 3
+    assert entry["ci95"][0] < entry["mean"] < entry["ci95"][1] == 100
+    assert score(run, variant="as_released").document["groups"][0]["metrics"]["psnr@1"]["ci95"] == [
+        None,
+        None,
+    ]
+
+
 def test_a_name_that_is_not_there(results):
     with pytest.raises(ConfigError, match="no metric dcie@1") as caught:
         results["dcie"]

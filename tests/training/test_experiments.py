@@ -96,6 +96,18 @@ def test_intervals_draw_patients_and_what_is_unscored_is_counted() -> None:
     assert (nothing["groups"], nothing["macro"]["mean"]) == ({}, None)
 
 
+@pytest.mark.parametrize(("metric", "least", "most"), [("dice", 0, 1), ("b_psnr", 0, 100)])
+def test_intervals_stay_inside_the_scale_of_the_metric(metric: str, least: float, most: float) -> None:
+    values = (most, most, most, least + 0.3 * (most - least), least + 0.9 * (most - least))
+    records = [{"patient": str(n), "source": "a", "scores": {metric: v}} for n, v in enumerate(values)]
+    whole = summary(records, metric, by=lambda r: r["source"])
+    for one in (whole["groups"]["a"], whole["macro"]):
+        assert one["high"] == most, "not beyond the best value there is"
+        assert least <= one["low"] < one["mean"]
+    gained = [{**r, "scores": {"gain_psnr": r["scores"][metric]}} for r in records]
+    assert summary(gained, "gain_psnr", by=lambda r: r["source"])["macro"]["high"] > most
+
+
 @pytest.fixture(scope="module")
 def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("experiments") / "pack"

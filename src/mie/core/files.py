@@ -63,10 +63,15 @@ def write_errors(where: Path) -> Iterator[None]:
         if error.errno in _FORBIDDEN:
             found, fix = os.strerror(error.errno), "choose a folder that you may write to"
         elif error.errno in _IN_THE_WAY:
-            found, fix = f"a file at {error.filename}", "choose another folder"
+            found, fix = f"a file at {_in_the_way(Path(error.filename or where))}", "choose another folder"
         else:
             raise
         raise MieError("cannot write here", where=where, found=found, fix=fix) from error
+
+
+def _in_the_way(path: Path) -> Path:
+    """The file that `path` is, or that one of its parents is."""
+    return next((part for part in (path, *path.parents) if part.exists()), path)
 
 
 def make_folder(path: Path) -> Path:

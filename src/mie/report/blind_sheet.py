@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from mie.core.files import atomic_path, atomic_write
+from mie.core.files import atomic_path, atomic_write, make_folder
 from mie.datasets.dataset import Dataset
 from mie.errors import MieError
 from mie.report.gallery import rows_by_id
@@ -32,7 +32,7 @@ def write_sheet(dataset: Dataset, key: Key, folder: Path) -> bool:
     """
     if _is_there(folder, key):
         return False
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     ids = [sample for sample, _ in key.rows]
     rows = {row["id"]: row for row in rows_by_id(dataset, set(ids))}
     with atomic_path(folder / "index.html") as temporary, temporary.open("w", encoding="utf-8") as file:

@@ -420,10 +420,10 @@ def summarise(
             if not chosen.applies[rows].any():
                 continue
             scored = rows[chosen.scored[rows]]
-            entry = _entry(chosen, rows, scored, psnr_cap if specs[name].decibels else None)
+            cap = psnr_cap if specs[name].decibels else None
             bounds = specs[name].scale
             interval = mean_interval(chosen.values[scored], table.clusters[scored], bounds=bounds)
-            metrics[f"{name}@{k}"] = {**entry, **interval.entry}
+            metrics[f"{name}@{k}"] = {**_entry(chosen, rows, scored, cap), **interval.capped(cap).entry}
         groups.append({"group": group, "metrics": metrics})
     return groups
 

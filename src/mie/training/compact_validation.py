@@ -27,6 +27,7 @@ from mie.images.overlay import paint
 from mie.networks.compact import CompactNet
 from mie.networks.text import EmbeddingCache
 from mie.records import Mask, Pixels
+from mie.scoring.benchmarks.miedb import BENCHMARK
 from mie.scoring.benchmarks.miedb.score import PSNR_CAP, score_output
 from mie.scoring.metrics import MetricError, background_psnr
 from mie.scoring.reference import Reference
@@ -318,7 +319,8 @@ def summary(
     macro: dict[str, Any] = {"mean": None, "low": None, "high": None}
     if groups:
         names, patients = [str(by(r)) for r in scored], [r["patient"] for r in scored]
-        interval = macro_interval(values, names, patients)
+        scale, cap = _scale(metric)
+        interval = macro_interval(values, names, patients, bounds=scale).capped(cap)
         macro = {"mean": float(np.mean([g["mean"] for g in means.values()])), **_bounds(interval)}
     return {
         "metric": metric,
@@ -332,8 +334,17 @@ def summary(
 def _mean_of(records: Sequence[Mapping[str, Any]], metric: str) -> dict[str, Any]:
     values = [record["scores"][metric] for record in records]
     patients = [record["patient"] for record in records]
-    bounds = _bounds(mean_interval(values, patients))
+    scale, cap = _scale(metric)
+    bounds = _bounds(mean_interval(values, patients, bounds=scale).capped(cap))
     return {"mean": float(np.mean(values)), **bounds, "rows": len(values), "patients": len(set(patients))}
+
+
+def _scale(metric: str) -> tuple[tuple[float, float] | None, float | None]:
+    """Return the range and the cap of a metric of MieDB; a gain or a loss has neither."""
+    if metric not in BENCHMARK.own_metrics:
+        return None, None
+    spec = BENCHMARK.metric(metric)
+    return spec.scale, PSNR_CAP if spec.decibels else None
 
 
 def _bounds(interval: Interval) -> dict[str, float | None]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -63,6 +63,10 @@ class Interval:
             "images_without_patient": self.unknown,
         }
         return {**entry, "no_interval": self.reason} if self.reason else entry
+
+    def capped(self, cap: float | None) -> Interval:
+        """The interval of values that were cut off at `cap`, if there is one: it ends there."""
+        return self if cap is None else replace(self, high=min(self.high, cap))
 
     def p_value(self, null: float = 0.0) -> float:
         """The two-sided p of the mean being `null`: under .05 exactly where the interval leaves it out.

@@ -7,7 +7,7 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from mie.core import registry as module
-from mie.core.registry import Registry, nearest_name, suggestion, unknown_name
+from mie.core.registry import Registry, found_in, nearest_name, suggestion, unknown_name
 from mie.errors import ConfigError
 
 
@@ -89,3 +89,20 @@ def test_nearest_name():
     assert nearest_name("zebra", ["dice", "ssim"]) is None
     assert suggestion("sssim", ["dice", "ssim"]) == "did you mean 'ssim'?"
     assert unknown_name("split", "tset", ["train", "test"], where="a.yaml").where == "a.yaml"
+
+
+def test_files_and_folders_of_a_package_are_found_without_an_import(tmp_path, monkeypatch):
+    package = tmp_path / "gadgets_here"
+    (package / "round").mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "round/__init__.py").write_text("GADGET: Final = 1\nraise RuntimeError\n")
+    (package / "plain.py").write_text("import os\nGADGET = 2\n")
+    (package / "helper.py").write_text("# GADGET = 3\nif GADGET == 3: pass\nGADGETS = 4\n")
+    (package / "_private.py").write_text("GADGET = 5\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert found_in("gadgets_here", "GADGET") == {
+        "plain": "gadgets_here.plain:GADGET",
+        "round": "gadgets_here.round:GADGET",
+    }
+    assert Registry("gadget", found_in("gadgets_here", "GADGET"))["plain"] == 2
+    assert found_in("no_such_package_at_all", "GADGET") == {}

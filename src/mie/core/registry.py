@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.util
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 from mie.core.environment import install_hint
@@ -101,6 +104,26 @@ class Registry(Generic[T]):
             return {}
         points = entry_points(group=self.group)
         return {point.name: point for point in points if point.name not in self.targets}
+
+
+def found_in(package: str, attribute: str) -> dict[str, str]:
+    """The modules and folders of one of our packages that define `attribute`, as targets by their names.
+
+    So a file or folder that is put there is known. Only their text is looked at; nothing is imported.
+    """
+    spec = importlib.util.find_spec(package)
+    places = [Path(place) for place in (spec.submodule_search_locations or ())] if spec else []
+    files = {
+        path.parent.name if path.name == "__init__.py" else path.stem: path
+        for place in places
+        for path in sorted((*place.glob("[a-z]*.py"), *place.glob("[a-z]*/__init__.py")))
+    }
+    defines = re.compile(rf"^{attribute}\b[^=\n]*=", re.MULTILINE)
+    return {
+        name: f"{package}.{name}:{attribute}"
+        for name, path in files.items()
+        if defines.search(path.read_text(encoding="utf-8"))
+    }
 
 
 def load_target(target: str) -> Any:

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from PIL import Image
 
-from mie.core.registry import Registry
+from mie.core.registry import Registry, found_in
 from mie.core.spec import Spec, construct, parse_spec
 from mie.errors import ConfigError, MieError
 from mie.records import Pixels
@@ -187,6 +187,7 @@ EDITORS: Final[Registry[type[Editor]]] = Registry(
         "folder": "mie.editors.folder:Folder",
         "command": "mie.editors.command:Command",
         "http": "mie.editors.http:Http",
+        **found_in("mie.editors", "EDITOR"),
     },
     group="mie.editors",
     check=_wrong_editor,

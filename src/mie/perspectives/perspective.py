@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from mie.core.registry import Registry
+from mie.core.registry import Registry, found_in
 from mie.records import Case, Pairing, Refusal, Sample
 
 # What of the input an edit changes: "overlay" paints a region and leaves the anatomy, "area" changes what is
@@ -172,11 +172,7 @@ def _wrong_object(thing: object) -> str | None:
 
 PERSPECTIVES: Final[Registry[Perspective]] = Registry(
     "perspective",
-    {
-        "perception": "mie.perspectives.perception:PERSPECTIVE",
-        "modification": "mie.perspectives.modification:PERSPECTIVE",
-        "transformation": "mie.perspectives.transformation:PERSPECTIVE",
-    },
+    found_in("mie.perspectives", "PERSPECTIVE"),
     group="mie.perspectives",
     check=_wrong_object,
 )

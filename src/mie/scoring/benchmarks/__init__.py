@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from mie.core.registry import Registry, load_target, unknown_name
+from mie.core.registry import Registry, found_in, load_target, unknown_name
 from mie.errors import ConfigError
 from mie.scoring.metric import METRICS, Metric, added_metrics, find_metric
 
@@ -212,12 +212,7 @@ def _check(thing: Any) -> str | None:
 
 BENCHMARKS: Final[Registry[Benchmark]] = _Benchmarks(
     "benchmark",
-    {
-        "miedb": "mie.scoring.benchmarks.miedb:BENCHMARK",
-        "medebench": "mie.scoring.benchmarks.medebench:BENCHMARK",
-        "imgedit": "mie.scoring.benchmarks.imgedit:BENCHMARK",
-        "omni-iie": "mie.scoring.benchmarks.omni_iie:BENCHMARK",
-    },
+    {name.replace("_", "-"): at for name, at in found_in("mie.scoring.benchmarks", "BENCHMARK").items()},
     group="mie.benchmarks",
     check=_check,
 )

@@ -18,7 +18,7 @@ from mie.judges.executor import _answer_of
 from mie.judges.parsers import json_scores, labelled_scores, line_scores, yes_no
 from mie.judges.quotes import own_verdict
 from mie.scoring.benchmarks.imgedit import judge as imgedit
-from mie.scoring.benchmarks.imgedit import turns
+from mie.scoring.benchmarks.imgedit import judge as turns
 from mie.scoring.benchmarks.imgedit.judge import released_scores
 from mie.scoring.benchmarks.medebench import judge as medebench
 from mie.scoring.benchmarks.medebench.judge import as_released

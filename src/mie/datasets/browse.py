@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import html
-import json
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mie.core.registry import unknown_name
-from mie.datasets.schema import IMAGE_COLUMNS, SCHEMA, sample_from_row
+from mie.datasets.schema import IMAGE_COLUMNS, SCHEMA, params_of, sample_from_row
 from mie.errors import MieError
 from mie.images.png import decode_png, encode_png
 from mie.images.resize import fitted_size, resize_image
@@ -84,7 +83,7 @@ class StoredSample:
     @cached_property
     def params(self) -> dict[str, Any]:
         """What the recipe chose for this sample."""
-        return dict(json.loads(self._row["params"]))
+        return params_of(self._row)
 
     @property
     def parents(self) -> tuple[str, ...]:

@@ -264,6 +264,11 @@ class Entry(Strict):
     samples: bool = Field(False, description="comes with `mie` itself: no root needed")
     notes: str | None = None
 
+    @field_validator("patient")
+    @classmethod
+    def _patient(cls, value: str | None) -> str | None:
+        return None if value is None else patterns.check_expression(value, "patient")
+
     @field_validator("modality")
     @classmethod
     def _modality(cls, value: str) -> str:

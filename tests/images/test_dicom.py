@@ -432,6 +432,65 @@ def test_deflated_bomb(save):
         read_dicom(path, limits=Limits(max_bytes=500_000))
 
 
+@pytest.mark.parametrize(
+    "name", ["MR_small_jpeg_ls_lossless.dcm", "MR_small_jp2klossless.dcm", "SC_rgb_jpeg_dcmtk.dcm"]
+)
+@pytest.mark.parametrize("change", [{"Rows": 16, "Columns": 16}, {"Rows": 3000}, {"SamplesPerPixel": 2}])
+def test_a_stream_that_says_another_size_than_the_header(save, monkeypatch, name, change):
+    """A stream of a few hundred bytes may promise 20,000 x 20,000 pixels behind a header of 16 x 16."""
+    monkeypatch.setattr("mie.images.dicom.get_decoder", lambda _: pytest.fail("decoded"))
+    ds = pydicom.dcmread(shipped(name))
+    for keyword, value in change.items():
+        setattr(ds, keyword, value)
+    with pytest.raises(ImageError, match="not what the DICOM header says"):
+        read_dicom(save(ds))
+
+
+def test_a_compressed_stream_too_short_for_its_pixels(save, monkeypatch):
+    monkeypatch.setattr("mie.images.dicom.get_decoder", lambda _: pytest.fail("decoded"))
+    ds = pydicom.dcmread(shipped("MR_small_RLE.dcm"))
+    ds.Rows = ds.Columns = 3000
+    with pytest.raises(ImageError, match="bytes of runs"):
+        read_dicom(save(ds))
+    ds = pydicom.dcmread(shipped("MR_small_jpeg_ls_lossless.dcm"))
+    ds.Rows = ds.Columns = 15_000
+    with pytest.raises(ImageError, match="at least 225000 bytes for 225000000 pixels"):
+        read_dicom(save(ds))
+
+
+def test_long_runs_are_counted_before_they_are_decoded(save, monkeypatch):
+    monkeypatch.setattr("mie.images.dicom.get_decoder", lambda _: pytest.fail("decoded"))
+    monkeypatch.setattr("mie.images.dicom_frames._RLE_PLAIN", 1000)
+    ds = pydicom.dcmread(shipped("MR_small_RLE.dcm"))
+    header = np.array([2, 64, 2064, *[0] * 13], "<u4").tobytes()
+    ds.PixelData = encapsulate([header + b"\x81\0" * 2000])
+    with pytest.raises(ImageError, match="longer runs"):
+        read_dicom(save(ds))
+    monkeypatch.undo()
+    monkeypatch.setattr("mie.images.dicom_frames._RLE_PLAIN", 1000)
+    assert read_dicom(shipped("MR_small_RLE.dcm")).pixels.any()
+
+
+def test_bytes_are_counted_not_pixels(save):
+    ds = dataset(np.zeros((100, 100), np.uint16))
+    assert read_dicom(save(ds), limits=Limits(max_decoded=20_000)).pixels.shape == (100, 100, 3)
+    with pytest.raises(ImageError, match="10,000 pixels of 2 bytes"):
+        read_dicom(save(ds), limits=Limits(max_decoded=19_999))
+
+
+def test_a_damaged_deflate_stream_is_an_image_error_everywhere(tmp_path):
+    from mie.images.dicom import read_header
+    from mie.images.dicom_series import read_series
+
+    data = bytearray(shipped("image_dfl.dcm").read_bytes())
+    data[400:500] = b"\xff" * 100
+    path = tmp_path / "a.dcm"
+    path.write_bytes(data)
+    for read in (read_dicom, lambda file: read_header(file, ["Rows"]), lambda file: read_series([file])):
+        with pytest.raises(ImageError):
+            read(path)
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "name", ["MR_small.dcm", "MR_small_jp2klossless.dcm", "SC_rgb_jpeg_dcmtk.dcm", "image_dfl.dcm"]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pydicom
 import pytest
+from pydicom.data import get_testdata_file
 from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, generate_uid
 
 from mie.records import Unit
@@ -60,6 +63,14 @@ def test_every_dicom_file_must_say_it(tmp_path, second, yes):
     assert found is yes
     assert "PatientIdentityRemoved" in reason or "BurnedInAnnotation" in reason
     assert not any(name in reason for name in files)
+
+
+def test_a_damaged_deflated_file_is_only_unreadable(tmp_path):
+    data = bytearray(Path(get_testdata_file("image_dfl.dcm")).read_bytes())
+    data[400:500] = b"\xff" * 100
+    (tmp_path / "a.dcm").write_bytes(data)
+    found, reason = deidentification(entry("dicom"), tmp_path, [Unit("u", {"image": ("a.dcm",)})])
+    assert (found, reason) == (False, "not every file can be read")
 
 
 def test_other_files_say_nothing_and_an_entry_may(tmp_path):

@@ -1,10 +1,12 @@
+import zipfile
+
 import numpy as np
 import pytest
 
 from mie.errors import ImageError
 from mie.records import Refusal
 from mie.sources.catalog import Entry
-from mie.sources.medsegbench import MedSegBenchSource, NpzArrays
+from mie.sources.medsegbench import MedSegBenchSource, NpzArrays, _open
 from tests.conftest import crop, ellipse
 
 IMAGES = np.stack([crop(n, 48, 48) for n in range(70)])
@@ -84,7 +86,7 @@ def test_pickled_arrays_are_never_loaded(tmp_path):
 def test_damaged_archives_are_reported(tmp_path, data):
     (tmp_path / "set_1.npz").write_bytes(data)
     (refusal,) = cases(source(tmp_path))
-    assert "not a readable .npz" in refusal.reason
+    assert "npz file cannot be decoded" in refusal.reason
 
 
 def test_a_damaged_member_is_an_image_error(tmp_path):
@@ -111,3 +113,73 @@ def test_one_bad_label_spares_the_others(tmp_path):
     found = cases(source(tmp_path))
     assert [isinstance(f, Refusal) for f in found] == [False, True, False]
     assert "9 on 1 px" in found[1].reason
+
+
+def npy(shape, body=b"", kind="|u1"):
+    """An array file with any header, and whatever follows it."""
+    text = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    return b"\x93NUMPY\x01\x00" + (len(text) + 1).to_bytes(2, "little") + text + b"\n" + body
+
+
+def archive(path, images, labels, *, compression=zipfile.ZIP_DEFLATED):
+    with zipfile.ZipFile(path, "w", compression) as file:
+        file.writestr("train_images.npy", images)
+        file.writestr("train_label.npy", labels)
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "word"),
+    [
+        (npy((10**12, 8, 8)), npy((10**12, 8, 8)), "too large"),
+        (npy((10**12, 0, 0)), npy((10**12, 0, 0)), "not a stack"),
+        (npy((10**6, 8, 8)), npy((10**6, 8, 8)), "promises"),
+        (npy(()), npy(()), "not a stack"),
+        (npy((-3, 8, 8)), npy((-3, 8, 8)), "not a stack"),
+        (npy((1, 60_000, 60_000)), npy((1, 60_000, 60_000)), "too large to decode"),
+        (npy((2, 8, 8), bytes(128)), npy((1, 8, 8), bytes(64)), "2 images and 1 labels"),
+        (npy((2, 8, 8), bytes(128), "<U4"), npy((2, 8, 8), bytes(128)), "not a stack"),
+        (
+            b"\x93NUMPY\x02\x00\xff\xff\xff\xff" + bytes(1000),
+            npy((1, 8, 8), bytes(64)),
+            "damaged array header",
+        ),
+    ],
+)
+def test_headers_that_promise_what_is_not_there(tmp_path, images, labels, word):
+    archive(tmp_path / "set_1.npz", images, labels)
+    (refusal,) = cases(source(tmp_path))
+    assert word in refusal.reason
+
+
+def test_bombs_are_refused_before_they_are_unpacked(tmp_path, monkeypatch):
+    monkeypatch.setattr("mie.sources.medsegbench._UNPACKED", 2**20)
+    monkeypatch.setattr("mie.sources.medsegbench.tempfile.TemporaryFile", lambda **_: pytest.fail("unpacked"))
+    stack = npy((64, 256, 256), bytes(64 * 256 * 256))
+    archive(tmp_path / "set_1.npz", stack, stack)
+    (refusal,) = cases(source(tmp_path))
+    assert "grows too much" in refusal.reason
+
+
+def test_an_array_longer_or_shorter_than_its_header_says(tmp_path):
+    for body in (bytes(200), bytes(100)):
+        archive(tmp_path / "set_1.npz", npy((2, 8, 8), body), npy((2, 8, 8), body))
+        with pytest.raises(ImageError, match="not as long"):
+            cases(source(tmp_path))
+        _open.cache_clear()
+    archive(tmp_path / "set_1.npz", npy((9, 9, 9)), npy((9, 9, 9)), compression=zipfile.ZIP_STORED)
+    (refusal,) = cases(source(tmp_path))
+    assert "cut short" in refusal.reason
+
+
+def test_an_encrypted_member_is_refused(tmp_path):
+    archive(tmp_path / "set_1.npz", npy((1, 8, 8), bytes(64)), npy((1, 8, 8), bytes(64)))
+    data = bytearray((tmp_path / "set_1.npz").read_bytes())
+    at = -1
+    while (at := data.find(b"PK\x01\x02", at + 1)) >= 0:  # flags in the central directory
+        data[at + 8] |= 1
+    at = -1
+    while (at := data.find(b"PK\x03\x04", at + 1)) >= 0:
+        data[at + 6] |= 1
+    (tmp_path / "set_1.npz").write_bytes(data)
+    (refusal,) = cases(source(tmp_path))
+    assert "encrypted" in refusal.reason

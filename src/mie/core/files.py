@@ -8,6 +8,7 @@ import fcntl
 import hashlib
 import os
 import re
+import stat
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,6 +30,18 @@ def digest(path: Path) -> str:
     """The file's SHA-256 in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_regular(path: Path, most: int) -> bytes:
+    """The bytes of a plain file, at most one more than `most`. A link, a pipe or a device is an OSError.
+
+    Nothing is followed, and nothing is waited for: the folder may come from a stranger.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        return file.read(most + 1)
 
 
 # Errors of the file system that a user can put right, and what to do about each.

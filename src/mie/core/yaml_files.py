@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,6 +12,8 @@ import yaml
 
 from mie.errors import ConfigError
 
+_LONGEST: Final = 1 << 20
+_MOST_VALUES: Final = 100_000
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -20,13 +23,37 @@ def read_mapping(path: Path, noun: str, *, expected: str) -> dict[Any, Any]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the {noun}", where=path, found=error) from None
+    if len(text) > _LONGEST:
+        raise ConfigError(f"the {noun} is too long", where=path, expected=f"at most {_LONGEST} characters")
     try:
         body = _UniqueKeys(text).get_single_data()
-    except yaml.YAMLError as error:
+    # A number, a date or a nesting that Python cannot hold is no YAMLError.
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
         raise ConfigError(f"the {noun} is not valid YAML", where=path, found=error) from None
     if not isinstance(body, dict):
         raise ConfigError(f"the {noun} is not a mapping", where=path, expected=expected)
+    if _is_endless(body):
+        raise ConfigError(
+            f"the {noun} is too large once its aliases are followed",
+            where=path,
+            expected=f"at most {_MOST_VALUES} values",
+        )
     return body
+
+
+def _is_endless(body: Any) -> bool:
+    """Whether the values, counted once for each alias that leads to them, are too many: or without end."""
+    values, count = [body], 0
+    while values:
+        value = values.pop()
+        count += 1
+        if count + len(values) > _MOST_VALUES:
+            return True
+        if isinstance(value, dict):
+            values += value.values()
+        elif isinstance(value, list):
+            values += value
+    return False
 
 
 def expanded(value: Any, where: str) -> Any:
@@ -56,9 +83,12 @@ class _UniqueKeys(yaml.SafeLoader):
 
 def _mapping(loader: _UniqueKeys, node: yaml.MappingNode) -> dict[Any, Any]:
     keys = [loader.construct_object(key) for key, _ in node.value]
+    seen = set()
     for key in keys:
-        if keys.count(key) > 1:
+        if isinstance(key, Hashable) and key in seen:
             raise yaml.constructor.ConstructorError(None, None, f"key {key!r} given twice", node.start_mark)
+        if isinstance(key, Hashable):  # what is not is refused below
+            seen.add(key)
     return loader.construct_mapping(node, deep=True)
 
 

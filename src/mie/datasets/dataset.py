@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
-import json
 import os
 import re
 import shutil
@@ -22,7 +21,15 @@ import pyarrow.parquet as pq
 from mie.core.documents import DatasetInfo, read_document, write_document
 from mie.core.files import refuse_foreign
 from mie.core.registry import unknown_name
-from mie.datasets.schema import IMAGE_COLUMNS, SCHEMA, SCHEMA_VERSION, read_rows, read_table, sample_from_row
+from mie.datasets.schema import (
+    IMAGE_COLUMNS,
+    SCHEMA,
+    SCHEMA_VERSION,
+    params_of,
+    read_rows,
+    read_table,
+    sample_from_row,
+)
 from mie.errors import MieError
 from mie.images.png import decode_png, encode_png
 from mie.images.resize import fitted_size, resize_image
@@ -77,7 +84,7 @@ class StoredSample:
     @cached_property
     def params(self) -> dict[str, Any]:
         """What the recipe chose for this sample."""
-        return dict(json.loads(self._row["params"]))
+        return params_of(self._row)
 
     @property
     def parents(self) -> tuple[str, ...]:

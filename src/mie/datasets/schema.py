@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from mie.core.files import atomic_path
 from mie.core.hashing import canonical
+from mie.errors import MieError
 from mie.images.hashes import pixel_digest
 from mie.images.png import decode_png, encode_png
 from mie.records import Pixels, Sample
@@ -116,6 +117,13 @@ _COLUMNS: Final[dict[str, tuple[pa.DataType, str]]] = {
 }
 
 
+# Columns without which there is no sample.
+_REQUIRED: Final = (
+    *("id", "perspective", "task", "target", "modality", "prompt", "input", "target_image", "split"),
+    *("source", "case_id", "recipe", "params", "seed"),
+)
+
+
 def _feature(kind: str) -> dict[str, Any]:
     if kind == "Image":
         return {"_type": "Image"}
@@ -197,13 +205,27 @@ def reworded_row(row: Mapping[str, Any], pixels: Mapping[str, bytes | None], **t
 
 
 def sample_from_row(row: Mapping[str, Any]) -> Sample:
-    """The sample a row holds, images decoded."""
-    values = {name: row[name] for name in _COLUMNS if name != "sha256"}
+    """The sample a row holds, images decoded. `MieError` for a row that is none of ours."""
+    values: dict[str, Any] = {name: row.get(name) for name in _COLUMNS if name != "sha256"}
+    missing = [name for name in _REQUIRED if values[name] is None]
+    if missing:
+        raise MieError("the row lacks what every sample has", expected=", ".join(missing), found="nothing")
     for name in IMAGE_COLUMNS:
-        values[name] = None if row[name] is None else decode_png(row[name]["bytes"])
-    values["params"] = json.loads(row["params"])
-    values["parents"] = tuple(row["parents"] or ())
+        values[name] = None if values[name] is None else decode_png(values[name]["bytes"])
+    values["params"] = params_of(row)
+    values["parents"] = tuple(values["parents"] or ())
     return Sample(**values)
+
+
+def params_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What the column `params` says; `MieError` unless it is a JSON object."""
+    try:
+        params = json.loads(row["params"])
+    except (ValueError, TypeError, RecursionError) as error:
+        raise MieError("`params` is not JSON", found=f"{type(error).__name__}: {error}"[:200]) from None
+    if not isinstance(params, dict):
+        raise MieError("`params` is not a JSON object", found=type(params).__name__)
+    return params
 
 
 def sample_digest(sample: Sample) -> str:

@@ -7,7 +7,6 @@ a time, and decodes masks alone.
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import platform
 import re
 import struct
@@ -22,6 +21,7 @@ import numpy as np
 import mie
 from mie.core.documents import DatasetInfo
 from mie.datasets.dataset import Dataset, dataset_digest
+from mie.datasets.schema import params_of
 from mie.errors import ImageError
 from mie.images.png import decode_png
 from mie.vocabulary import SPLITS
@@ -303,7 +303,7 @@ def _spread(five: Mapping[str, float]) -> tuple[float, ...]:
 
 def _targets(row: Mapping[str, Any]) -> list[str]:
     """The sample's targets in the order of their mask values."""
-    classes = json.loads(row["params"]).get("classes")
+    classes = params_of(row).get("classes")
     return [c["target"] for c in classes] if classes else [row["target"]]
 
 

@@ -99,7 +99,7 @@ def _check_files(dataset: Dataset) -> list[Problem]:
             problems.append(Problem("files", split, "shards are missing or numbered wrongly"))
     try:
         read_rejected(dataset.folder / "rejected.parquet")
-    except (OSError, pa.ArrowException, KeyError) as error:
+    except (OSError, pa.ArrowException, KeyError, ValueError, TypeError, RecursionError) as error:
         problems.append(Problem("files", "rejected.parquet", f"cannot be read: {error}"))
     if (dataset.folder / "parts").exists():
         problems.append(Problem("files", "parts", "left over from a build; run the same `mie build` again"))
@@ -114,18 +114,19 @@ def _check_shard(path: Path) -> _ShardReport:
             where = f"{path.name} row {number} ({row.get('id')})"
             try:
                 sample = sample_from_row(row)
-            except (MieError, ValueError, TypeError, KeyError) as error:
-                report.problems.append(Problem("decode", where, str(error).replace("\n", "; ")))
-                continue
-            digests = pixel_digests(sample)
-            if content_digest(digests, text_fields(sample)) != row["sha256"]:
-                report.problems.append(Problem("digest", where, "content differs from its recorded digest"))
-            if sample.split != split:
-                report.problems.append(Problem("split", where, f"says {sample.split} in a {split} shard"))
-            report.problems += [Problem(check, where, reason) for check, reason in check_sample(sample)]
-            report.rows.append(_trace(sample, row["sha256"], digests))
-    except (OSError, pa.ArrowException, KeyError) as error:
-        report.problems.append(Problem("files", path.name, f"cannot be read: {error}"))
+                digests = pixel_digests(sample)
+                if content_digest(digests, text_fields(sample)) != row["sha256"]:
+                    problem = Problem("digest", where, "content differs from its recorded digest")
+                    report.problems.append(problem)
+                if sample.split != split:
+                    report.problems.append(Problem("split", where, f"says {sample.split} in a {split} shard"))
+                report.problems += [Problem(check, where, reason) for check, reason in check_sample(sample)]
+                report.rows.append(_trace(sample, str(row["sha256"]), digests))
+            except Exception as error:  # a stranger's row may hold anything, and must not hide the others
+                said = str(error) if isinstance(error, MieError) else f"{type(error).__name__}: {error}"
+                report.problems.append(Problem("decode", where, said.replace("\n", "; ")[:500]))
+    except Exception as error:  # Arrow raises its own, OSError, and UnicodeDecodeError for text that is none
+        report.problems.append(Problem("files", path.name, f"cannot be read: {str(error)[:500]}"))
     return report
 
 

@@ -8,7 +8,6 @@ output that it started from, so that it is made again when that output changes.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ import pyarrow.parquet as pq
 
 from mie.core.hashing import file_stem, stable_hash
 from mie.datasets.dataset import Dataset
+from mie.datasets.schema import params_of
 from mie.editors.base import Request, SampleRef, Turn
 from mie.editors.outputs import as_rgb
 from mie.editors.runs import output_name
@@ -90,10 +90,12 @@ def _row_requests(row: dict[str, Any], attempts: list[int]) -> Iterator[Request 
         sample = SampleRef(
             id=row["id"],
             stem=file_stem(row["id"]),
-            params=json.loads(row["params"]),
+            params=params_of(row),
             colour=row["colour"],
             target_image=None if target is None else as_rgb(decode_png(target["bytes"])),
         )
+        if not isinstance(row["prompt"], str):
+            raise MieError("no instruction", found=type(row["prompt"]).__name__)
     except (MieError, ValueError, TypeError) as error:
         reason = error.reason if isinstance(error, MieError) else str(error)
         yield from (Unreadable(row["id"], k, f"the sample cannot be read: {reason}") for k in attempts)

@@ -15,7 +15,6 @@ import numpy as np
 import pydicom
 from numpy.typing import NDArray
 from pydicom.dataset import Dataset, FileMetaDataset
-from pydicom.encaps import get_frame
 from pydicom.filereader import read_dataset, read_file_meta_info
 from pydicom.pixels.decoders.base import get_decoder
 from pydicom.pixels.processing import apply_color_lut
@@ -25,13 +24,20 @@ from pydicom.uid import (
     ExplicitVRBigEndian,
     ExplicitVRLittleEndian,
     ImplicitVRLittleEndian,
-    JPEGLSTransferSyntaxes,
-    JPEGTransferSyntaxes,
 )
 
 from mie.errors import ImageError
+from mie.images.dicom_frames import check_frames
 from mie.images.limits import DEFAULT_LIMITS, Limits, check_bytes, check_pixels, decoding
-from mie.images.windows import FUNCTIONS, apply_window, find_window, holds_air, through_ct_window, to_8bit
+from mie.images.windows import (
+    FUNCTIONS,
+    apply_window,
+    find_window,
+    holds_air,
+    in_blocks,
+    through_ct_window,
+    to_8bit,
+)
 from mie.records import Picture, Step
 
 _GREY: Final = ("MONOCHROME1", "MONOCHROME2")
@@ -56,7 +62,7 @@ def read_dicom(
     """
     dataset = open_dicom(path, limits=limits)
     with decoding("DICOM", where=path):
-        stored, photometric = stored_values(dataset, frame, where=path)
+        stored, photometric = stored_values(dataset, frame, where=path, limits=limits)
         steps: list[Step] = [
             {
                 "step": "dicom",
@@ -104,10 +110,7 @@ def dicom_values(dataset: Dataset, frame: int = 0) -> NDArray[Any]:
 def open_dicom(path: Path, *, limits: Limits = DEFAULT_LIMITS) -> Dataset:
     """The data set in `path`, with or without preamble, its size checked and its pixels not yet decoded."""
     with decoding("DICOM", where=path):
-        check_bytes(path.stat().st_size, where=path, limits=limits)
-        meta = read_file_meta_info(path) if _has_preamble(path) else FileMetaDataset()
-        if meta.get("TransferSyntaxUID") == DeflatedExplicitVRLittleEndian:
-            _check_inflated(path, limits)
+        check_file(path, limits=limits)
         dataset = pydicom.dcmread(path, force=True)
         if len(dataset) == 0:  # what pydicom returns when the file ends inside compressed pixel data
             raise ImageError(
@@ -134,7 +137,26 @@ def open_dicom(path: Path, *, limits: Limits = DEFAULT_LIMITS) -> Dataset:
         return dataset
 
 
-def stored_values(dataset: Dataset, frame: int, *, where: object) -> tuple[NDArray[Any], str]:
+def read_header(path: Path, tags: Sequence[str], *, limits: Limits = DEFAULT_LIMITS) -> Dataset:
+    """Only these attributes, by keyword, of a file with a preamble; what else there is takes no memory."""
+    with decoding("DICOM", where=path):
+        check_file(path, limits=limits)
+        return pydicom.dcmread(path, stop_before_pixels=True, specific_tags=list(tags))
+
+
+def check_file(path: Path, *, limits: Limits = DEFAULT_LIMITS) -> None:
+    """Refuse a file that is too large, also once it is inflated."""
+    if not path.is_file():
+        raise ImageError("not a file", where=path, expected="a DICOM file")
+    check_bytes(path.stat().st_size, where=path, limits=limits)
+    meta = read_file_meta_info(path) if _has_preamble(path) else FileMetaDataset()
+    if meta.get("TransferSyntaxUID") == DeflatedExplicitVRLittleEndian:
+        _check_inflated(path, min(limits.max_bytes, limits.max_decoded // 2))  # pydicom holds them twice
+
+
+def stored_values(
+    dataset: Dataset, frame: int, *, where: object, limits: Limits = DEFAULT_LIMITS
+) -> tuple[NDArray[Any], str]:
     """One decoded frame, (H, W) or (H, W, 3), and its photometric interpretation (YBR is RGB by now)."""
     frames = int(dataset.get("NumberOfFrames") or 1)
     if not 0 <= frame < frames:
@@ -144,10 +166,8 @@ def stored_values(dataset: Dataset, frame: int, *, where: object) -> tuple[NDArr
             expected=f"a frame from 0 to {frames - 1}",
             found=f"frame {frame}",
         )
-    syntax = dataset.file_meta.TransferSyntaxUID
-    if syntax in (*JPEGTransferSyntaxes, *JPEGLSTransferSyntaxes):
-        _check_complete_jpeg(dataset, frame, frames, where)
-    values, image = get_decoder(syntax).as_array(dataset, index=frame)
+    check_frames(dataset, frame, where=where, limits=limits)
+    values, image = get_decoder(dataset.file_meta.TransferSyntaxUID).as_array(dataset, index=frame)
     photometric = str(image["photometric_interpretation"])
     if photometric not in (*_GREY, "PALETTE COLOR", "RGB"):
         raise ImageError(
@@ -159,30 +179,13 @@ def stored_values(dataset: Dataset, frame: int, *, where: object) -> tuple[NDArr
     return values, photometric
 
 
-def _check_complete_jpeg(dataset: Dataset, frame: int, frames: int, where: object) -> None:
-    """Refuse a frame without the end marker FF D9, which no entropy-coded data can contain.
-
-    The decoders return half a picture, and no error, for half a JPEG or JPEG-LS stream.
-    """
-    table = dataset.get("ExtendedOffsetTable")
-    offsets = None if table is None else (table, dataset.ExtendedOffsetTableLengths)
-    stream = get_frame(dataset.PixelData, frame, number_of_frames=frames, extended_offsets=offsets)
-    if b"\xff\xd9" not in stream:
-        raise ImageError(
-            "compressed frame is truncated",
-            where=where,
-            expected="a JPEG stream with an end marker",
-            found=f"{len(stream)} bytes without one",
-        )
-
-
 def _has_preamble(path: Path) -> bool:
     with path.open("rb") as file:
         return file.read(132)[128:] == b"DICM"
 
 
-def _check_inflated(path: Path, limits: Limits) -> None:
-    """Refuse a deflated data set that would grow beyond `max_bytes`: pydicom inflates it in one go."""
+def _check_inflated(path: Path, most: int) -> None:
+    """Refuse a deflated data set that would grow beyond `most` bytes: pydicom inflates it in one go."""
     with path.open("rb") as file:
         file.seek(132)
         read_dataset(file, False, True, stop_when=lambda tag, *_: tag >> 16 != 2)  # the header is plain
@@ -192,11 +195,11 @@ def _check_inflated(path: Path, limits: Limits) -> None:
     while rest and not inflater.eof:
         size += len(inflater.decompress(rest, 1 << 24))
         rest = inflater.unconsumed_tail
-        if size > limits.max_bytes:
+        if size > most:
             raise ImageError(
                 "deflated DICOM file is too large to inflate safely",
                 where=path,
-                expected=f"at most {limits.max_bytes:,} bytes",
+                expected=f"at most {most:,} bytes",
                 found="more",
             )
 
@@ -232,7 +235,10 @@ def _modality_values(stored: NDArray[Any], dataset: Dataset, frame: int) -> tupl
     )
     if small and slope.is_integer() and intercept.is_integer():
         return stored.astype(np.int32) * int(slope) + int(intercept), step
-    return (stored * np.float64(slope) + intercept).astype(np.float32), step
+    values = np.empty(stored.shape, np.float32)
+    for source, target in in_blocks(stored, values):
+        target[...] = source * np.float64(slope) + intercept
+    return values, step
 
 
 def _look_up(values: NDArray[Any], item: Dataset, dataset: Dataset) -> tuple[NDArray[np.uint16], int]:
@@ -250,8 +256,11 @@ def _look_up(values: NDArray[Any], item: Dataset, dataset: Dataset) -> tuple[NDA
         table = np.frombuffer(data, kind)[:count].astype(np.uint16)
     else:
         table = (np.asarray(data, np.int64) & 0xFFFF).astype(np.uint16)
-    index = np.rint(values).astype(np.int64) - first
-    return table[np.clip(index, 0, len(table) - 1)], bits
+    shown = np.empty(values.shape, np.uint16)
+    for source, target in in_blocks(values, shown):
+        index = np.rint(source).astype(np.int64) - first
+        target[...] = table[np.clip(index, 0, len(table) - 1)]
+    return shown, bits
 
 
 def _to_window(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,6 +16,9 @@ from pydicom.errors import InvalidDicomError
 from pydicom.pixels.processing import apply_modality_lut
 
 from mie.errors import ImageError
+from mie.images.dicom import open_dicom, read_header
+from mie.images.dicom_frames import check_frames
+from mie.images.limits import DEFAULT_LIMITS, check_pixels, decoding
 from mie.images.volumes import LPS_TO_RAS, MAX_VOXELS, Volume, canonical, check_size
 from mie.records import Mask, Step
 
@@ -31,6 +35,12 @@ BROKEN: Final = (
     KeyError,
     TypeError,
     IndexError,
+    zlib.error,
+)
+_TAGS: Final = (
+    *("ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing", "Rows", "Columns"),
+    *("SamplesPerPixel", "PhotometricInterpretation", "SeriesInstanceUID", "FrameOfReferenceUID"),
+    *("SpacingBetweenSlices", "SliceThickness", "NumberOfFrames", "PerFrameFunctionalGroupsSequence"),
 )
 
 
@@ -50,7 +60,13 @@ def read_seg(path: Path, series: Volume) -> dict[str, Mask]:
 
 def read_segments(path: Path, series: Volume) -> Iterator[Segment]:
     """One segment at a time, because a hundred organs as whole volumes do not fit in memory."""
+    with decoding("DICOM-SEG", where=path):
+        yield from _segments(path, series)
+
+
+def _segments(path: Path, series: Volume) -> Iterator[Segment]:
     try:
+        check_frames(open_dicom(path), None, where=path, limits=DEFAULT_LIMITS)
         seg = hd.seg.segread(path)
         labels = {int(s.SegmentNumber): str(s.SegmentLabel) for s in seg.SegmentSequence}
         frames = _frames_by_segment(seg)
@@ -165,7 +181,12 @@ def read_series(files: Sequence[Path], *, max_voxels: int = MAX_VOXELS) -> Volum
     """
     if not files:
         raise ImageError("a series without files")
-    headers = [(Path(path), _read(Path(path), stop_before_pixels=True)) for path in files]
+    with decoding("DICOM", where=Path(files[0]).parent):
+        return _read_series([Path(path) for path in files], max_voxels)
+
+
+def _read_series(files: Sequence[Path], max_voxels: int) -> Volume:
+    headers = [(path, _header(path)) for path in files]
     _one_series(headers)
     if len(headers) == 1 and "PerFrameFunctionalGroupsSequence" in headers[0][1]:
         return _read_enhanced(*headers[0], max_voxels)
@@ -173,7 +194,8 @@ def read_series(files: Sequence[Path], *, max_voxels: int = MAX_VOXELS) -> Volum
     first = planes[0].header
     across, down = _directions(first, planes[0].path)
     _alike(planes)
-    check_size((first.Columns, first.Rows, len(planes)), max_voxels, planes[0].path.parent)
+    check_size((first.Columns, first.Rows, len(planes)), max_voxels, planes[0].path.parent, width=4)
+    check_pixels(first.Rows, first.Columns, where=planes[0].path, limits=DEFAULT_LIMITS)
     normal = np.cross(across, down)
     planes.sort(key=lambda plane: float(normal @ plane.position))
     between = _slice_step(planes, normal)
@@ -200,11 +222,11 @@ def read_series(files: Sequence[Path], *, max_voxels: int = MAX_VOXELS) -> Volum
     )
 
 
-def _read(path: Path, *, stop_before_pixels: bool = False) -> pydicom.Dataset:
+def _header(path: Path) -> pydicom.Dataset:
     try:
-        return pydicom.dcmread(path, stop_before_pixels=stop_before_pixels)
-    except BROKEN as error:
-        raise ImageError("cannot read the DICOM file", where=path, found=error) from error
+        return read_header(path, _TAGS)
+    except ImageError as error:
+        raise ImageError("cannot read the DICOM file", where=path, found=error.found or error.what) from error
 
 
 def _one_series(headers: Sequence[tuple[Path, pydicom.Dataset]]) -> None:
@@ -313,8 +335,9 @@ def _slice_step(planes: Sequence[_Plane], normal: NDArray[np.float64]) -> NDArra
 
 
 def _values(plane: _Plane) -> NDArray[np.float32]:
-    dataset = _read(plane.path)
+    dataset = open_dicom(plane.path)
     try:
+        check_frames(dataset, None, where=plane.path, limits=DEFAULT_LIMITS)
         pixels = dataset.pixel_array
         if pixels.shape != (plane.header.Rows, plane.header.Columns):
             raise ImageError(
@@ -330,8 +353,9 @@ def _values(plane: _Plane) -> NDArray[np.float32]:
 
 def _read_enhanced(path: Path, header: pydicom.Dataset, max_voxels: int) -> Volume:
     frames = int(header.get("NumberOfFrames", 1))
-    check_size((header.get("Columns", 0), header.get("Rows", 0), frames), max_voxels, path)
+    check_size((header.get("Columns", 0), header.get("Rows", 0), frames), max_voxels, path, width=4)
     try:
+        check_frames(open_dicom(path), None, where=path, limits=DEFAULT_LIMITS)
         volume = hd.imread(path).get_volume(dtype=np.float32, apply_real_world_transform=False)
     except BROKEN as error:
         raise ImageError("cannot make one volume of the frames", where=path, found=error) from error

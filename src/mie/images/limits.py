@@ -17,17 +17,22 @@ from mie.errors import ImageError, MieError
 class Limits:
     """A guard against decompression bombs; raise it for whole-slide images.
 
-    `max_pixels` holds for one frame or slice. `max_bytes` holds for the file, and for all the pixels
-    of a multi-frame file or volume together (a pixel takes at least a byte once decoded).
+    `max_pixels` holds for one frame or slice. `max_decoded` holds for its bytes while it is worked on: pixels
+    x channels x bytes of a channel. `max_bytes` holds for the file, and for all the pixels of a multi-frame
+    file or volume together (a pixel takes at least a byte once decoded).
     """
 
     max_pixels: int = 250_000_000
     max_bytes: int = 4 * 2**30
+    max_decoded: int = 2**30
 
 
 DEFAULT_LIMITS: Final = Limits()
 _DEFLATE: Final = 1032
 _SMALL: Final = 1 << 16
+# By colour type, as decoded: a palette becomes RGB, and grey with alpha RGBA.
+_PNG_CHANNELS: Final = {0: 1, 2: 3, 3: 3}
+_PNG_CHUNKS: Final = 500_000
 
 
 def check_pixels(height: int, width: int, frames: int = 1, *, where: object, limits: Limits) -> None:
@@ -50,6 +55,18 @@ def check_pixels(height: int, width: int, frames: int = 1, *, where: object, lim
             expected=f"at most {limits.max_bytes:,} pixels in all frames",
             found=f"{height * width * frames:,} pixels ({size})",
             fix="split the file, or raise Limits.max_bytes if you trust it",
+        )
+
+
+def check_decoded(pixels: int, width: int, *, where: object, limits: Limits) -> None:
+    """Refuse a picture whose pixels, of `width` bytes each, would fill the memory."""
+    if pixels * width > limits.max_decoded:
+        raise ImageError(
+            "picture is too large to decode safely",
+            where=where,
+            expected=f"at most {limits.max_decoded:,} bytes once decoded",
+            found=f"{pixels:,} pixels of {width} bytes",
+            fix="scale it down, or raise Limits.max_decoded if you trust the file",
         )
 
 
@@ -118,10 +135,14 @@ def png_chunks(data: bytes, *, where: object, limits: Limits) -> list[tuple[byte
         if not chunks:
             if kind != b"IHDR" or length != 13:
                 raise _bad_png(f"the first chunk is {kind!r} of {length} bytes, not a header", where)
-            width, height = struct.unpack_from(">II", data, start + 8)
+            width, height, depth, colour = struct.unpack_from(">IIBB", data, start + 8)
             check_pixels(height, width, where=where, limits=limits)
+            channels = _PNG_CHANNELS.get(colour, 4)
+            check_decoded(height * width, channels * (2 if depth == 16 else 1), where=where, limits=limits)
         chunks.append((kind, start, end))
         start = end
+        if len(chunks) > _PNG_CHUNKS:
+            raise _bad_png(f"more than {_PNG_CHUNKS:,} chunks", where)
     return chunks
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from isal import isal_zlib
 
 from mie.errors import ImageError
+from mie.images.limits import DEFAULT_LIMITS, Limits, check_pixels, decoding
 from mie.records import Pixels
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -38,9 +39,15 @@ def encode_png(pixels: Pixels) -> bytes:
     return b"".join((_SIGNATURE, _chunk(b"IHDR", header), _chunk(b"IDAT", body), _chunk(b"IEND", b"")))
 
 
-def decode_png(data: bytes) -> Pixels:
-    """The pixels of an 8-bit PNG that we wrote: `(H, W)` or `(H, W, 3)` RGB."""
-    pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+def decode_png(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Pixels:
+    """The pixels of an 8-bit PNG that we wrote: `(H, W)` or `(H, W, 3)` RGB.
+
+    `ImageError` for anything else: a dataset or a run may come from a stranger.
+    """
+    height, width = png_size(data)
+    check_pixels(height, width, where=None, limits=limits)
+    with decoding("PNG", where=None):
+        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
     if pixels is None or pixels.dtype != np.uint8 or (pixels.ndim == 3 and pixels.shape[2] != 3):
         raise ImageError("not an 8-bit grey or RGB PNG", found=f"{len(data)} bytes")
     if pixels.ndim == 3:
@@ -50,8 +57,9 @@ def decode_png(data: bytes) -> Pixels:
 
 def png_size(data: bytes) -> tuple[int, int]:
     """(height, width) from a PNG's header, without decoding it."""
-    if not data.startswith(_SIGNATURE) or len(data) < 24:
-        raise ImageError("not a PNG", found=f"{len(data)} bytes")
+    if not isinstance(data, bytes) or not data.startswith(_SIGNATURE) or len(data) < 33:
+        found = f"{len(data)} bytes" if isinstance(data, bytes) else type(data).__name__
+        raise ImageError("not a PNG", found=found)
     width, height = struct.unpack_from(">II", data, 16)
     return height, width
 

@@ -8,6 +8,7 @@ because `Image.open` adds Pillow's own (global, lower) bomb check.
 from __future__ import annotations
 
 import io
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -27,8 +28,8 @@ from PIL import (
 )
 
 from mie.errors import ImageError
-from mie.images.limits import DEFAULT_LIMITS, Limits, check_pixels, decoding, png_chunks
-from mie.images.windows import to_8bit
+from mie.images.limits import DEFAULT_LIMITS, Limits, check_decoded, check_pixels, decoding, png_chunks
+from mie.images.windows import in_blocks, to_8bit
 from mie.records import Picture, Step
 
 _PLUGINS: Final[dict[str, Callable[[io.BytesIO], ImageFile.ImageFile]]] = {
@@ -52,6 +53,11 @@ _MAGIC: Final = (
 )
 _CV2_FLAGS: Final = cv2.IMREAD_UNCHANGED | cv2.IMREAD_IGNORE_ORIENTATION
 _ORIENTATION: Final = 274  # EXIF and TIFF tag
+_MODE_BYTES: Final = {"I": 4, "F": 4}  # of a channel, where it is not one
+_MOST_SCANS: Final = 200
+_MOST_PAGES: Final = 10_000
+# Chunks of a PNG that are no part of its picture, and may be bombs of their own.
+_NOT_PIXELS: Final = (b"acTL", b"fcTL", b"fdAT", b"tEXt", b"zTXt", b"iTXt", b"iCCP")
 _BITS, _PHOTOMETRIC, _PLANAR, _SAMPLE_FORMAT = 258, 262, 284, 339  # TIFF tags
 
 
@@ -90,8 +96,10 @@ def read_raster(
     raster = _decode(data, where=where, limits=limits, frame=frame)
     values, steps = raster.values, list(raster.steps)
     if raster.palette is not None:
-        values = raster.palette[values]
+        values, opaque = _through_palette(values, raster.palette)
         steps.append({"step": "palette"})
+        if not opaque:
+            steps.append({"step": "alpha", "background": "black"})
     if values.ndim == 3 and values.shape[2] == 4:
         opaque = _is_opaque(values)
         values = values[..., :3] if opaque else _on_black(values)
@@ -116,24 +124,19 @@ def read_raster_labels(
     A palette gives its indices, or its colours when `as_colour`. One bit gives 0 and 255.
     """
     raster = _decode(data, where=where, limits=limits, frame=0)
-    if raster.palette is None:
-        return label_values(raster.values, where=where, as_colour=as_colour)
-    return label_values(
-        raster.palette[raster.values] if as_colour else raster.values, where=where, as_colour=as_colour
-    )
+    values = raster.values
+    if raster.palette is not None and as_colour:
+        values, opaque = _through_palette(values, raster.palette)
+        if not opaque:
+            raise _transparent(where)
+    return label_values(values, where=where, as_colour=as_colour)
 
 
 def label_values(values: NDArray[Any], *, where: object, as_colour: bool) -> NDArray[Any]:
     """Decoded mask `values`, (H, W) or (H, W, 3 or 4), as `read_raster_labels` promises them."""
     if values.ndim == 3 and values.shape[2] == 4:
         if not _is_opaque(values):
-            raise ImageError(
-                "mask has transparent pixels",
-                where=where,
-                expected="labels in grey, palette or colour",
-                found="an alpha channel that is not opaque",
-                fix="save the mask without transparency",
-            )
+            raise _transparent(where)
         values = values[..., :3]
     if as_colour:
         if values.dtype != np.uint8:
@@ -164,6 +167,29 @@ def label_values(values: NDArray[Any], *, where: object, as_colour: bool) -> NDA
     return np.ascontiguousarray(values)
 
 
+def _transparent(where: object) -> ImageError:
+    return ImageError(
+        "mask has transparent pixels",
+        where=where,
+        expected="labels in grey, palette or colour",
+        found="an alpha channel that is not opaque",
+        fix="save the mask without transparency",
+    )
+
+
+def _through_palette(
+    indices: NDArray[np.uint8], palette: NDArray[np.uint8]
+) -> tuple[NDArray[np.uint8], bool]:
+    """(H, W, 3) RGB on black, and whether all pixels are opaque.
+
+    Blended by the 256 colours, never by the pixels: RGBA of a large picture would fill the memory.
+    """
+    indices = np.ascontiguousarray(indices)
+    used = cv2.calcHist([indices], [0], None, [256], [0, 256]).ravel() > 0
+    colours = _on_black(palette[None])
+    return np.asarray(cv2.LUT(cv2.merge([indices] * 3), colours), np.uint8), _is_opaque(palette[used])
+
+
 def _is_opaque(rgba: NDArray[Any]) -> bool:
     return bool((rgba[..., 3] == np.iinfo(rgba.dtype).max).all())
 
@@ -171,8 +197,11 @@ def _is_opaque(rgba: NDArray[Any]) -> bool:
 def _on_black(rgba: NDArray[Any]) -> NDArray[Any]:
     """Colour times alpha, rounded, in the depth of the file (8 or 16 bits)."""
     full = int(np.iinfo(rgba.dtype).max)
-    product = rgba[..., :3].astype(np.uint32) * rgba[..., 3:]  # 65535 squared still fits
-    return ((product + np.uint32(full // 2)) // np.uint32(full)).astype(rgba.dtype)
+    rgb = np.empty((*rgba.shape[:2], 3), rgba.dtype)
+    for source, target in in_blocks(rgba, rgb):
+        product = source[..., :3].astype(np.uint32) * source[..., 3:]  # 65535 squared still fits
+        target[...] = (product + np.uint32(full // 2)) // np.uint32(full)
+    return rgb
 
 
 def _decode(data: bytes, *, where: object, limits: Limits, frame: int) -> _Raster:
@@ -187,16 +216,65 @@ def _decode(data: bytes, *, where: object, limits: Limits, frame: int) -> _Raste
     with decoding(kind, where=where):
         if kind == "PNG" and frame == 0:
             return _decode_png(data, where=where, limits=limits)
-        image = _PLUGINS[kind](io.BytesIO(data))
-        check_pixels(image.height, image.width, where=where, limits=limits)
+        image = _open(kind, data, where=where, limits=limits)
         if frame:
             _seek(image, frame, where)
-            check_pixels(image.height, image.width, where=where, limits=limits)
+            _check_size(image, where, limits)
         orientation = int(image.getexif().get(_ORIENTATION, 1))
         if isinstance(image, TiffImagePlugin.TiffImageFile):
             raster = _decode_tiff(image, data, where=where, frame=frame, orientation=orientation)
             return _oriented(raster, orientation, turn=False)
         return _oriented(_from_pillow(image, where), orientation)
+
+
+def check_header(data: bytes, *, where: object, limits: Limits = DEFAULT_LIMITS) -> None:
+    """Refuse, from its header alone, a picture file that is too large to decode, or none of ours."""
+    kind = raster_format(data)
+    if kind is None:
+        raise ImageError("not a picture file we know", where=where, found=f"it begins with {data[:12]!r}")
+    with decoding(kind, where=where):
+        _open(kind, data, where=where, limits=limits)
+
+
+def _open(kind: str, data: bytes, *, where: object, limits: Limits) -> ImageFile.ImageFile:
+    """The picture with its header read and its size checked, its pixels not decoded."""
+    if kind == "TIFF":
+        _check_directories(data, where)
+    # Each scan of a progressive JPEG is a pass over all pixels; the marker of one is nothing else.
+    if kind == "JPEG" and (scans := data.count(b"\xff\xda")) > _MOST_SCANS:
+        raise ImageError(
+            "JPEG file has too many scans", where=where, expected=f"at most {_MOST_SCANS}", found=scans
+        )
+    image = _PLUGINS[kind](io.BytesIO(data))
+    _check_size(image, where, limits)
+    return image
+
+
+def _check_size(image: Image.Image, where: object, limits: Limits) -> None:
+    check_pixels(image.height, image.width, where=where, limits=limits)
+    width = max(1, len(image.getbands())) * _MODE_BYTES.get(image.mode.partition(";")[0], 1)
+    check_decoded(image.height * image.width, width, where=where, limits=limits)
+
+
+def _check_directories(data: bytes, where: object) -> None:
+    """Refuse a TIFF with a loop of pages, or with more than anybody stores: Pillow compares each with all."""
+    order = "<" if data[:2] == b"II" else ">"
+    big = data[2:4] in (b"+\0", b"\0+")
+    count_kind, entry, offset_kind = ("Q", 20, "Q") if big else ("H", 12, "I")
+    at = struct.unpack_from(order + offset_kind, data, 8 if big else 4)[0]
+    seen: set[int] = set()
+    while at:
+        if at in seen or len(seen) >= _MOST_PAGES:
+            found = "a loop" if at in seen else "more"
+            raise ImageError("TIFF file has too many pages", where=where, expected=_MOST_PAGES, found=found)
+        seen.add(at)
+        if at + struct.calcsize(order + count_kind) > len(data):
+            return  # the page that is asked for may lie before
+        (entries,) = struct.unpack_from(order + count_kind, data, at)
+        at += struct.calcsize(order + count_kind) + entry * entries
+        if at + struct.calcsize(order + offset_kind) > len(data):
+            return
+        (at,) = struct.unpack_from(order + offset_kind, data, at)
 
 
 def _seek(image: Image.Image, frame: int, where: object) -> None:
@@ -277,15 +355,14 @@ def _decode_png(data: bytes, *, where: object, limits: Limits) -> _Raster:
     chunks = png_chunks(data, where=where, limits=limits)
     bodies = {kind: data[start + 8 : end - 4] for kind, start, end in chunks if kind != b"IDAT"}
     depth, colour = bodies[b"IHDR"][8], bodies[b"IHDR"][9]
-    if b"acTL" in bodies:
-        # Leave out the animation: the picture is the one that every viewer can show.
-        data = data[:8] + b"".join(
-            data[start:end] for kind, start, end in chunks if kind not in (b"acTL", b"fcTL", b"fdAT")
-        )
+    if not bodies.keys().isdisjoint(_NOT_PIXELS):
+        # Without the animation: the picture is the one that every viewer can show.
+        data = data[:8] + b"".join(data[start:end] for kind, start, end in chunks if kind not in _NOT_PIXELS)
     values = cv2.imdecode(np.frombuffer(data, np.uint8), _CV2_FLAGS)
     if values is None:
         raise _bad_pixels("PNG", where)
     if colour == 3:
+        del values
         # Only Pillow gives the indices. Only OpenCV would have noticed missing rows.
         raster = _from_pillow(PngImagePlugin.PngImageFile(io.BytesIO(data)), where)
     elif colour == 0 and b"tRNS" in bodies:

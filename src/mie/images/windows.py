@@ -96,10 +96,10 @@ def apply_window(values: NDArray[Any], step: Step) -> NDArray[np.uint8]:
         # At most 65,536 different values: work each out once, exactly, and look it up.
         bounds = np.iinfo(values.dtype)
         table = _scale(np.arange(int(bounds.min), int(bounds.max) + 1), step)
-        for source, target in _blocks(values, out):
+        for source, target in in_blocks(values, out):
             target[...] = table[source.astype(np.int32) - int(bounds.min)]
         return out
-    for source, target in _blocks(values, out):
+    for source, target in in_blocks(values, out):
         target[...] = _scale(source, step)
     return out
 
@@ -109,7 +109,7 @@ def _scale(values: NDArray[Any], step: Step) -> NDArray[np.uint8]:
     return np.floor(np.clip(share, 0.0, 1.0) * 255.0 + 0.5).astype(np.uint8)
 
 
-def _blocks(values: NDArray[Any], out: NDArray[np.uint8]) -> list[tuple[NDArray[Any], NDArray[np.uint8]]]:
+def in_blocks(values: NDArray[Any], out: NDArray[Any]) -> list[tuple[NDArray[Any], NDArray[Any]]]:
     """Matching views of both arrays, cut along the first axis into pieces of about `_BLOCK` pixels."""
     if values.ndim == 0:
         return [(values, out)]
@@ -219,14 +219,19 @@ def through_ct_window(
             found=f"level {level}, width {width}",
         )
     check_finite(values, where)
-    x = values.astype(np.float64)
+    pixels = np.empty(values.shape, np.uint8)
+    for source, target in in_blocks(values, pixels):
+        share = _ct_share(source.astype(np.float64), level, width, function)
+        target[...] = np.floor(share * 255.0 + 0.5).astype(np.uint8)
+    return pixels
+
+
+def _ct_share(x: NDArray[np.float64], level: float, width: float, function: str) -> NDArray[np.float64]:
     if function == "sigmoid":
         with np.errstate(over="ignore"):
-            share = 1.0 / (1.0 + np.exp(-4.0 * (x - level) / width))
-    elif function == "linear_exact":
-        share = np.clip((x - level) / width + 0.5, 0.0, 1.0)
-    elif width == 1:
-        share = (x > level - 0.5).astype(np.float64)
-    else:
-        share = np.clip((x - (level - 0.5)) / (width - 1) + 0.5, 0.0, 1.0)
-    return np.floor(share * 255.0 + 0.5).astype(np.uint8)
+            return np.asarray(1.0 / (1.0 + np.exp(-4.0 * (x - level) / width)))
+    if function == "linear_exact":
+        return np.clip((x - level) / width + 0.5, 0.0, 1.0)
+    if width == 1:
+        return (x > level - 0.5).astype(np.float64)
+    return np.clip((x - (level - 0.5)) / (width - 1) + 0.5, 0.0, 1.0)

@@ -313,6 +313,6 @@ def load_weights(path: Path) -> tuple[dict[str, Tensor], NetConfig, dict[str, An
 def load_network(path: Path) -> tuple[CompactNet, dict[str, Any]]:
     """The network of a weights file, ready to use, and the file's meta."""
     state, config, meta = load_weights(path)
-    net = CompactNet(config)
-    weights.fit(net, state, path)
+    file = weights.Weights(state, config.as_json(), meta)
+    net = weights.build(lambda: CompactNet(config), file, path)
     return net.eval().requires_grad_(False), meta

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -26,6 +26,9 @@ from mie.errors import ConfigError, MieError
 _SCALE: Final = ".scale"
 _LEVELS: Final = 127
 _SHOWN: Final = 4  # differences that are named
+_BLOCKS: Final = ("down", "up", "detail")  # numbers of blocks in a config, each with tensors of its own
+
+Network = TypeVar("Network", bound=nn.Module)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +75,14 @@ def load(path: Path, *, format: str) -> Weights:
     except (SafetensorError, OSError) as error:
         raise MieError("the weights file is damaged", where=path, found=error) from None
     header = _header(text, path, format)
-    if _digest(tensors) != header["sha256"]:
+    for name, tensor in tensors.items():
+        if tensor.dtype == torch.int8 and tensors.get(name + _SCALE, tensor).shape != tensor.shape[:1]:
+            raise MieError("the weights file is damaged", where=path, expected=f"scales of {name}")
+    if _digest(tensors) != header.get("sha256"):
         raise MieError(
             "the weights file is damaged",
             where=path,
-            expected=f"tensors with SHA-256 {header['sha256']}",
+            expected=f"tensors with SHA-256 {header.get('sha256')}",
             found=_digest(tensors),
             fix="get the file again",
         )
@@ -90,6 +96,11 @@ def load(path: Path, *, format: str) -> Weights:
 
 def fit(net: nn.Module, state: Mapping[str, Tensor], where: Path) -> None:
     """Give the state to the network, which must be of the very shape that the state was saved from."""
+    _check_shapes(net, state, where)
+    net.load_state_dict(state, assign=True)
+
+
+def _check_shapes(net: nn.Module, state: Mapping[str, Tensor], where: Path) -> None:
     known = net.state_dict()
     differing = [
         f"{name}: {_shape(known.get(name))} here, {_shape(state.get(name))} in the file"
@@ -103,7 +114,35 @@ def fit(net: nn.Module, state: Mapping[str, Tensor], where: Path) -> None:
             found=_listed(differing),
             fix="use the version of mie that trained them, or train again",
         )
-    net.load_state_dict(state, assign=True)
+
+
+def build(make: Callable[[], Network], weights: Weights, where: Path) -> Network:
+    """The network that `make` makes of the file's config, with the file's state.
+
+    A few bytes of config can ask for millions of layers. So it is made without memory first, and must have
+    the very tensors that the file holds before any is made for it.
+    """
+    _check_counts(weights, where)
+    with torch.device("meta"):
+        _check_shapes(make(), weights.state, where)
+    net = make()
+    fit(net, weights.state, where)
+    return net
+
+
+def _check_counts(weights: Weights, where: Path) -> None:
+    """No number of the config may be above what a network with so many tensors, or so wide, can have."""
+    most = max(1024, len(weights.state), *(max(t.shape, default=0) for t in weights.state.values()), 0)
+    for name, value in weights.config.items():
+        numbers = value if isinstance(value, list | tuple) else [value]
+        limit = len(weights.state) if name in _BLOCKS else most
+        if len(numbers) > limit or any(isinstance(n, int) and abs(n) > limit for n in numbers):
+            raise MieError(
+                "the weights are those of another architecture",
+                where=where,
+                expected=f"{name} of at most {limit}",
+                found=str(value)[:200],
+            )
 
 
 def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -133,8 +172,12 @@ def _next_up(scale: Tensor) -> Tensor:
 def _header(text: str | None, path: Path, format: str) -> dict[str, Any]:
     try:
         header = json.loads(text or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         header = {}
+    header = header if isinstance(header, dict) else {}
+    whole = all(isinstance(header.get(name), dict) for name in ("config", "meta"))
+    if header.get("format") == format and not whole:
+        raise MieError("the weights file is damaged", where=path, expected="config and meta")
     if header.get("format") != format:
         raise MieError(
             f"not a weights file of the {format.rpartition(' ')[0]}",

@@ -23,11 +23,12 @@ import numba
 import numpy as np
 from isal import igzip_lib, isal_zlib
 
+from mie.core.files import read_regular
 from mie.errors import ImageError
 from mie.images.limits import DEFAULT_LIMITS, Limits, check_bytes, check_pixels
 from mie.images.overlay import deblend, deblend_any
 from mie.images.png import decode_png
-from mie.images.raster import read_raster
+from mie.images.raster import check_header, read_raster
 from mie.perspectives import PERSPECTIVES, Perspective
 from mie.records import Mask, Pixels
 from mie.vocabulary import COLOURS
@@ -172,7 +173,7 @@ def read_output(path: Path, variant: str, *, limits: Limits = DEFAULT_LIMITS) ->
     dropped, 16 bits are cut to 8, and half a file may be half a picture.
     """
     try:
-        data = path.read_bytes()
+        data = read_regular(path, limits.max_bytes)
     except OSError as error:
         raise ImageError("output cannot be read", where=path, found=error.strerror) from None
     check_bytes(len(data), where=path, limits=limits)
@@ -181,6 +182,7 @@ def read_output(path: Path, variant: str, *, limits: Limits = DEFAULT_LIMITS) ->
         return pixels if pixels.ndim == 3 else cv2.cvtColor(pixels, cv2.COLOR_GRAY2RGB)
     if variant != "as_released":
         return read_raster(data, where=path, limits=limits).pixels
+    check_header(data, where=path, limits=limits)
     try:
         found = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
     except cv2.error as error:

@@ -14,13 +14,12 @@ from importlib.metadata import entry_points
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Final, Literal
 
-import pydicom
 import yaml
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
-from pydicom.errors import InvalidDicomError
 
 from mie.core.registry import suggestion
-from mie.errors import ConfigError
+from mie.errors import ConfigError, MieError
+from mie.images.dicom import read_header
 from mie.records import Pairing, Target, Unit
 from mie.sources import patterns
 from mie.vocabulary import LICENSE_USES, MODALITIES, SPLITS, TARGET_KINDS
@@ -265,6 +264,11 @@ class Entry(Strict):
     samples: bool = Field(False, description="comes with `mie` itself: no root needed")
     notes: str | None = None
 
+    @field_validator("patient")
+    @classmethod
+    def _patient(cls, value: str | None) -> str | None:
+        return None if value is None else patterns.check_expression(value, "patient")
+
     @field_validator("modality")
     @classmethod
     def _modality(cls, value: str) -> str:
@@ -378,8 +382,8 @@ def deidentification(entry: Entry, root: Path, units: Iterable[Unit]) -> tuple[b
     files = [file for unit in units for role in ("image", "pair") for file in unit.files.get(role, ())]
     for file in files:
         try:
-            header = pydicom.dcmread(root / file, stop_before_pixels=True, specific_tags=_TAGS)
-        except (OSError, InvalidDicomError):
+            header = read_header(root / file, _TAGS)
+        except MieError:
             return False, "not every file can be read"
         if header.get("PatientIdentityRemoved") != "YES":
             return False, "not every file says PatientIdentityRemoved"

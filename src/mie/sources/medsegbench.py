@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import io
+import math
 import mmap
+import shutil
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from mie.errors import ImageError, MieError
+from mie.images.limits import DEFAULT_LIMITS, check_pixels, check_promise, decoding
 from mie.images.windows import to_8bit
 from mie.records import Case, Refusal, Step, Unit
 from mie.sources import patterns
@@ -24,6 +27,24 @@ from mie.sources.markings import masks_of
 
 _LOCAL_HEADER = 30
 _MAX_BYTES = 64 * 2**30
+_MAX_MEMBERS = 10_000
+_NPY_HEADER = 1 << 16  # bytes that hold an array's header
+# Masks deflate well; what grows beyond both is a bomb.
+_UNPACKED = 2**30
+_GROWTH = 500
+
+
+class _Layout(NamedTuple):
+    """What an array's header says."""
+
+    shape: tuple[int, ...]
+    fortran: bool
+    dtype: np.dtype[Any]
+    start: int  # bytes before the values
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 class NpzArrays:
@@ -33,15 +54,13 @@ class NpzArrays:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            with zipfile.ZipFile(path) as archive:
-                self._members = {
-                    i.filename.removesuffix(".npy"): i
-                    for i in archive.infolist()
-                    if i.filename.endswith(".npy")
-                }
-        except (OSError, zipfile.BadZipFile) as error:
-            raise ImageError("not a readable .npz archive", where=path, found=error) from None
+        with decoding("npz", where=path), zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+            if len(members) > _MAX_MEMBERS:
+                raise ImageError("archive has too many members", where=path, found=len(members))
+            self._members = {
+                i.filename.removesuffix(".npy"): i for i in members if i.filename.endswith(".npy")
+            }
         self._mapped: dict[str, NDArray[Any]] = {}
 
     @property
@@ -49,13 +68,19 @@ class NpzArrays:
         return sorted(self._members)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        with zipfile.ZipFile(self.path) as archive, archive.open(self._member(name)) as stream:
-            return self._header(stream, name)[0]
+        """The shape, whose values the archive does hold."""
+        member = self._member(name)
+        with decoding("npz", where=f"{self.path}:{name}"):
+            with zipfile.ZipFile(self.path) as archive, archive.open(member) as stream:
+                layout = self._layout(stream.read(_NPY_HEADER), name)
+            self._check_promise(layout, member, name)
+        return layout.shape
 
     def rows(self, name: str, start: int, stop: int) -> NDArray[Any]:
         """Rows start..stop of the named array, as a view."""
         if name not in self._mapped:
-            self._mapped[name] = self._map(name)
+            with decoding("npz", where=f"{self.path}:{name}"):
+                self._mapped[name] = self._map(name)
         return self._mapped[name][start:stop]
 
     def _member(self, name: str) -> zipfile.ZipInfo:
@@ -68,58 +93,94 @@ class NpzArrays:
             )
         return self._members[name]
 
-    def _header(self, stream: IO[bytes], name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    def _layout(self, head: bytes, name: str) -> _Layout:
+        """From the array's first bytes: a header cannot ask for more of them than are given."""
+        where = f"{self.path}:{name}"
+        stream = io.BytesIO(head)
         try:
             version = npy.read_magic(stream)
             read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
             shape, fortran, dtype = read(stream)
-        except (ValueError, zipfile.BadZipFile, EOFError) as error:
-            raise ImageError("damaged array header", where=f"{self.path}:{name}", found=error) from None
+        except (ValueError, EOFError, SyntaxError, TypeError) as error:
+            raise ImageError("damaged array header", where=where, found=error) from None
         if dtype.hasobject:
             raise ImageError(
                 "array holds Python objects, which only pickle could read",
-                where=f"{self.path}:{name}",
+                where=where,
                 expected="a numeric array",
                 found=dtype,
             )
-        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        if size > _MAX_BYTES:
-            raise ImageError("array is too large", where=f"{self.path}:{name}", found=f"{size} bytes")
-        return shape, fortran, dtype
+        if dtype.kind not in "biuf" or not 3 <= len(shape) <= 4 or min(shape[1:]) < 1 or shape[0] < 0:
+            raise ImageError(
+                "array is not a stack of images",
+                where=where,
+                expected="(N, H, W) or (N, H, W, C) numbers",
+                found=f"{shape} {dtype}",
+            )
+        check_pixels(shape[1], shape[2], where=where, limits=DEFAULT_LIMITS)
+        layout = _Layout(shape, fortran, dtype, stream.tell())
+        if layout.size > _MAX_BYTES:
+            raise ImageError("array is too large", where=where, found=f"{layout.size} bytes")
+        return layout
+
+    def _check_promise(self, layout: _Layout, member: zipfile.ZipInfo, name: str) -> None:
+        where = f"{self.path}:{name}"
+        held = min(member.compress_size, self.path.stat().st_size)
+        if member.compress_type == zipfile.ZIP_STORED:
+            if layout.start + layout.size > held:
+                raise ImageError("array is cut short", where=where, expected=layout.size, found=held)
+            return
+        check_promise(layout.size, held, where=where)
+        free = shutil.disk_usage(tempfile.gettempdir()).free
+        if layout.size > free // 2 or (layout.size > _UNPACKED and layout.size > _GROWTH * held):
+            raise ImageError(
+                "array grows too much when it is unpacked",
+                where=where,
+                expected=f"at most {_GROWTH} times its {held:,} bytes, and half of the {free:,} free ones",
+                found=f"{layout.size:,} bytes",
+                fix="save the archive without compression (`numpy.savez`) if you trust it",
+            )
 
     def _map(self, name: str) -> NDArray[Any]:
         member = self._member(name)
-        if member.compress_type == zipfile.ZIP_STORED:
+        if member.compress_type == zipfile.ZIP_STORED and not member.flag_bits & 1:
             with self.path.open("rb") as file:
                 file.seek(member.header_offset)
                 local = file.read(_LOCAL_HEADER)
                 extra = int.from_bytes(local[26:28], "little") + int.from_bytes(local[28:30], "little")
-                file.seek(member.header_offset + _LOCAL_HEADER + extra)
-                return self._memmap(file, name)
+                start = member.header_offset + _LOCAL_HEADER + extra
+                file.seek(start)
+                layout = self._layout(file.read(_NPY_HEADER), name)
+                return self._memmap(file, start, layout, name)
         with tempfile.TemporaryFile(prefix="mie-npz-") as file:
-            self._unpack(member, file)
-            return self._memmap(file, name)
+            layout = self._unpack(member, file, name)
+            return self._memmap(file, 0, layout, name)
 
-    def _memmap(self, file: IO[bytes], name: str) -> NDArray[Any]:
-        shape, fortran, dtype = self._header(file, name)
-        if 0 in shape:
-            return np.empty(shape, dtype)
+    def _memmap(self, file: IO[bytes], start: int, layout: _Layout, name: str) -> NDArray[Any]:
+        if 0 in layout.shape:
+            return np.empty(layout.shape, layout.dtype)
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        if file.tell() + size > len(mapped):
+        start += layout.start
+        if start + layout.size > len(mapped):
             raise ImageError("array is cut short", where=f"{self.path}:{name}")
-        flat = np.frombuffer(mapped, dtype, count=int(np.prod(shape)), offset=file.tell())
-        return flat.reshape(shape, order="F" if fortran else "C")
+        flat = np.frombuffer(mapped, layout.dtype, count=math.prod(layout.shape), offset=start)
+        return flat.reshape(layout.shape, order="F" if layout.fortran else "C")
 
-    def _unpack(self, member: zipfile.ZipInfo, file: IO[bytes]) -> None:
-        try:
-            with zipfile.ZipFile(self.path) as archive, archive.open(member) as source:
-                while block := source.read(1 << 22):
-                    file.write(block)
-        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-            raise ImageError("damaged array", where=f"{self.path}:{member.filename}", found=error) from None
+    def _unpack(self, member: zipfile.ZipInfo, file: IO[bytes], name: str) -> _Layout:
+        """Write the member to the file, up to the bytes that its header promises."""
+        with zipfile.ZipFile(self.path) as archive, archive.open(member) as source:
+            head = source.read(_NPY_HEADER)
+            layout = self._layout(head, name)
+            self._check_promise(layout, member, name)
+            left = layout.start + layout.size
+            while head and left > 0:
+                file.write(head[:left])
+                left -= len(head)
+                head = source.read(1 << 22)
+            if left or head or source.read(1):  # at its end the member's checksum is compared
+                raise ImageError("array is not as long as its header says", where=f"{self.path}:{name}")
         file.flush()
-        file.seek(0)
+        return layout
 
 
 _SPLITS = ("train", "val", "test")
@@ -165,11 +226,21 @@ class MedSegBenchSource:
                 reason = f"expected arrays {expected}; found {', '.join(arrays.names[:6]) or 'none'}"
                 yield Refusal(self.entry.name, path, "source", reason)
             for split in splits:
-                count = arrays.shape(self._names(split, arrays)[0])[0]
+                try:
+                    counts = [arrays.shape(name)[0] for name in self._names(split, arrays)]
+                except MieError as error:
+                    yield Refusal(self.entry.name, f"{path}:{split}", "source", error.reason)
+                    continue
+                if counts[0] != counts[1]:
+                    reason = f"{counts[0]} images and {counts[1]} labels in {split}"
+                    yield Refusal(self.entry.name, f"{path}:{split}", "source", reason)
+                    continue
+                count = counts[0]
                 for start in range(0, count, _ROWS_PER_UNIT):
                     rows = (start, min(start + _ROWS_PER_UNIT, count))
                     key = f"{path}:{split}:{rows[0]}-{rows[1]}"
                     yield Unit(key, {"image": (path,)}, patient_of(self.entry, path, places), split, rows)
+        yield from self._listing.odd(self.entry.name)
 
     def load(self, unit: Unit) -> Iterator[Case | Refusal]:
         entry = self.entry
@@ -179,6 +250,8 @@ class MedSegBenchSource:
         arrays = _open(self._listing.inside(path))
         image_name, label_name = self._names(split, arrays)
         images, labels = arrays.rows(image_name, start, stop), arrays.rows(label_name, start, stop)
+        if len(images) != len(labels):
+            raise ImageError("images and labels differ in number", where=path)
         for at, (image, label) in enumerate(zip(images, labels, strict=True), start=start):
             case_id = f"{path}:{split}:{at}"
             try:

@@ -9,14 +9,22 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from mie.errors import ConfigError, MieError
 from mie.records import Refusal
 
+# Python's own parser of regular expressions: `re` offers it under no other name.
+_parser: Any = re._parser  # type: ignore[attr-defined]
+_constants: Any = re._constants  # type: ignore[attr-defined]
+_REPEATS = (_constants.MAX_REPEAT, _constants.MIN_REPEAT, _constants.POSSESSIVE_REPEAT)
+_LONGEST_EXPRESSION = 1000
+_MOST_REPEATS = 6
 _PLACE = re.compile(r"[a-z_][a-z0-9_]*")
 
 
@@ -43,6 +51,8 @@ def _tokens(pattern: str) -> tuple[tuple[str, str], ...]:
                     expected="{name} or {name:regular expression}",
                     found=pattern[at:end],
                 )
+            if expression:
+                check_expression(expression, pattern)
             tokens.append((name, expression or "[^/]+?"))
             at = end
         else:
@@ -52,6 +62,62 @@ def _tokens(pattern: str) -> tuple[tuple[str, str], ...]:
             tokens.append(("", pattern[at:end]))
             at = end
     return tuple(tokens)
+
+
+def check_expression(expression: str, where: str) -> str:
+    """The regular expression itself, if no name can make it search for hours.
+
+    Python's matcher tries every way to cut a text. The ways are exponentially many where something that is
+    repeated has repetitions or alternatives of its own, as in `(a+)+` and `(a|ab)*`.
+    """
+    if len(expression) > _LONGEST_EXPRESSION:
+        raise ConfigError("the regular expression is too long", where=where, found=len(expression))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = _parser.parse(expression)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ConfigError("bad regular expression", where=where, found=error) from None
+    if _is_ambiguous(tree, repeated=False) or _repeats(tree) > _MOST_REPEATS:
+        raise ConfigError(
+            "the regular expression could search for hours",
+            where=where,
+            expected=f"at most {_MOST_REPEATS} repetitions, with no repetition or alternative inside another",
+            found=expression,
+            fix="write it with character classes, as [a-z0-9]+",
+        )
+    return expression
+
+
+def _parts(argument: Any) -> Iterator[Any]:
+    """The patterns inside a parsed node's argument."""
+    if isinstance(argument, _parser.SubPattern):
+        yield argument
+    elif isinstance(argument, list | tuple):
+        for item in argument:
+            yield from _parts(item)
+
+
+def _varies(operation: Any, argument: Any) -> bool:
+    """Whether this matches texts of several lengths by repeating something; `a?` does so too."""
+    return operation in _REPEATS and argument[0] != argument[1]
+
+
+def _is_ambiguous(tree: Any, *, repeated: bool) -> bool:
+    for operation, argument in tree:
+        if repeated and (_varies(operation, argument) or operation == _constants.BRANCH):
+            return True
+        again = operation in _REPEATS and argument[1] > 1
+        if any(_is_ambiguous(part, repeated=repeated or again) for part in _parts(argument)):
+            return True
+    return False
+
+
+def _repeats(tree: Any) -> int:
+    return sum(
+        _varies(operation, argument) + sum(_repeats(part) for part in _parts(argument))
+        for operation, argument in tree
+    )
 
 
 def check(pattern: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Final, TextIO, TypeAlias
 from mie.core.documents import read_document, write_document
 from mie.core.files import atomic_path, folder_lock, refuse_foreign
 from mie.datasets.dataset import Dataset
-from mie.datasets.schema import IMAGE_COLUMNS, SCHEMA
+from mie.datasets.schema import IMAGE_COLUMNS, SCHEMA, params_of
 from mie.errors import MieError
 
 Row: TypeAlias = Mapping[str, Any]  # as `Dataset.rows` gives it
@@ -110,7 +110,7 @@ def png(row: Row, column: str) -> bytes | None:
 def fields(row: Row) -> dict[str, Any]:
     """Every column but the images, with `params` as an object."""
     body = {name: row[name] for name in SCHEMA.names if name not in IMAGE_COLUMNS}
-    body["params"] = json.loads(row["params"])
+    body["params"] = params_of(row)
     return body
 
 

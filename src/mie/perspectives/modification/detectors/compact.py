@@ -73,6 +73,5 @@ def load_detector(path: Path) -> tuple[UNet, dict[str, Any]]:
             expected=", ".join(known),
             found=", ".join(found.config),
         )
-    net = UNet(NetConfig.from_json(found.config))
-    weights.fit(net, found.state, path)
+    net = weights.build(lambda: UNet(NetConfig.from_json(found.config)), found, path)
     return net.eval().requires_grad_(False), found.meta

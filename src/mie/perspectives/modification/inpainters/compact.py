@@ -221,7 +221,6 @@ def _network(path: Path) -> tuple[FillNet, str | None]:
     from mie.networks.fill import FillConfig, FillNet
 
     found = weights.load(path, format=FORMAT)
-    net = FillNet(FillConfig.from_json(found.config))
-    weights.fit(net, found.state, path)
+    net = weights.build(lambda: FillNet(FillConfig.from_json(found.config)), found, path)
     net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # on a CPU a tenth faster
     return net.eval().requires_grad_(False), found.meta.get("family")

@@ -1,0 +1,1 @@
+"""Generated hostile files, each read in a watched process. See `python -m tests.fuzz --help`."""

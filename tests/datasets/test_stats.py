@@ -185,7 +185,7 @@ def test_empty_dataset(tmp_path: Path) -> None:
     stats = dataset_stats(write_dataset(tmp_path / "d", []))
     assert stats.samples == 0
     assert stats.heights == {}
-    assert [table.title for table in rows_for(stats)] == ["tiny", "refused"]
+    assert [table.title for table in rows_for(stats)] == ["tiny", "rejected"]
     json.dumps(stats.as_dict())
 
 
@@ -196,7 +196,7 @@ def test_tables_are_rectangular_and_hold_the_counts(tmp_path: Path, samples: lis
         assert rows
         assert all(len(row) == len(header) for row in rows)
     assert ("samples", 5) in tables["tiny"][1]
-    assert ("refused", 7) in tables["tiny"][1]
+    assert ("rejected", 7) in tables["tiny"][1]
     assert tables["samples by split"][1] == [("train", 3), ("val", 1), ("test", 1)]
     assert tables["image size in pixels"][1] == [("height", 40, 40, 60), ("width", 30, 50, 50)]
     areas = {row[0]: row[1:] for row in tables["region area as a fraction of the image"][1]}

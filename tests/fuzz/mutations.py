@@ -1,4 +1,4 @@
-"""Structure-aware damage: bytes, lengths, chunks, lines, numbers; checksums are put right where a format has any."""
+"""Structure-aware damage: bytes, lengths, chunks, lines and numbers, with checksums put right afterwards."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ from mie.judges.contracts import Parser
 from mie.judges.executor import _answer_of
 from mie.judges.parsers import json_scores, labelled_scores, line_scores, yes_no
 from mie.judges.quotes import own_verdict
+from mie.scoring.attempts import Output
 from mie.scoring.benchmarks.imgedit import judge as imgedit
 from mie.scoring.benchmarks.imgedit import judge as turns
 from mie.scoring.benchmarks.imgedit.judge import released_scores
@@ -25,7 +26,6 @@ from mie.scoring.benchmarks.medebench.judge import as_released
 from mie.scoring.benchmarks.miedb import rubric as miedb
 from mie.scoring.benchmarks.omni_iie import qa
 from mie.scoring.benchmarks.omni_iie.qa import verdicts
-from mie.scoring.chunks import Output
 
 LABELS = {"ea": "Editing Accuracy", "vq": "Visual Quality"}
 NAMES = ("Instruction adherence", "Editing quality", "Detail preservation")

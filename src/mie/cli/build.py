@@ -53,7 +53,7 @@ def build(
 
     Example: mie build examples/quickstart.yaml -o out/quickstart
     """
-    from mie.cli._show import progress_bar
+    from mie.cli._show import plural, progress_bar
     from mie.datasets.build import Progress, estimate_rephrasing
     from mie.datasets.build import build as run
     from mie.datasets.recipe import read_recipe
@@ -109,7 +109,7 @@ def build(
     for split in result.empty_splits:
         typer.echo(f"warning: no sample is in the split {split}, which the recipe asks for", err=True)
     if result.bad_files:
-        files = "1 file" if result.bad_files == 1 else f"{result.bad_files} files"
+        files = plural(result.bad_files, "file")
         names = "" if config.keep_names else f"; `mie sources check {recipe}` names them"
         typer.echo(f"{files} could not be used; rejected.parquet says why{names}", err=True)
     unasked = _unasked(info)
@@ -161,7 +161,7 @@ def _tell(
     changes: Mapping[str, Change] | None = None,
     reasons: Sequence[Reason] = (),
 ) -> None:
-    from mie.cli._show import print_json, table
+    from mie.cli._show import plural, print_json, table
 
     if json:
         keys = ("name", "digest", "counts", "rejected")
@@ -171,7 +171,8 @@ def _tell(
         reworded = {key: info[key] for key in ("rephrased",) if key in info}
         print_json({"folder": str(output), **{key: info[key] for key in keys}, **reviews, **reworded})
         return
-    typer.echo(f"{output} {done}: {info['counts']['samples']} samples, digest {info['digest'][:16]}")
+    samples = plural(info["counts"]["samples"], "sample")
+    typer.echo(f"{output} {done}: {samples}, digest {info['digest'][:16]}")
     table("samples", ("split", "n"), list(info["counts"]["by_split"].items()))
     if changes is not None:
         _tell_changes(changes)

@@ -17,10 +17,10 @@ def export(
 
     Example: mie export out/quickstart -f miedb -o out/quickstart-miedb
     """
-    from mie.cli._show import progress_bar
+    from mie.cli._show import plural, progress_bar
     from mie.datasets.dataset import Dataset
     from mie.datasets.exports import export as run
 
     with progress_bar("exporting") as bar:
         count = run(Dataset(dataset), output, format, split=split, progress=bar)
-    typer.echo(f"{output}: {count} samples in the {format} layout")
+    typer.echo(f"{output}: {plural(count, 'sample')} in the {format} layout")

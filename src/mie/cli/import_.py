@@ -17,13 +17,14 @@ def import_(
 
     Example: mie import MieDB-100k/benchmark -f miedb -o out/miedb
     """
-    from mie.cli._show import progress_bar
+    from mie.cli._show import plural, progress_bar
     from mie.datasets.imports import import_dataset
     from mie.datasets.rejected import frequent_reasons
 
     with progress_bar("importing") as bar:
         result = import_dataset(folder, output, format, name=name, progress=bar)
-    typer.echo(f"{output}: {result.info['counts']['samples']} samples, digest {result.info['digest'][:16]}")
+    samples = plural(result.info["counts"]["samples"], "sample")
+    typer.echo(f"{output}: {samples}, digest {result.info['digest'][:16]}")
     if result.refusals:
         records = "1 record" if len(result.refusals) == 1 else f"{len(result.refusals)} records"
         typer.echo(f"{records} could not be used; rejected.parquet lists all:", err=True)

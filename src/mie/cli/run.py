@@ -50,7 +50,7 @@ def run(
 
     Example: mie run out/quickstart -e http:http://127.0.0.1:8000/edit,timeout=60 -o out/served --attempts 3
     """
-    from mie.cli._show import print_json, progress_bar, table
+    from mie.cli._show import plural, print_json, progress_bar, table
     from mie.editors.run import Progress, run_editor
 
     # SIGTERM, as a scheduler sends it, ends like Ctrl-C: finished edits are recorded, children are ended.
@@ -80,8 +80,9 @@ def run(
     if json:
         print_json({"folder": str(output), **info})
     else:
+        edits, samples = plural(counts["done"], "edit"), plural(counts["samples"], "sample")
         typer.echo(
-            f"{output} is complete: {counts['done']} edits of {counts['samples']} samples by "
+            f"{output} is complete: {edits} of {samples} by "
             f"{info['editor']['spec']}, {timings['seconds']:.1f} s, {timings['edits_per_second']:.1f} edits/s"
         )
     if counts["failed"]:
@@ -93,7 +94,7 @@ def run(
             common = sorted(reasons.items(), key=lambda item: -item[1])[:_SHOWN]
             table("failed", ("reason", "n"), [(reason[:300], n) for reason, n in common])
         typer.echo(
-            f"{counts['failed']} edits failed; edits.jsonl says why, --retry-failed tries them again",
+            f"{plural(counts['failed'], 'edit')} failed; edits.jsonl says why, --retry-failed tries again",
             err=True,
         )
         raise typer.Exit(3)

@@ -121,7 +121,7 @@ def _of_recipe(path: Path) -> list[tuple[Entry, Path | None]]:
 
 
 def _show_report(name: str, report: SourceReport) -> None:
-    from mie.cli._show import table
+    from mie.cli._show import plural, table
 
     rows = [("images or volumes", report.units), ("images read", report.cases)]
     rows += [(f"with {target}", n) for target, n in report.targets.items()]
@@ -129,4 +129,4 @@ def _show_report(name: str, report: SourceReport) -> None:
     table(f"{name} at {report.root}", ("what", "n"), rows)
     if report.refusals:
         shown = [(r.where, r.reason) for r in report.refusals[:20]]
-        table(f"{len(report.refusals)} files cannot be used", ("file", "reason"), shown)
+        table(f"{plural(len(report.refusals), 'file')} cannot be used", ("file", "reason"), shown)

@@ -19,7 +19,7 @@ def verify(
 
     Example: mie verify out/quickstart
     """
-    from mie.cli._show import print_json, progress_bar, table
+    from mie.cli._show import plural, print_json, progress_bar, table
     from mie.datasets.verify import verify as run
 
     with progress_bar("verifying") as bar:
@@ -29,10 +29,12 @@ def verify(
             {"ok": result.ok, "samples": result.samples, "problems": [asdict(p) for p in result.problems]}
         )
     elif result.ok:
-        typer.echo(f"{dataset}: {result.samples} samples, all sound; splits share no patient and no image")
+        typer.echo(
+            f"{dataset}: {plural(result.samples, 'sample')}, all sound; splits share no patient and no image"
+        )
     else:
         shown = [(p.check, p.where, p.reason) for p in result.problems[:_SHOWN]]
-        table(f"{len(result.problems)} problems", ("check", "where", "reason"), shown)
+        table(plural(len(result.problems), "problem"), ("check", "where", "reason"), shown)
         if len(result.problems) > _SHOWN:
             typer.echo(f"... and {len(result.problems) - _SHOWN} more; --json lists all of them")
     if not result.ok:

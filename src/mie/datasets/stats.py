@@ -270,7 +270,7 @@ def rows_for(stats: Stats) -> list[Table]:
                 ("patients known", stats.patients_known),
                 ("distinct prompts", stats.distinct_prompts),
                 ("distinct phrasings", stats.distinct_templates),
-                ("refused", sum(stats.rejected.values())),
+                ("rejected", sum(stats.rejected.values())),
             ],
         ),
         *(
@@ -292,7 +292,7 @@ def rows_for(stats: Stats) -> list[Table]:
             ("min", "median", "max"),
             [_spread(stats.prompt_words)] if stats.prompt_words else [],
         ),
-        Table("refused", ("gate", "samples"), list(stats.rejected.items())),
+        Table("rejected", ("gate", "samples"), list(stats.rejected.items())),
     ]
     return [table for table in tables if table.rows]
 

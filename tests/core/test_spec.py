@@ -92,7 +92,7 @@ def test_an_option_stands_once():
         ("x.py --auth 'Bearer s3cret' {input}", "x.py --auth 'Bearer ***' {input}"),
         ("curl -H 'X-Api-Key: s3cret' {input}", "curl -H 'X-Api-Key: ***' {input}"),
         ("curl -H X-Api-Key:s3cret {input}", "curl -H X-Api-Key:*** {input}"),
-        ("x.py --headers '{\"x-api-key\": \"s3cret\"}'", "x.py --headers '{\"x-api-key\": ***}'"),
+        ('x.py --headers \'{"x-api-key": "s3cret"}\'', "x.py --headers '{\"x-api-key\": ***}'"),
         ("x.py --token 's3cret s3cret' {input}", "x.py --token *** {input}"),
         ('x.py --token="s3cret s3cret" {input}', "x.py --token=*** {input}"),
         ("API_KEY='s3cret s3cret' x.py", "API_KEY=*** x.py"),

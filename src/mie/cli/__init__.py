@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from mie.cli._show import PrintableStream, plain
+from mie.core.files import FULL
 from mie.core.registry import Registry
 from mie.errors import ConfigError, MieError
 
@@ -136,9 +137,10 @@ def main() -> None:
     except BrokenPipeError:
         sys.exit(1)
     except OSError as error:
-        if error.errno is None or error.filename is None:
+        if error.errno is None:
             raise
-        _complain(MieError(f"cannot read or write: {os.strerror(error.errno)}", where=error.filename))
+        what = "the disk is full" if error.errno in FULL else "cannot read or write"
+        _complain(MieError(what, where=error.filename, found=os.strerror(error.errno)))
         sys.exit(1)
 
 

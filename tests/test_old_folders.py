@@ -103,7 +103,7 @@ def test_scoring_again_changes_nothing(old: Path, run: str, protocol: str, varia
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_judged_scores_are_reported_and_their_replies_replayed(old: Path, variant: str) -> None:
-    """Prompts have new versions, so a judge would be asked again; the replies of before are still read."""
+    """The prompts have new versions, so a judge would be asked again; old replies are still read."""
     folder, name = old / "runs/telea", f"miedb.{variant}"
     mie(old, "report", "runs/telea", "-o", "report", "--variant", variant)
     assert "miedb_rubric@1" in (old / "report/index.html").read_text(encoding="utf-8")

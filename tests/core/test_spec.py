@@ -87,12 +87,29 @@ def test_an_option_stands_once():
         ("https://h/x?apikey=s3cret", "https://h/x?apikey=***"),
         ("python x.py --api-key s3cret {input}", "python x.py --api-key *** {input}"),
         ("env HF_TOKEN=s3cret python x.py", "env HF_TOKEN=*** python x.py"),
+        ("curl -H 'Authorization: Bearer s3cret' {input}", "curl -H 'Authorization: Bearer ***' {input}"),
+        ('curl -H "authorization: s3cret" {input}', 'curl -H "authorization: ***" {input}'),
+        ("x.py --auth 'Bearer s3cret' {input}", "x.py --auth 'Bearer ***' {input}"),
+        ("curl -H 'X-Api-Key: s3cret' {input}", "curl -H 'X-Api-Key: ***' {input}"),
+        ("curl -H X-Api-Key:s3cret {input}", "curl -H X-Api-Key:*** {input}"),
+        ('x.py --headers \'{"x-api-key": "s3cret"}\'', "x.py --headers '{\"x-api-key\": ***}'"),
+        ("x.py --token 's3cret s3cret' {input}", "x.py --token *** {input}"),
+        ('x.py --token="s3cret s3cret" {input}', "x.py --token=*** {input}"),
+        ("API_KEY='s3cret s3cret' x.py", "API_KEY=*** x.py"),
+        ("x.py sk-s3cret0123456789abcdef {input}", "x.py *** {input}"),
+        ("x.py --a hf_s3cretABCDEFGHIJKLMN {input}", "x.py --a *** {input}"),
+        ("x.py --note 'the key is long' --keyframes 3", "x.py --note 'the key is long' --keyframes 3"),
         ("python x.py --tokenizer t5 --monkey=2 {input}", "python x.py --tokenizer t5 --monkey=2 {input}"),
     ],
 )
 def test_secrets_are_masked_and_the_rest_is_kept(open_, masked):
     assert mask_secrets(open_) == masked
     assert "s3cret" not in str(Spec("x", open_, {"note": open_}).masked())
+
+
+def test_an_option_that_is_a_secret_is_masked_by_its_name():
+    spec = parse_spec("openai:gpt-4o,api_key=s3cret,Token='s3cret, s3cret',max_tokens=7").masked()
+    assert str(spec) == "openai:gpt-4o,api_key=***,Token=***,max_tokens=7"
 
 
 def test_a_secret_is_not_in_the_error_either():

@@ -2,6 +2,8 @@
 
 import json
 import os
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -14,6 +16,7 @@ import pytest
 from mie.editors import Edited, Request, SampleRef, open_editor
 from mie.editors.command import fill
 from mie.errors import ConfigError
+from mie.images.png import encode_png
 from tests.conftest import crop
 
 PER_EDIT = """
@@ -293,3 +296,36 @@ def test_closing_lets_a_line_process_end_by_itself(tmp_path):
     with open_editor(f'command:"{sys.executable}" {tmp_path}/s.py,jsonl=true') as editor:
         assert isinstance(one(editor), Edited)
     assert (tmp_path / "bye").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+@pytest.mark.parametrize("jsonl", [False, True], ids=["each", "jsonl"])
+def test_a_closed_terminal_ends_the_program_and_removes_the_image(tmp_path, number, jsonl):
+    """`mie edit`, and under it a program that holds a patient's image and never ends by itself."""
+    image, program, started = tmp_path / "in.png", tmp_path / "editor.py", tmp_path / "started"
+    image.write_bytes(encode_png(np.full((16, 16), 90, np.uint8)))
+    program.write_text(
+        "import os, pathlib, sys, time\n"
+        f"pathlib.Path({str(started)!r} + '.part').write_text(str(os.getpid()))\n"
+        f"os.rename({str(started)!r} + '.part', {str(started)!r})\n"
+        "time.sleep(600)\n"
+    )
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    words = "" if jsonl else " {input} {output}"
+    spec = f"command:{sys.executable} {program}{words}" + (",jsonl=true" if jsonl else "")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mie", "edit", str(image), "blur", "-e", spec, "-o", str(tmp_path / "o.png")],
+        env={**os.environ, "TMPDIR": str(temporary)},
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
+    )
+    while not started.exists():
+        assert process.poll() is None
+        time.sleep(0.02)
+    child = int(started.read_text())
+    assert list(temporary.glob("mie-edit-*/input.png"))
+    process.send_signal(number)
+    assert process.wait(20) == 128 + number
+    assert not list(temporary.glob("mie-edit-*"))
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)

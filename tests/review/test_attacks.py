@@ -1,14 +1,31 @@
 """What must not work."""
 
+import asyncio
+import contextlib
 import json
+import threading
+import time
 import uuid
 import zlib
+from collections import Counter
 
+import httpx
 import pytest
 from fastapi.testclient import TestClient
 
-from mie.review.api import CRITERIA
-from mie.review.auth import create_invite, create_local_invite, token_digest
+from mie.review.api import CRITERIA, ApiError
+from mie.review.auth import (
+    HASHES_AT_ONCE,
+    HASHES_WAITING,
+    MAX_FAILURES,
+    MAX_FAILURES_ANYWHERE,
+    LoginLimiter,
+    add_user,
+    create_invite,
+    create_local_invite,
+    hash_password,
+    token_digest,
+)
 from mie.review.database import invites, sessions, users
 from mie.review.server import MAX_JSON, MAX_UPLOAD, STATIC, create_app
 from tests.review.conftest import URL, Person
@@ -213,7 +230,7 @@ def test_what_is_too_large_is_not_read(opened):
     bomb = b"\x89PNG\r\n\x1a\n\0\0\0\r" + header + zlib.crc32(header).to_bytes(4, "big") + bytes(64)
     refused = ada.http.put(path, content=bomb, headers=headers)
     assert code(refused) == (422, "invalid")
-    assert "too large to decode" in refused.text
+    assert "the mask has the wrong size" in refused.text
 
 
 def test_a_script_in_a_comment_stays_text(opened):
@@ -272,9 +289,104 @@ def test_passwords_and_the_limit_on_guesses(opened):
     assert other.post("/api/login", json={"name": "Ada", "password": "correct horse"}).status_code == 200
     for name in 10 * ["Ada"] + ["Nobody"]:
         assert code(other.post("/api/login", json={"name": name, "password": "wrong"})) == (401, "login")
-    refused = other.post("/api/login", json={"name": "Ada", "password": "correct horse"})
-    assert code(refused) == (429, "slow_down")
-    assert int(refused.headers["retry-after"]) > 0
+    rejected = other.post("/api/login", json={"name": "Ada", "password": "correct horse"})
+    assert code(rejected) == (429, "slow_down")
+    assert int(rejected.headers["retry-after"]) > 0
+
+
+def test_failed_logins_lock_nobody_else_out(opened):
+    """Behind a proxy everybody has one address: who guesses there must not keep the others away."""
+    guard = opened.app.state.limiter
+    with opened.service.database.write() as connection:
+        add_user(connection, "Ada", "rater", hash_password("correct horse"))
+        token = create_invite(connection, name="Bea", role="rater", days=1)[1]
+    for number in range(200):
+        with contextlib.suppress(ApiError):
+            guard.begin(f"name {number % 20}", "testclient")
+    client = TestClient(opened.app, base_url=URL)
+    for _ in range(60):
+        assert code(client.post("/api/join", json={"token": "guess"})) == (410, "used")
+    assert client.post("/api/login", json={"name": "Ada", "password": "correct horse"}).status_code == 200
+    assert client.post("/api/join", json={"token": token}).status_code == 200
+
+
+def test_logins_that_succeed_do_not_count(opened):
+    limiter = LoginLimiter()
+    for _ in range(MAX_FAILURES_ANYWHERE + 1):
+        limiter.begin("Ada", "10.0.0.7")
+        limiter.succeed("Ada", "10.0.0.7")
+    for number in range(MAX_FAILURES_ANYWHERE):
+        limiter.begin("Ada", f"10.0.0.{number}")
+    with pytest.raises(ApiError, match="too many attempts"):
+        limiter.begin("Ada", "10.0.1.0")  # guesses from many addresses
+
+
+def test_guesses_at_the_same_moment_are_counted_before_they_are_checked(opened, monkeypatch):
+    """And no more than two passwords are hashed at once: each takes 64 MiB."""
+    checks, at_once = [], []
+    running = threading.Semaphore(HASHES_AT_ONCE)
+
+    def slow(*_):
+        at_once.append(running.acquire(blocking=False))
+        checks.append(time.sleep(0.02))
+        running.release()
+
+    monkeypatch.setattr("mie.review.routes.check_password", slow)
+
+    async def guess():
+        transport = httpx.ASGITransport(opened.app)
+        async with httpx.AsyncClient(transport=transport, base_url=URL) as client:
+            body = {"name": "Ada", "password": "wrong"}
+            return await asyncio.gather(*(client.post("/api/login", json=body) for _ in range(40)))
+
+    statuses = Counter(answer.status_code for answer in asyncio.run(guess()))
+    assert statuses == {401: MAX_FAILURES, 429: 40 - MAX_FAILURES}
+    assert len(checks) == MAX_FAILURES
+    assert all(at_once)
+
+
+def test_a_flood_of_logins_waits_in_a_short_line(opened, monkeypatch):
+    monkeypatch.setattr("mie.review.routes.check_password", lambda *_: time.sleep(0.02))
+
+    async def flood():
+        transport = httpx.ASGITransport(opened.app)
+        async with httpx.AsyncClient(transport=transport, base_url=URL) as client:
+            bodies = [{"name": f"name {n}", "password": "wrong"} for n in range(100)]
+            return await asyncio.gather(*(client.post("/api/login", json=body) for body in bodies))
+
+    statuses = Counter(answer.status_code for answer in asyncio.run(flood()))
+    assert statuses[429] >= 100 - HASHES_AT_ONCE - HASHES_WAITING - 20
+    assert statuses[401] >= HASHES_AT_ONCE + HASHES_WAITING
+
+
+def test_a_stranger_has_no_password_hashed(opened, monkeypatch):
+    hashed = []
+    monkeypatch.setattr("mie.review.routes.hash_password", hashed.append)
+    client = TestClient(opened.app, base_url=URL)
+    answer = client.post("/api/join", json={"token": "guess", "password": "correct horse"})
+    assert code(answer) == (410, "used")
+    assert hashed == []
+
+
+def test_a_new_password_ends_the_sessions_of_before(opened):
+    thief = opened.person("Ada")
+    assert thief.get("/me")["user"]["name"] == "Ada"  # and the cache knows the session
+    with opened.service.database.write() as connection:
+        token = create_invite(connection, name="Ada", role="rater", days=1)[1]
+    ada = TestClient(opened.app, base_url=URL)
+    assert ada.post("/api/join", json={"token": token, "password": "correct horse"}).status_code == 200
+    assert code(thief.http.get("/api/me")) == (401, "login")
+    assert ada.get("/api/me").status_code == 200
+    assert [e["action"] for e in opened.person("Root", "admin").get("/audit")["entries"]][1] == (
+        "join with password"
+    )
+
+
+def test_the_description_of_the_interface_needs_a_login(opened):
+    stranger = TestClient(opened.app, base_url=URL)
+    for path in ("/api/openapi.json", "/openapi.json", "/docs", "/redoc"):
+        assert stranger.get(path).status_code in (401, 404)
+    assert "/api/me" in opened.person("Ada").get("/openapi.json")["paths"]
 
 
 def test_a_password_is_set_once_and_never_taken_over(opened):

@@ -56,7 +56,7 @@ SKIPPED = ("positive_data_acceptance", "ignored_auth")
 
 def test_every_route_keeps_to_its_description(server: tuple[str, dict[str, str]]) -> None:
     url, headers = server
-    description = schemathesis.openapi.from_url(f"{url}/api/openapi.json")
+    description = schemathesis.openapi.from_url(f"{url}/api/openapi.json", headers=headers)
     checks = [c for c in schemathesis.checks.CHECKS.get_all() if c.__name__ not in SKIPPED]
     statuses: dict[str, set[int]] = {}
     for found in description.get_all_operations():

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TextIO, cast
 
 import typer
 from typer.core import TyperGroup
 
+from mie.cli._show import PrintableStream, plain
+from mie.core.files import FULL
 from mie.core.registry import Registry
 from mie.errors import ConfigError, MieError
 
@@ -119,6 +121,7 @@ _register()
 
 def main() -> None:
     """Run the command: 0 done, 1 failed, 2 wrong use, 3 finished but something was rejected or failed."""
+    sys.stdout, sys.stderr = (cast(TextIO, PrintableStream(stream)) for stream in (sys.stdout, sys.stderr))
     try:
         app()
     except ConfigError as error:
@@ -134,12 +137,13 @@ def main() -> None:
     except BrokenPipeError:
         sys.exit(1)
     except OSError as error:
-        if error.errno is None or error.filename is None:
+        if error.errno is None:
             raise
-        _complain(MieError(f"cannot read or write: {os.strerror(error.errno)}", where=error.filename))
+        what = "the disk is full" if error.errno in FULL else "cannot read or write"
+        _complain(MieError(what, where=error.filename, found=os.strerror(error.errno)))
         sys.exit(1)
 
 
 def _complain(error: MieError) -> None:
-    typer.secho("mie: ", fg=typer.colors.RED, bold=True, err=True, nl=False)
+    typer.secho("mie: ", file=plain(sys.stderr), fg=typer.colors.RED, bold=True, nl=False)
     typer.echo(str(error), err=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO
 
 from typer.core import TyperCommand
 
@@ -18,6 +19,42 @@ from mie.errors import ConfigError
 
 if TYPE_CHECKING:
     from mie.scoring.statistics.people import Rating
+
+
+# Everything but line breaks and tabs that a terminal acts on, and marks that turn the direction of writing.
+_CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def printable(text: str) -> str:
+    """The text with control characters as `\\u001b`, so that no file can move the cursor."""
+    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+class PrintableStream:
+    """A text stream on which names and texts from files cannot control the terminal.
+
+    What controls it on purpose, a progress bar, is written to `plain(stream)`.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        start = "\r" if text.startswith("\r") else ""  # as the progress bars of other packages begin
+        self.stream.write(start + printable(text[len(start) :]))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+def plain(stream: TextIO) -> TextIO:
+    """The stream under a `PrintableStream`."""
+    return stream.stream if isinstance(stream, PrintableStream) else stream
 
 
 class Bar(Protocol):
@@ -48,11 +85,11 @@ def _live(title: str) -> Iterator[Bar]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
     )
-    with Progress(*columns, console=Console(stderr=True)) as live:
+    with Progress(*columns, console=Console(file=plain(sys.stderr))) as live:
         task = live.add_task(title, total=None, note="")
 
         def bar(done: int, total: int, note: str = "") -> None:
-            live.update(task, completed=done, total=total or None, note=note)
+            live.update(task, completed=done, total=total or None, note=printable(note))
 
         yield bar
 
@@ -87,12 +124,12 @@ def table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -
     shown = Table()
     for at, name in enumerate(header):
         numeric = bool(rows) and all(isinstance(row[at], int | float) for row in rows)
-        shown.add_column(name, justify="right" if numeric else "left", overflow="fold")
+        shown.add_column(printable(name), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        shown.add_row(*(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row))
+        shown.add_row(*(f"{v:.4g}" if isinstance(v, float) else printable(str(v)) for v in row))
     # Names may hold square brackets: nothing in a table is markup.
-    console = Console(width=width, markup=False, highlight=False)
-    console.print(title, style="bold")
+    console = Console(file=plain(sys.stdout), width=width, markup=False, highlight=False)
+    console.print(printable(title), style="bold")
     console.print(shown)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from mie.cli._show import EditorHelp
+from mie.cli._signals import end_in_order
 
 
 def edit(
@@ -45,6 +46,7 @@ def edit(
         raise ConfigError("the output is written as PNG", expected="a name that ends in .png", found=output)
     if output.exists() and not overwrite:
         raise ConfigError("the output exists already", where=output, fix="give --overwrite to replace it")
+    end_in_order()
     spec = parse_spec(editor)
     picture = read_image(image)
     make_folder(output.parent)

@@ -87,4 +87,8 @@ def review(
 
             webbrowser.open(link)
 
-    serve(service, host=host, port=DEFAULT_PORT if port is None else port, url=url, ready=ready)
+    def warn(text: str) -> None:
+        typer.echo(f"warning: {text}", err=True)
+
+    port = DEFAULT_PORT if port is None else port
+    serve(service, host=host, port=port, url=url, ready=ready, warn=warn)

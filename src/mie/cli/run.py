@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import signal
-import sys
 from pathlib import Path
 
 import typer
 
 from mie.cli._show import EditorHelp
+from mie.cli._signals import end_in_order
 
 _SHOWN = 5
 
@@ -53,8 +52,7 @@ def run(
     from mie.cli._show import plural, print_json, progress_bar, table
     from mie.editors.run import Progress, run_editor
 
-    # SIGTERM, as a scheduler sends it, ends like Ctrl-C: finished edits are recorded, children are ended.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    end_in_order()
     with progress_bar("editing") as bar:
 
         def show(at: Progress) -> None:

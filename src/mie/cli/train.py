@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +31,7 @@ def train(
     from contextlib import nullcontext
 
     from mie.cli._show import print_json, progress_bar
+    from mie.cli._signals import end_in_order
     from mie.core.environment import install_hint
     from mie.errors import MieError
     from mie.training.config import read_config
@@ -46,8 +45,7 @@ def train(
             raise
         raise MieError("training needs PyTorch", found=error, fix=install_hint("models")) from None
 
-    # SIGTERM from a scheduler ends like Ctrl-C: files are closed, the lock is released.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    end_in_order()
     parsed = read_config(config)
     folder = output or Path("out") / parsed.name
     main = machine.rank() == 0  # only one of several processes prints

@@ -45,7 +45,7 @@ def read_regular(path: Path, most: int) -> bytes:
 
 
 # Errors of the file system that a user can put right, and what to do about each.
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 _IN_THE_WAY: Final = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
 
@@ -56,7 +56,7 @@ def disk_full(where: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno not in FULL:
             raise
         raise MieError(
             "the disk is full",

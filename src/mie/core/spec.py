@@ -31,11 +31,21 @@ _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 _OPTION: Final = re.compile(r",\s*([A-Za-z_][A-Za-z0-9_]*)=")
 _QUOTED: Final = re.compile(r"'([^']*)'|\"((?:[^\"\\]|\\.)*)\"", re.DOTALL)
 _SECRET_WORD: Final = r"(?:api|auth|access)?(?:key|token|secret|password|passwd|signature|sig|credentials?)"  # noqa: S105
-# The password of a URL; `...key=value` in a query, a flag or an environment; `--...key value`.
-_SECRETS: Final = (
-    re.compile(r"(://)[^/@\s]+(?=@)"),
-    re.compile(rf"((?<![A-Za-z])(?:[\w.-]*[_.-])?{_SECRET_WORD}=)[^&#\s,'\"]+", re.IGNORECASE),
-    re.compile(rf"(\s--?(?:[\w-]*[_-])?{_SECRET_WORD}\s+)[^\s'\"-][^\s'\"]*", re.IGNORECASE),
+_SECRET_NAME: Final = rf"(?<![A-Za-z])(?:[\w.-]*[_.-])?{_SECRET_WORD}"
+_SECRET_VALUE: Final = r"(?:\\?'[^']*'|\\?\"[^\"]*\"|[^&#\s,'\"}]+)"  # noqa: S105
+_SECRETS: Final = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"(://)[^/@\s]+(?=@)",  # the password of a URL
+        # `Authorization: Bearer value`, in a header, a flag or JSON; `Bearer value` anywhere.
+        r"(\bauthorization\\?['\"]?\s*[:=]\s*\\?['\"]?(?:(?:bearer|basic|token|apikey)\s+)?)[^\s'\",;\\]+",
+        r"(\bbearer[\s:=]+)(?!\*)[^\s'\",;\\]+",
+        rf"({_SECRET_NAME}=){_SECRET_VALUE}",  # in a query, a flag or an environment
+        rf"({_SECRET_NAME}\\?['\"]?\s*:\s*){_SECRET_VALUE}",  # a header or JSON
+        rf"(\s--?(?:[\w-]*[_-])?{_SECRET_WORD}\s+)(?!-){_SECRET_VALUE}",
+        # What providers give out, wherever it stands.
+        r"(\b)(?:sk-[\w-]{16,}|hf_\w{16,}|gh[pousr]_\w{16,}|AKIA\w{16}|AIza[\w-]{20,}|eyJ[\w-]{8,}\.[\w.-]+)",
+    )
 )
 
 
@@ -53,7 +63,10 @@ class Spec:
 
     def masked(self) -> Spec:
         """The same with `***` where a password or key stands, fit to be stored and shown."""
-        options = {key: mask_secrets(value) for key, value in self.options.items()}
+        options = {
+            key: "***" if re.fullmatch(_SECRET_NAME, key, re.IGNORECASE) else mask_secrets(value)
+            for key, value in self.options.items()
+        }
         return Spec(self.name, None if self.argument is None else mask_secrets(self.argument), options)
 
     def without(self, options: Collection[str]) -> Spec:

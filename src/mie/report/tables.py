@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from mie.core.csv_cells import safe_row
 from mie.report.layouts import Layout, PublishedRows
 from mie.report.people import People, tables
 from mie.report.scored import BenchmarkScores, Cell, ScoredRun, Scores
@@ -118,8 +119,8 @@ def _patients(cell: Cell) -> tuple[int | str, int | str]:
 def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(rows)
+        writer.writerow(safe_row(header))
+        writer.writerows(map(safe_row, rows))
 
 
 def _markdown(runs: Sequence[ScoredRun], layout: Layout) -> str:

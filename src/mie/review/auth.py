@@ -5,6 +5,7 @@ Tokens have 256 random bits and only their SHA-256 is stored, so a copy of the d
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import secrets
@@ -13,13 +14,13 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 from fastapi import Depends, Header, Request, Response, Security
 from fastapi.security import APIKeyCookie
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, Row, func, insert, select, update
 from starlette.concurrency import run_in_threadpool
 
 from mie.review.api import ApiError
@@ -39,17 +40,25 @@ _DUMMY_HASH: Final = (
 _CACHE_SECONDS: Final = 10.0  # until the closing of an account by another process takes effect
 _CACHE_SIZE: Final = 10_000
 
-# Fewer for a name than for an address: behind a proxy everybody has the same address.
-MAX_FAILURES: Final = {"name": 10, "address": 50}
+# Logins that may fail within the window: of a name from one address, and of a name from anywhere. There is no
+# limit by address alone: behind a proxy everybody has the same one.
+MAX_FAILURES: Final = 10
+MAX_FAILURES_ANYWHERE: Final = 100
 FAILURE_WINDOW: Final = 300.0  # seconds
-_FAILURE_KEYS: Final = 10_000  # names and addresses; a flood of new ones evicts the oldest
+_FAILURE_KEYS: Final = 10_000  # a flood of new names evicts the oldest
+
+# argon2 takes 64 MiB and four threads for a password.
+HASHES_AT_ONCE: Final = 2
+HASHES_WAITING: Final = 20
+
+T = TypeVar("T")
 
 
 # ---- People, links, passwords ----
 
 
-def add_user(connection: Connection, name: str, role: str, password: str | None = None) -> int:
-    """Add a person and return their id."""
+def add_user(connection: Connection, name: str, role: str, hashed: str | None = None) -> int:
+    """Add a person and return their id. `hashed` is what `hash_password` makes of their password."""
     if connection.scalar(select(users.c.id).where(users.c.name == name)) is not None:
         raise ApiError(422, "invalid", "this name is taken; choose another")
     count = int(connection.scalar(select(func.coalesce(func.max(users.c.id), 0))) or 0)
@@ -57,7 +66,7 @@ def add_user(connection: Connection, name: str, role: str, password: str | None 
         "name": name,
         "pseudonym": f"R{count + 1:02d}",
         "role": role,
-        "password": None if password is None else hash_password(password),
+        "password": hashed,
         "active": True,
         "created": time.time(),
     }
@@ -79,24 +88,35 @@ def create_invite(
     return int(result.inserted_primary_key[0]), token, expires  # type: ignore[index]
 
 
-def redeem_invite(connection: Connection, token: str, name: str | None, password: str | None) -> int:
-    """Use up a link and return the id of the person who opened it."""
-    now, digest = time.time(), token_digest(token)
-    row = connection.execute(select(invites).where(invites.c.token == digest).with_for_update()).one_or_none()
-    if row is None or not hmac.compare_digest(row.token, digest) or row.used or row.expires < now:
+def find_invite(connection: Connection, token: str, *, lock: bool = False) -> Row[Any]:
+    """Return the row of a link that can be used; `lock` keeps others from using it in this transaction."""
+    digest = token_digest(token)
+    query = select(invites).where(invites.c.token == digest)
+    row = connection.execute(query.with_for_update() if lock else query).one_or_none()
+    if row is None or not hmac.compare_digest(row.token, digest) or row.used or row.expires < time.time():
         raise ApiError(410, "used", "this link has been used or has expired; ask for a new one")
+    return row
+
+
+def redeem_invite(connection: Connection, token: str, name: str | None, hashed: str | None) -> int:
+    """Use up a link and return the id of the person who opened it.
+
+    With `hashed`, a new password, somebody who has an account leaves every place where they are logged in.
+    """
+    row = find_invite(connection, token, lock=True)
     user_id = row.user_id
     if user_id is None:
         name = row.name or (name or "").strip() or None
         if name is None:
             raise ApiError(422, "name_needed", "enter your name")
-        user_id = add_user(connection, name, row.role, password)
-    elif password is not None:
-        hashed = hash_password(password)
+        user_id = add_user(connection, name, row.role, hashed)
+    elif hashed is not None:
         connection.execute(update(users).where(users.c.id == user_id).values(password=hashed))
+        connection.execute(sessions.delete().where(sessions.c.user_id == user_id))
     if not connection.scalar(select(users.c.active).where(users.c.id == user_id)):
         raise ApiError(410, "used", "this account is closed")
-    connection.execute(update(invites).where(invites.c.id == row.id).values(used=now, user_id=user_id))
+    used = {"used": time.time(), "user_id": user_id}
+    connection.execute(update(invites).where(invites.c.id == row.id).values(used))
     return int(user_id)
 
 
@@ -130,7 +150,7 @@ def set_first_password(connection: Connection, user_id: int, hashed: str) -> Non
 
 
 def hash_password(password: str) -> str:
-    """Slow by design: avoid calling it inside a write transaction."""
+    """Slow by design: call it through `HashingSlots`, and never inside a write transaction."""
     return _HASHER.hash(password)
 
 
@@ -157,32 +177,61 @@ def token_digest(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-class LoginLimiter:
-    """Counts failed logins by "name Ada" and "address 10.0.0.7", in memory: a restart clears them."""
+class HashingSlots:
+    """Bounds the work that strangers can cause: so many passwords are hashed at once, so many wait."""
 
     def __init__(self) -> None:
-        self._failures: OrderedDict[str, list[float]] = OrderedDict()
+        self._free = asyncio.Semaphore(HASHES_AT_ONCE)
+        self._pending = 0
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Run `work`, which hashes a password, in a thread as soon as a slot is free."""
+        if self._pending >= HASHES_AT_ONCE + HASHES_WAITING:
+            raise ApiError(
+                429, "slow_down", "too many people are logging in; try again", {"Retry-After": "2"}
+            )
+        self._pending += 1
+        try:
+            async with self._free:
+                return await run_in_threadpool(work)
+        finally:
+            self._pending -= 1
+
+
+class LoginLimiter:
+    """Counts logins that have not succeeded, by name and address, in memory: a restart clears them.
+
+    A login counts from its beginning, so that many at the same time cannot pass before the first one fails.
+    """
+
+    def __init__(self) -> None:
+        self._tries: OrderedDict[tuple[str, ...], list[float]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def check(self, *keys: str) -> None:
+    def begin(self, name: str, address: str) -> None:
+        """Count a login; `ApiError` where there were too many."""
+        limits = {(name, address): MAX_FAILURES, (name,): MAX_FAILURES_ANYWHERE}
         now = time.monotonic()
         with self._lock:
-            for key in keys:
-                recent = [at for at in self._failures.get(key, ()) if now - at < FAILURE_WINDOW]
-                limit = MAX_FAILURES[key.split()[0]]
+            for key, limit in limits.items():
+                recent = [at for at in self._tries.get(key, ()) if now - at < FAILURE_WINDOW]
                 if len(recent) >= limit:
                     wait = str(int(FAILURE_WINDOW - (now - recent[-limit])) + 1)
                     message = f"too many attempts; wait {wait} s"
                     raise ApiError(429, "slow_down", message, {"Retry-After": wait})
+                self._tries[key] = recent
+            for key in limits:
+                self._tries[key].append(now)
+                self._tries.move_to_end(key)
+            while len(self._tries) > _FAILURE_KEYS:
+                self._tries.popitem(last=False)
 
-    def record_failure(self, *keys: str) -> None:
-        now = time.monotonic()
+    def succeed(self, name: str, address: str) -> None:
+        """Take back the last login that was counted."""
         with self._lock:
-            for key in keys:
-                recent = [at for at in self._failures.pop(key, ()) if now - at < FAILURE_WINDOW]
-                self._failures[key] = [*recent, now][-max(MAX_FAILURES.values()) :]
-            while len(self._failures) > _FAILURE_KEYS:
-                self._failures.popitem(last=False)
+            for key in ((name, address), (name,)):
+                if self._tries.get(key):
+                    self._tries[key].pop()
 
 
 # ---- Sessions ----

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import select
 
+from mie.core.csv_cells import safe_row
 from mie.core.files import atomic_write
 from mie.core.hashing import file_stem
 from mie.errors import ConfigError, MieError
@@ -232,5 +233,5 @@ def _column(kind: str) -> str:
 
 def _csv(*cells: object) -> str:
     line = io.StringIO()
-    csv.writer(line, lineterminator="\n").writerow(cells)
+    csv.writer(line, lineterminator="\n").writerow(safe_row(cells))
     return line.getvalue()

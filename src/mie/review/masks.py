@@ -20,15 +20,13 @@ from sqlalchemy import Connection, select
 from mie.core.files import inside
 from mie.core.hashing import file_stem
 from mie.errors import ImageError, MieError
-from mie.images.limits import Limits, check_bytes
-from mie.images.png import encode_png
+from mie.images.png import encode_png, png_size
 from mie.images.raster import raster_format, read_raster_labels
 from mie.records import Pixels
 from mie.review.database import items, masks
 
 MAX_PROPOSALS: Final = 3
 REGION_NAMES: Final = ("region-1", "region-2", "region-3")
-_UPLOAD_LIMITS: Final = Limits(max_pixels=64_000_000, max_bytes=8 * 2**20)
 
 
 def propose_masks(mask: Pixels, image: Pixels) -> dict[str, Pixels]:
@@ -90,16 +88,16 @@ def _thresholded(mask: Pixels, image: Pixels) -> Pixels:
 
 def read_upload(data: bytes, size: tuple[int, int], classes: Mapping[int, str]) -> Pixels:
     """Decode a repaired mask, `(H, W) uint8` of `size`; anything else is an error."""
-    check_bytes(len(data), where="the upload", limits=_UPLOAD_LIMITS)
-    if raster_format(data[:12]) != "PNG":
+    if raster_format(data[:12]) != "PNG" or len(data) < 33:
         raise ImageError("the mask is not a PNG file", expected="PNG")
-    values = read_raster_labels(data, where="the upload", limits=_UPLOAD_LIMITS)
-    if values.shape != size:
+    stated = png_size(data)
+    if stated != size:  # before anything is decoded: so large as the item's image, and no larger
         raise ImageError(
             "the mask has the wrong size",
             expected=f"{size[1]}x{size[0]}",
-            found=f"{values.shape[1]}x{values.shape[0]}",
+            found=f"{stated[1]}x{stated[0]}",
         )
+    values = read_raster_labels(data, where="the upload")
     present = set(np.unique(values).tolist())
     if unknown := sorted(present - {0, *classes}):
         raise ImageError("the mask has unknown values", expected=f"0, {sorted(classes)}", found=unknown[:5])

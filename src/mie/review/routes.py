@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Cookie, Depends, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Cookie, Depends, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import delete, func, select, update
@@ -23,6 +24,7 @@ from mie.review.auth import (
     client_address,
     create_invite,
     end_session,
+    find_invite,
     hash_password,
     log_in,
     may_set_password,
@@ -48,7 +50,6 @@ _STATUS_TEXT: Final = {
     422: "invalid",
     429: "too many attempts",
 }
-_FOREVER: Final = "private, max-age=31536000, immutable"
 
 ItemId = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Key = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{8,64}$")]
@@ -100,45 +101,72 @@ class PasswordRequest(_Body):
 
 
 @session_router.post("/join", responses=error_responses(410, 429))
-def join_by_link(body: JoinRequest, request: Request, response: Response, service: Service) -> dict[str, Any]:
-    """Log in by a one-time link."""
-    limiter, where = request.app.state.limiter, client_address(request)
-    limiter.check(f"address {where}")
-    try:
+async def join_by_link(
+    body: JoinRequest, request: Request, response: Response, service: Service
+) -> dict[str, Any]:
+    """Log in by a one-time link. A password that is given with it ends the person's other sessions."""
+    state, where = request.app.state, client_address(request)
+
+    def check() -> None:
+        with service.database.read() as connection:
+            find_invite(connection, body.token)
+
+    def join() -> dict[str, Any]:
         with service.database.write() as connection:
-            user_id = redeem_invite(connection, body.token, body.name, body.password)
-            session = log_in(connection, user_id, response, secure=request.app.state.secure)
-            write_audit(connection, user_id, "join", where)
-    except ApiError as error:
-        if error.code == "used":
-            limiter.record_failure(f"address {where}")
-        raise
-    return _profile(service, session)
+            user_id = redeem_invite(connection, body.token, body.name, hashed)
+            session = log_in(connection, user_id, response, secure=state.secure)
+            write_audit(connection, user_id, "join" if hashed is None else "join with password", where)
+        return _profile(service, session)
+
+    await run_in_threadpool(check)  # strangers neither lock the database nor have passwords hashed
+    hashed = None
+    if body.password is not None:
+        hashed = await state.hashing.run(partial(hash_password, body.password))
+    profile = await run_in_threadpool(join)
+    if hashed is not None:
+        state.sessions.clear()
+    return profile
 
 
 @session_router.post("/login", responses=error_responses(429))
-def login(body: LoginRequest, request: Request, response: Response, service: Service) -> dict[str, Any]:
+async def login(body: LoginRequest, request: Request, response: Response, service: Service) -> dict[str, Any]:
     """Log in by name and password."""
-    limiter, where = request.app.state.limiter, client_address(request)
-    keys = (f"name {body.name}", f"address {where}")
-    limiter.check(*keys)
-    with service.database.read() as connection:
-        user_id = check_password(connection, body.name, body.password)  # slow by design: not in a write
-    with service.database.write() as connection:
-        write_audit(connection, user_id, "login" if user_id else "failed login", where, name=body.name)
-        if user_id is not None:
-            return _profile(service, log_in(connection, user_id, response, secure=request.app.state.secure))
-    limiter.record_failure(*keys)
-    raise ApiError(401, "login", "wrong name or password")
+    state, where = request.app.state, client_address(request)
+
+    def check() -> int | None:
+        with service.database.read() as connection:
+            return check_password(connection, body.name, body.password)
+
+    def enter() -> dict[str, Any] | None:
+        with service.database.write() as connection:
+            write_audit(connection, user_id, "login" if user_id else "failed login", where, name=body.name)
+            if user_id is None:
+                return None
+            session = log_in(connection, user_id, response, secure=state.secure)
+        return _profile(service, session)
+
+    state.limiter.begin(body.name, where)
+    user_id = await state.hashing.run(check)
+    profile = await run_in_threadpool(enter)
+    if profile is None:
+        raise ApiError(401, "login", "wrong name or password")
+    state.limiter.succeed(body.name, where)
+    return profile
 
 
-@session_router.post("/password", status_code=204, responses=error_responses(409))
-def first_password(body: PasswordRequest, request: Request, service: Service, session: RaterSession) -> None:
+@session_router.post("/password", status_code=204, responses=error_responses(409, 429))
+async def first_password(
+    body: PasswordRequest, request: Request, service: Service, session: RaterSession
+) -> None:
     """Set a password, to log in later without a link."""
-    hashed = hash_password(body.password)  # slow by design: not in a write
-    with service.database.write() as connection:
-        set_first_password(connection, session.user_id, hashed)
-        write_audit(connection, session.user_id, "set password", client_address(request))
+
+    def store() -> None:
+        with service.database.write() as connection:
+            set_first_password(connection, session.user_id, hashed)
+            write_audit(connection, session.user_id, "set password", client_address(request))
+
+    hashed = await request.app.state.hashing.run(partial(hash_password, body.password))
+    await run_in_threadpool(store)
 
 
 @session_router.post("/logout", status_code=204, responses=error_responses())
@@ -154,6 +182,13 @@ def logout(
         write_audit(connection, session.user_id, "logout", client_address(request))
     request.app.state.sessions.clear()
     response.delete_cookie(SESSION_COOKIE, path="/")
+
+
+@session_router.get("/openapi.json", include_in_schema=False)
+async def description(request: Request, session: RaterSession) -> dict[str, Any]:
+    """Describe this interface, to people who are logged in."""
+    body: dict[str, Any] = request.app.openapi()
+    return body
 
 
 @session_router.get("/me", responses=error_responses())
@@ -238,7 +273,6 @@ def item(item_id: ItemId, service: Service, session: RaterSession) -> dict[str, 
     response_class=Response,
     responses={
         200: {"content": {"image/png": {}}},
-        304: {"description": "unchanged"},
         **error_responses(404),
     },
 )
@@ -249,18 +283,10 @@ def image(
     session: RaterSession,
     side: Literal["256", "512", "1024", "2048"] | None = None,
     v: Annotated[str, Query(max_length=32)] = "",
-    if_none_match: Annotated[str | None, Header()] = None,
 ) -> Response:
-    """Return an image of an item, at most `side` pixels long. What an item shows never changes."""
-    version = service.version(item_id, session)
-    headers = {
-        "ETag": f'"{version}-{name}-{side or "full"}"',
-        "Cache-Control": _FOREVER if v and version.startswith(v) else "private, no-cache",
-    }
-    if if_none_match == headers["ETag"]:
-        return Response(status_code=304, headers=headers)
+    """Return an image of an item, at most `side` pixels long. Browsers keep no copy of it on their disk."""
     png = service.image(item_id, name, int(side) if side else None, session)
-    return Response(png, media_type="image/png", headers=headers)
+    return Response(png, media_type="image/png", headers={"Cache-Control": "private, no-store"})
 
 
 @work_router.post("/items/{item_id}/answers", status_code=201, responses=error_responses(404, 409))

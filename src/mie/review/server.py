@@ -20,6 +20,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -30,19 +31,21 @@ from mie.errors import ConfigError, MieError
 from mie.review.api import ApiError
 from mie.review.auth import (
     ROLES,
+    HashingSlots,
     LoginLimiter,
     SessionCache,
     create_invite,
     create_local_invite,
     has_accounts,
 )
+from mie.review.connections import KEEP_ALIVE_SECONDS, TimedProtocol
 from mie.review.routes import admin_router, consensus_router, session_router, work_router
 from mie.review.service import ReviewService
 
 STATIC: Final = Path(__file__).parent / "static"
 DEFAULT_PORT: Final = 8000
 MAX_JSON: Final = 256 * 1024
-MAX_UPLOAD: Final = 8 * 2**20
+MAX_UPLOAD: Final = 64 * 2**20  # a mask of the largest image that is read, as browsers compress it
 
 _ADDRESS: Final = "address"  # in the table `meta`: where the server was started last
 _CODES: Final = {400: "invalid", 404: "unknown", 405: "unknown", 413: "too_large", 415: "invalid"}
@@ -70,13 +73,14 @@ def create_app(service: ReviewService, *, url: str, origins: Iterable[str] = ())
     app = FastAPI(
         title="mie review",
         version=mie.__version__,
-        openapi_url="/api/openapi.json",
+        openapi_url=None,  # the description needs a login: see `routes`
         docs_url=None,  # its page loads scripts from other sites
         redoc_url=None,
     )
     app.state.service = service
     app.state.sessions = SessionCache(service.database)
     app.state.limiter = LoginLimiter()
+    app.state.hashing = HashingSlots()
     app.state.url = url
     app.state.secure = url.startswith("https:")
     app.add_exception_handler(ApiError, _on_api_error)
@@ -163,6 +167,8 @@ class SecurityMiddleware:
         except ApiError as error:
             if not started:
                 await _send_error(error, send_with_headers)
+        except ClientDisconnect:
+            pass  # nobody is left to be told
 
     def _check_sender(self, method: str, headers: dict[bytes, str]) -> None:
         # Another site can point its own name at this machine, but it cannot change the Host that is sent.
@@ -229,10 +235,12 @@ def serve(
     port: int = DEFAULT_PORT,
     url: str | None = None,
     ready: Callable[[str], None] = lambda _link: None,
+    warn: Callable[[str], None] = lambda _text: None,
 ) -> None:
     """Serve until interrupted: to this machine alone, unless there are accounts.
 
-    `ready` is called with the address; for this machine alone, with a link that logs in once.
+    `ready` is called with the address; for this machine alone, with a link that logs in once. `warn` is
+    called where others could read along.
     """
     private = is_loopback(host)
     if not private or url is not None:  # with a URL there is a proxy in front
@@ -244,21 +252,49 @@ def serve(
     service.database.set_value(_ADDRESS, address)
     origins = {f"http://{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]")} if private else set()
     app = create_app(service, url=address, origins={local, *origins} if private else origins)
-    config = uvicorn.Config(
-        app, log_level="warning", access_log=False, proxy_headers=False, server_header=False, lifespan="off"
-    )
     link = address
     if private and url is None:
         with service.database.write() as connection:
             link += f"/#join={create_local_invite(connection)}"
+    if risk := plain_http_risk(host, address):
+        warn(risk)
     ready(link)
     # Every SQL statement releases the interpreter lock and waits to get it back, by default for up to 5 ms.
     sys.setswitchinterval(0.0005)
     try:
-        uvicorn.Server(config).run(sockets=[listener])
+        uvicorn.Server(server_config(app)).run(sockets=[listener])
     finally:
         listener.close()
         service.database.close()
+
+
+def server_config(app: FastAPI) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=TimedProtocol,
+        ws="none",
+        lifespan="off",
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        log_level="warning",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+    )
+
+
+def plain_http_risk(host: str, address: str) -> str | None:
+    """Return what to tell the person who lets other machines reach this server, which has no TLS itself."""
+    if not address.startswith("https:") and not is_loopback(urlsplit(address).hostname or ""):
+        return (
+            f"{address} is plain HTTP: images, links and passwords can be read on the way; put a "
+            "proxy with TLS in front and give its address by --url https://..."
+        )
+    if not is_loopback(host):
+        return (
+            f"the server listens on {host} in plain HTTP: let only your TLS proxy reach this port, or listen "
+            "on 127.0.0.1 if the proxy runs on this machine"
+        )
+    return None
 
 
 def invite_link(

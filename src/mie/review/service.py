@@ -119,10 +119,6 @@ class ReviewService:
             )
         return self.views.describe(self._kind(item), item, seed, answer)
 
-    def version(self, item_id: int, session: Session) -> str:
-        with self.database.read() as connection:
-            return str(self._find_item(connection, item_id, session)[0].version)
-
     def image(self, item_id: int, name: str, side: int | None, session: Session) -> bytes:
         with self.database.read() as connection:
             item, _ = self._find_item(connection, item_id, session)

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from itertools import groupby
 from typing import Final
 
+from mie.core.csv_cells import safe_cell
 from mie.core.files import atomic_path
 from mie.core.hashing import file_stem
 from mie.datasets.exports.target import ExportFolder, Row, fields, json_line, png
@@ -38,7 +39,8 @@ def write_folder(rows: Iterable[Row], out: ExportFolder) -> None:
             body = {**fields(row), **files}
             lines.write(json_line({name: body[name] for name in SCHEMA.names}))
             # As in the shards: `params` as JSON text. A list becomes words with spaces between.
-            table.writerow({**row, **files, "parents": " ".join(row["parents"] or ())})
+            cells = {**row, **files, "parents": " ".join(row["parents"] or ())}
+            table.writerow({name: safe_cell(cell) for name, cell in cells.items()})
 
 
 def write_omnigen2(rows: Iterable[Row], out: ExportFolder) -> None:

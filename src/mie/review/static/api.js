@@ -27,7 +27,7 @@ export async function call(method, path, body) {
       method,
       headers,
       body: body === undefined || raw ? body : JSON.stringify(body),
-      signal: AbortSignal.timeout(20000),
+      signal: AbortSignal.timeout(raw ? 180000 : 20000), // a large mask over a slow line
     });
     text = await response.text();
   } catch (error) {

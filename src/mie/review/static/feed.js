@@ -170,7 +170,7 @@ export class Feed extends EventTarget {
   }
 
   draftName(item) {
-    return `draft:${this.user}:${item.id}`;
+    return draftName(this.user, item.id);
   }
 
   /** Get or set an unfinished answer; it survives a reload. */
@@ -179,4 +179,11 @@ export class Feed extends EventTarget {
     store(this.draftName(item), value);
     return value;
   }
+}
+
+const draftName = (user, item) => `draft:${user}:${item}`;
+
+/** Keep an answer that was rejected, unless there is a newer draft; false if the browser cannot store it. */
+export function keepAsDraft(user, item, answer) {
+  return Boolean(load(draftName(user, item))) || store(draftName(user, item), answer);
 }

@@ -3,6 +3,7 @@
 import { ApiError } from "./api.js";
 import { consensusPage } from "./consensus.js";
 import { button, h } from "./dom.js";
+import { keepAsDraft } from "./feed.js";
 import { header } from "./header.js";
 import { homePage } from "./home.js";
 import { showKeys, useKeys } from "./keys.js";
@@ -94,8 +95,11 @@ async function begin() {
   app.queue = new AnswerQueue(`${app.me.dataset.digest.slice(0, 12)}:${app.user.id}`);
   app.queue.addEventListener("change", () => {
     top.saved(app.queue);
-    for (const { item, message } of app.queue.rejected.splice(0))
-      app.warn(`The server rejected the answer to item ${item}: ${message} `);
+    for (const { item, message, answer, mask } of app.queue.rejected.splice(0)) {
+      const kept = answer && keepAsDraft(app.user.id, item, { ...answer, painted: mask });
+      const after = kept ? "Your work is kept as a draft: it is there when you open the item again. " : "";
+      app.warn(`The server rejected the answer to item ${item}: ${message} ${after}`);
+    }
   });
   // Nothing is called saved before the server has confirmed it.
   app.queue.addEventListener("sent", ({ detail }) => detail.entry.message && app.say(detail.entry.message[0]));

@@ -20,7 +20,7 @@ export class AnswerQueue extends EventTarget {
     this.tries = 0;
     this.sending = false;
     this.late = false;
-    this.rejected = []; // {item, message}
+    this.rejected = []; // {item, message, answer, mask}
     this.announced = new Set(); // names of entries whose delay was reported
     addEventListener("online", () => this.flush());
     addEventListener("beforeunload", (event) => this.memory.size && event.preventDefault());
@@ -81,7 +81,9 @@ export class AnswerQueue extends EventTarget {
       if (!final) throw error;
       this.remove(entry);
       const nothingToUndo = error.status === 409 && entry.path.endsWith("/undo");
-      if (!nothingToUndo) this.rejected.push({ item: entry.item, message: error.message });
+      const { answer } = entry.body;
+      if (!nothingToUndo)
+        this.rejected.push({ item: entry.item, message: error.message, answer, mask: entry.mask });
       return;
     }
     this.remove(entry);

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from mie.core.csv_cells import plain_cell
 from mie.errors import ConfigError, MieError
 from mie.scoring.clusters import Identity, clusters_of_samples
 from mie.scoring.statistics.arrays import Floats
@@ -151,7 +152,8 @@ def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
             if path.suffix.lower() == ".csv":
                 reader = csv.DictReader(file, strict=True)
                 for row in reader:
-                    yield f"{path}:{reader.line_num}", row
+                    cells = {k: plain_cell(v) if isinstance(v, str) else v for k, v in row.items()}
+                    yield f"{path}:{reader.line_num}", cells
                 return
             for number, line in enumerate(file, start=1):
                 if line.strip():

@@ -3,10 +3,10 @@
 python -m bench.kills --kills 1000 --seed 1          the table below, and kills.json
 python -m bench.kills --verb train --case 17         one case again, with its faults in full
 
-A case starts one command, lets up to four faults come, and then runs it undisturbed. The kinds of faults and what
-must follow from each stand in `harness.py`. Commands are forked from a process that has the imports done, with
-the injector `faults.c` in it, which sees the system calls themselves. It needs Linux and a C compiler. Moments
-at random are repeated only about as well as a machine repeats its timing. Power cuts are not simulated: what was
+A case starts one command, lets up to four faults come, and then runs it undisturbed. The kinds of faults and
+what must follow from each stand in `harness.py`. Commands are forked from a process that did the imports,
+with the injector `faults.c` in it, which sees the system calls themselves. It needs Linux and a C compiler.
+Random moments repeat only as well as the machine's timing does. Power cuts are not simulated: what was
 written but not synced survives SIGKILL.
 """
 
@@ -27,7 +27,9 @@ from bench.kills.review import review_case
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kills", type=int, default=1000, help="stop after so many faults that came")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--verb", action="append", help="only this command; repeatable")
@@ -62,7 +64,9 @@ def _outcomes(one: Harness, options: argparse.Namespace):  # type: ignore[no-unt
 
 def _tell(outcome: Outcome, came: int) -> None:
     faults = ", ".join(f"{kind} at {where}" for kind, where in zip(outcome.kinds, outcome.where, strict=True))
-    print(f"{came:5d} {outcome.verb} {outcome.seed}: {faults or 'no fault came'}", file=sys.stderr, flush=True)
+    print(
+        f"{came:5d} {outcome.verb} {outcome.seed}: {faults or 'no fault came'}", file=sys.stderr, flush=True
+    )
     for failure in outcome.failures:
         print(f"      FAILED {failure}", file=sys.stderr, flush=True)
 
@@ -81,7 +85,8 @@ def _show(outcomes: list[Outcome]) -> None:
         print("  ".join(str(cell).rjust(width) for cell, width in zip(row, widths, strict=True)))
     for outcome in outcomes:
         if outcome.failures:
-            print(f'python -m bench.kills --verb "{outcome.verb}" --case {outcome.seed}: {outcome.failures[0][:300]}')
+            again = f'python -m bench.kills --verb "{outcome.verb}" --case {outcome.seed}'
+            print(f"{again}: {outcome.failures[0][:300]}")
 
 
 if __name__ == "__main__":

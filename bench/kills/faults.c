@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 enum { COUNT, KILL, KILL_ONE, FULL, BROKEN, INTERRUPTED, SHORT }; /* `KINDS` in faults.py */
-enum { WRITE = 1, CREATE = 2, SYNC = 4, CUT = 8, RENAME = 16, REMOVE = 32 };
+enum { WRITE = 1, CREATE = 2, SYNC = 4, CUT = 8, RENAME = 16, REMOVE = 32, FOLDER = 64 };
 
 struct control {
     int64_t kind, at, count, fired;
@@ -79,7 +79,7 @@ static int of_name(int folder, const char *name, char *path) {
 
 static int concerns(int64_t kind, int sort) {
     switch (kind) {
-    case FULL: return sort & (WRITE | CREATE);
+    case FULL: return sort & (WRITE | CREATE | FOLDER);
     case INTERRUPTED: return sort & (WRITE | CREATE | SYNC | CUT);
     case SHORT: return sort & WRITE;
     default: return 1;
@@ -203,7 +203,7 @@ int unlink(const char *name) { return unlinkat(AT_FDCWD, name, 0); }
 int rmdir(const char *name) { return unlinkat(AT_FDCWD, name, AT_REMOVEDIR); }
 
 int mkdirat(int folder, const char *name, mode_t mode) {
-    int error = on_name(folder, name, CREATE, "mkdir");
+    int error = on_name(folder, name, FOLDER, "mkdir");
     if (error > 0) FAIL(error);
     return syscall(SYS_mkdirat, folder, name, mode);
 }

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("faults.c")
-# In the order of `enum` in faults.c. "kill" takes the whole process group, "kill one" the process that writes.
+# In the order of `enum` in faults.c. "kill" ends the whole process group, "kill one" the writing process.
 KINDS = ("count", "kill", "kill one", "full", "broken", "interrupted", "short")
 _LAYOUT = struct.Struct("<4q16s480s")
 

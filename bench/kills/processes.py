@@ -1,7 +1,7 @@
 """Start commands of `mie` quickly: a process that has imported everything forks one child for each.
 
-`python -m bench.kills.processes` is that process. It reads a JSON line per command from stdin, and answers with
-the child's number when it has begun and with its exit status when it has ended.
+`python -m bench.kills.processes` is that process. It reads a JSON line per command from stdin, and answers
+with the child's number when it has begun and with its exit status when it has ended.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Running:
         hung = not self._parent.ready(seconds)
         if hung:
             self.signal(signal.SIGKILL)
-        code = self._parent.answer()["code"]
+        code = self._parent.ended()["code"]
         self.signal(signal.SIGKILL)  # workers that outlive their parent would write beside the next command
         spent = time.monotonic() - self._begun
         return Ended(code, *(log.read_text(errors="replace") for log in self._logs), spent, hung)
@@ -79,6 +79,7 @@ class Processes:
 
     def __init__(self, library: Path, folder: Path) -> None:
         self._folder = folder
+        self._running: Running | None = None
         environment = {
             **os.environ,
             "LD_PRELOAD": str(library),
@@ -107,7 +108,8 @@ class Processes:
         for log in logs:
             log.write_bytes(b"")
         self._process.stdin.write(json.dumps(order).encode() + b"\n")
-        return Running(self, self.answer()["pid"], logs)
+        self._running = Running(self, self.answer()["pid"], logs)
+        return self._running
 
     def run(self, arguments: list[str], root: Path, control: Control, after: float | None = None) -> Ended:
         """Run to its end; `after` so many seconds kill it."""
@@ -130,8 +132,14 @@ class Processes:
             raise RuntimeError("the forking process has ended")
         return json.loads(line)
 
+    def ended(self) -> Any:
+        self._running = None
+        return self.answer()
+
     def close(self) -> None:
         assert self._process.stdin is not None
+        if self._running is not None:
+            self._running.signal(signal.SIGKILL)
         self._process.stdin.close()
         self._process.wait()
 

@@ -14,8 +14,8 @@ from typing import Any
 import yaml
 
 from mie.datasets.build import build
-from mie.datasets.exports import export
 from mie.datasets.dataset import Dataset
+from mie.datasets.exports import export
 from mie.datasets.recipe import parse_recipe
 from mie.editors.run import run_editor
 from mie.scoring.benchmarks import BENCHMARKS
@@ -29,12 +29,14 @@ from tests.judges.server import JudgeServer, texts_of
 
 # What differs between two runs of the same thing that nobody disturbed.
 _CLOCKS = frozenset(
-    "seconds timings edits_per_second images_per_second validation_seconds memory_gib latency at created "
-    "environment machine".split()
+    {
+        *("seconds", "timings", "edits_per_second", "images_per_second", "validation_seconds", "latency"),
+        *("at", "created", "memory_gib", "environment", "machine", "versions"),
+    }
 )
 # Lines that are on disk stay there, byte for byte.
 _APPENDED = re.compile(r"edits\.jsonl|log\.jsonl|judge/.*\.jsonl")
-_IGNORED = re.compile(r"tensorboard/.*")  # a resumed training adds a file of its own
+_IGNORED = re.compile(r"tensorboard/.*|\.lock")  # a resumed training adds a file of its own
 
 State = dict[str, str]
 
@@ -53,10 +55,10 @@ class Verb:
 
 
 def state(out: Path) -> State:
-    """A digest of every file, without clocks; lines of appended files in any order."""
+    """Every file: JSON without clocks and with lines of appended files in any order, a digest of others."""
     files = sorted(path for path in out.rglob("*") if not path.is_dir())
     names = {path: path.relative_to(out).as_posix() for path in files}
-    return {name: _digest(path) for path, name in names.items() if not _IGNORED.fullmatch(name)}
+    return {name: _content(path) for path, name in names.items() if not _IGNORED.fullmatch(name)}
 
 
 def appended(out: Path) -> dict[str, bytes]:
@@ -66,17 +68,17 @@ def appended(out: Path) -> dict[str, bytes]:
     return {name: whole(path.read_bytes()) for name, path in names.items() if _APPENDED.fullmatch(name)}
 
 
-def _digest(path: Path) -> str:
+def _content(path: Path) -> str:
     if path.name == "log.jsonl":
         text = json.dumps(_timeless(read_log(path)))
     elif path.name == "edits.jsonl" or path.parent.name == "judge":
         lines = path.read_text().splitlines()
         text = "\n".join(sorted(json.dumps(_timeless(json.loads(line)), sort_keys=True) for line in lines))
     elif path.suffix == ".json":
-        text = json.dumps(_timeless(json.loads(path.read_text())))
+        text = json.dumps(_timeless(json.loads(path.read_text())), indent=0)
     else:
         return hashlib.sha256(path.read_bytes()).hexdigest()
-    return hashlib.sha256(text.encode()).hexdigest()
+    return text
 
 
 def _timeless(value: Any) -> Any:

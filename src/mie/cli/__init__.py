@@ -10,6 +10,7 @@ from typing import Any, Final
 import typer
 from typer.core import TyperGroup
 
+from mie.core.files import disk_error
 from mie.core.registry import Registry
 from mie.errors import ConfigError, MieError
 
@@ -134,9 +135,12 @@ def main() -> None:
     except BrokenPipeError:
         sys.exit(1)
     except OSError as error:
-        if error.errno is None or error.filename is None:
+        if error.errno is None:
             raise
-        _complain(MieError(f"cannot read or write: {os.strerror(error.errno)}", where=error.filename))
+        where = error.filename or "a file without a name"
+        fix = "check that the path is right and that you may use it"
+        other = MieError(f"cannot read or write: {os.strerror(error.errno)}", where=where, fix=fix)
+        _complain(disk_error(error, where) or other)
         sys.exit(1)
 
 

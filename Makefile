@@ -4,13 +4,16 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 OUT    ?= out
 
-.PHONY: help demo test lint format bench docs clean
+.PHONY: help demo test lint format bench docs clean kills lock audit sbom wheel wheel-check
 help:
 	@echo "make demo   build, verify, edit, score and report on real sample images"
 	@echo "make test   the whole test suite with coverage"
 	@echo "make lint   ruff, mypy, import contracts"
 	@echo "make bench  speed and memory, as ratios"
 	@echo "make docs   the documentation as HTML in site/"
+	@echo "make kills  kill every long command 1,000 times"
+	@echo "make lock   the versions and checksums of all dependencies, in locks/"
+	@echo "make wheel-check   build the wheel twice and compare the bytes"
 
 # Quiet on purpose: the first useful line should be ours. Errors of pip are shown.
 PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check -c constraints.txt
@@ -62,5 +65,38 @@ bench: $(VENV)/.installed
 docs: $(VENV)/.installed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+kills: $(VENV)/.installed
+	$(BIN)/python -m bench.kills --kills 1000
+
+# What a release is made of. locks/base.txt has no torch; locks/models.txt has the torch of the package index.
+EXTRAS := --extra judges --extra review --extra review-postgres --extra ray
+LOCK   := $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes -c constraints.txt \
+	--no-header --no-emit-index-url --no-annotate --quiet
+lock: $(VENV)/.installed
+	@$(PIP) uv
+	$(LOCK) $(EXTRAS) -o locks/base.txt
+	$(LOCK) $(EXTRAS) --extra models --extra onnx -o locks/models.txt
+
+audit: $(VENV)/.installed
+	@$(PIP) pip-audit
+	$(BIN)/pip-audit --disable-pip --require-hashes --strict -r locks/base.txt
+	$(BIN)/pip-audit --disable-pip --require-hashes --strict -r locks/models.txt
+
+sbom: $(VENV)/.installed
+	@$(PIP) cyclonedx-bom
+	@mkdir -p dist
+	$(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible -o dist/sbom.json locks/models.txt
+
+# The time in the wheel is that of the commit, so that everybody builds the same bytes.
+wheel: $(VENV)/.installed
+	@$(PIP) build hatchling
+	@mkdir -p dist
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --wheel --outdir dist
+	cd src/mie/weights && sha256sum *.safetensors > $(CURDIR)/dist/weights.sha256
+
+wheel-check: $(VENV)/.installed
+	@$(PIP) build hatchling
+	PYTHON=$(BIN)/python sh .ci/wheel-check
+
 clean:
-	rm -rf $(VENV) $(OUT) site .coverage* .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(OUT) dist site .coverage* .pytest_cache .mypy_cache .ruff_cache

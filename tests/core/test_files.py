@@ -99,6 +99,7 @@ def test_a_file_is_synced_before_it_takes_its_name_and_the_folder_after(tmp_path
     [
         (errno.ENOSPC, "the disk is full", "free some space"),
         (errno.EDQUOT, "the disk is full", "free some space"),
+        (errno.EIO, "the disk has an error", "check the disk"),
         (errno.EROFS, "cannot write here", "that you may write to"),
         (errno.EACCES, "cannot write here", "that you may write to"),
         (errno.ENOTDIR, "cannot write here", "choose another folder"),
@@ -111,9 +112,9 @@ def test_what_a_user_can_put_right_is_said(tmp_path, number, message, advice):
     assert advice in (caught.value.fix or "")
 
 
-def test_other_errors_pass_and_a_full_disk_alone_is_caught_while_a_folder_is_held(tmp_path):
-    with pytest.raises(OSError, match="Input/output"), write_errors(tmp_path):
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
+def test_other_errors_pass_and_those_of_the_disk_are_caught_while_a_folder_is_held(tmp_path):
+    with pytest.raises(OSError, match="symbolic links"), write_errors(tmp_path):
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
     with pytest.raises(PermissionError), folder_lock(tmp_path / "held"):  # of an input, say
         raise OSError(errno.EACCES, "Permission denied")
     with pytest.raises(MieError, match="the disk is full"), folder_lock(tmp_path / "held"):
@@ -144,3 +145,26 @@ def test_folders_with_other_things_in_them_are_refused(tmp_path):
     assert caught.value.expected == "a new folder, or one with a run"
     with pytest.raises(MieError, match="not a folder"):
         refuse_foreign(tmp_path / "thesis.tex", "a run", ours)
+
+
+def test_what_killed_writes_left_is_removed_when_the_folder_is_held(tmp_path):
+    half = tmp_path / "a" / ".x.png.123.abcdef01.tmp"
+    checkpoint = tmp_path / "checkpoints" / ".step-000004.77.tmp" / "model.safetensors"
+    other = tmp_path / "a" / "notes.tmp"
+    for path in (half, checkpoint, other):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("half")
+    with folder_lock(tmp_path):
+        assert sorted(p.name for p in tmp_path.rglob("*")) == [".lock", "a", "checkpoints", "notes.tmp"]
+
+
+def test_a_folder_appears_whole_or_not_at_all(tmp_path):
+    with pytest.raises(MieError, match="the disk is full"), atomic_path(tmp_path / "plots") as temporary:
+        temporary.mkdir()
+        (temporary / "a.png").write_text("x")
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert list(tmp_path.iterdir()) == []
+    with atomic_path(tmp_path / "plots") as temporary:
+        temporary.mkdir()
+        (temporary / "a.png").write_text("x")
+    assert [p.name for p in tmp_path.rglob("*")] == ["plots", "a.png"]

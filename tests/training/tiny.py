@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d
 
@@ -87,9 +87,8 @@ class Tiny(Trainee):
         return (both.float() * 255).byte().cpu().numpy()
 
     def save(self, model: nn.Module, path: Path, facts: Mapping[str, Any]) -> None:
-        save_file(
-            {k: v.contiguous() for k, v in model.state_dict().items()}, path, {"step": str(facts["step"])}
-        )
+        tensors = {k: v.contiguous() for k, v in model.state_dict().items()}
+        path.write_bytes(save(tensors, {"step": str(facts["step"])}))
 
 
 def tiny_config(base: Path | str = ".", **changes: Any) -> TrainConfig:

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from mie.cli._show import PrintableStream, plain
-from mie.core.files import FULL
+from mie.core.files import disk_error
 from mie.core.registry import Registry
 from mie.errors import ConfigError, MieError
 
@@ -139,8 +139,10 @@ def main() -> None:
     except OSError as error:
         if error.errno is None:
             raise
-        what = "the disk is full" if error.errno in FULL else "cannot read or write"
-        _complain(MieError(what, where=error.filename, found=os.strerror(error.errno)))
+        where = error.filename or "a file without a name"
+        fix = "check that the path is right and that you may use it"
+        other = MieError(f"cannot read or write: {os.strerror(error.errno)}", where=where, fix=fix)
+        _complain(disk_error(error, where) or other)
         sys.exit(1)
 
 

@@ -144,12 +144,14 @@ def _tell_estimate(found: dict[str, Any] | None, output: Path, *, json: bool) ->
 
 def _draw(output: Path) -> None:
     from mie.cli._show import progress_bar
+    from mie.core.files import atomic_path
     from mie.datasets.dataset import Dataset
     from mie.datasets.stats import dataset_stats
     from mie.report.stats_plots import write_plots
 
-    with progress_bar("counting") as bar:
-        write_plots(dataset_stats(Dataset(output), bar), output / "stats")
+    # All plots or none: `stats/` says to the next call that they are there.
+    with progress_bar("counting") as bar, atomic_path(output / "stats") as temporary:
+        write_plots(dataset_stats(Dataset(output), bar), temporary)
 
 
 def _tell(

@@ -8,6 +8,7 @@ import fcntl
 import hashlib
 import os
 import re
+import shutil
 import stat
 import uuid
 from collections.abc import Callable, Iterator
@@ -50,27 +51,35 @@ _FORBIDDEN: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 _IN_THE_WAY: Final = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
 
 
+def disk_error(error: OSError, where: object) -> MieError | None:
+    """The error for people if the disk is full or fails, None for any other."""
+    if error.errno in FULL:
+        what, fix = "the disk is full", "free some space"
+    elif error.errno == errno.EIO:
+        what, fix = "the disk has an error", "check the disk (the system's log may say more)"
+    else:
+        return None
+    fix += " and run the same command again: it resumes where it stopped"
+    return MieError(what, where=where, found=os.strerror(error.errno), fix=fix)
+
+
 @contextlib.contextmanager
-def disk_full(where: Path) -> Iterator[None]:
-    """Turn a full disk into a `MieError` about `where`; every other error passes."""
+def disk_errors(where: Path) -> Iterator[None]:
+    """Turn a full or failing disk into a `MieError` about `where`; every other error passes."""
     try:
         yield
     except OSError as error:
-        if error.errno not in FULL:
+        explained = disk_error(error, where)
+        if explained is None:
             raise
-        raise MieError(
-            "the disk is full",
-            where=where,
-            found=os.strerror(error.errno),
-            fix="free some space and run the same command again: it resumes where it stopped",
-        ) from error
+        raise explained from error
 
 
 @contextlib.contextmanager
 def write_errors(where: Path) -> Iterator[None]:
-    """Turn a full disk, a missing permission or a file in the way into a `MieError` about `where`."""
+    """Turn a disk that is full or fails, a missing permission or a file in the way into a `MieError`."""
     try:
-        with disk_full(where):
+        with disk_errors(where):
             yield
     except OSError as error:
         if error.errno in _FORBIDDEN:
@@ -96,17 +105,16 @@ def make_folder(path: Path) -> Path:
 
 @contextlib.contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """A temporary neighbour of `path` to write to; it takes the name, synced, if all goes well."""
+    """A temporary neighbour of `path`, to become a file or a folder; it takes the name if all goes well."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         with write_errors(path):
             yield temporary
-            with temporary.open("rb") as handle:
-                os.fsync(handle.fileno())
+            _sync(temporary)
             os.replace(temporary, path)
             sync_folder(path.parent)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        _remove(temporary)
         raise
 
 
@@ -118,7 +126,11 @@ def atomic_write(path: Path, data: bytes | str) -> None:
 
 def sync_folder(folder: Path) -> None:
     # A rename is only durable once its folder is synced.
-    handle = os.open(folder, os.O_RDONLY)
+    _sync(folder)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
@@ -133,15 +145,17 @@ class FolderTakenError(MieError):
 def folder_lock(folder: Path) -> Iterator[None]:
     """Hold `folder` for this process. The kernel drops the lock when the process dies, however it dies.
 
-    A disk that runs full while the folder is held becomes a `MieError`.
+    What killed processes left half written in it is removed. A disk that runs full or fails while the folder
+    is held becomes a `MieError`.
     """
     path = make_folder(folder) / ".lock"
     with write_errors(path):
         handle = _locked(path)
-    with disk_full(folder):
+    with disk_errors(folder):
         try:
             os.ftruncate(handle, 0)
             os.write(handle, str(os.getpid()).encode())
+            remove_scratch(folder)
             yield
         finally:
             path.unlink(missing_ok=True)
@@ -174,6 +188,23 @@ def refuse_foreign(folder: Path, holds: str, ours: Callable[[Path], bool]) -> No
             found=", ".join(strange[:5]),
             fix="choose another folder",
         )
+
+
+def remove_scratch(folder: Path, name: str = "") -> None:
+    """Remove what interrupted atomic writes, of the file `name` or of all, left in the folder and below."""
+    for place, folders, files in os.walk(folder):
+        entries = (*folders, *files)
+        scratch = [entry for entry in entries if entry.startswith(f".{name}") and entry.endswith(".tmp")]
+        folders[:] = set(folders).difference(scratch)
+        for entry in scratch:
+            _remove(Path(place, entry))
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _is_scratch(path: Path) -> bool:

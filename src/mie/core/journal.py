@@ -20,9 +20,9 @@ class Journal:
         with write_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        self.size = _end_of_last_line(self._handle)
-        os.ftruncate(self._handle, self.size)
-        os.fsync(self._handle)
+            self.size = _end_of_last_line(self._handle)
+            os.ftruncate(self._handle, self.size)
+            os.fsync(self._handle)
 
     def append(self, lines: bytes) -> None:
         """Write whole lines and sync. After an error none of them, and no half of one, is in the file."""

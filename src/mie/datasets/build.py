@@ -204,7 +204,7 @@ def _samples(
 
 
 def _claim(plan: Plan, folder: Path) -> Path:
-    """`parts/`, emptied of half-written files; refused when it belongs to another plan."""
+    """`parts/`; refused when it belongs to another plan."""
     parts = folder / "parts"
     stamp = parts / "plan"
     if stamp.exists() and stamp.read_text() != plan.fingerprint:
@@ -215,8 +215,6 @@ def _claim(plan: Plan, folder: Path) -> Path:
             fix="choose another folder, or give --overwrite to start afresh",
         )
     parts.mkdir(exist_ok=True)
-    for left in parts.glob(".*.tmp"):
-        left.unlink()
     atomic_write(stamp, plan.fingerprint)
     return parts
 

@@ -250,9 +250,7 @@ def _run(
         edits.pop(key, None)
     log = _Log(plan, edits.values(), len(todo), progress, past["timings"]["seconds"] if past else 0.0)
     log.write("running")
-    outputs = make_folder(plan.folder / "outputs")
-    for leftover in outputs.glob(".*.tmp"):
-        leftover.unlink()
+    make_folder(plan.folder / "outputs")
     journal = Journal(plan.folder / "edits.jsonl")
     try:
         pipeline = Pipeline(

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
 from mie.core.files import atomic_path
@@ -60,8 +60,9 @@ def save(
             tensors[name] = tensor.detach().to("cpu", torch.float16).contiguous()
     header = {"format": format, "config": dict(config), "meta": dict(meta or {}), "sha256": _digest(tensors)}
     with atomic_path(path) as temporary:
-        # One entry: safetensors writes several in no fixed order.
-        save_file(tensors, temporary, {"mie": json.dumps(header, sort_keys=True)})
+        # One entry: safetensors writes several in no fixed order. Through bytes of our own: its own writer
+        # hides the error number of a full disk, and leaves a file of its own when it is killed.
+        temporary.write_bytes(to_bytes(tensors, {"mie": json.dumps(header, sort_keys=True)}))
 
 
 def load(path: Path, *, format: str) -> Weights:

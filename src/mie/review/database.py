@@ -39,7 +39,7 @@ from sqlalchemy import (
     select,
 )
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
+from sqlalchemy.exc import ArgumentError, DatabaseError, IntegrityError
 
 from mie.core.environment import install_hint
 from mie.errors import ConfigError, MieError
@@ -240,6 +240,10 @@ def iso(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
+class DatabaseFailureError(MieError):
+    """The disk of the database is full, its connection is lost, or it is none. Nothing was saved."""
+
+
 class Database:
     """`read()` and `write()` yield a connection in a transaction; a write is committed whole or not at all.
 
@@ -252,15 +256,9 @@ class Database:
         self.is_sqlite = "://" not in text
         # SQLite allows one writer. Waiting on a lock is fair and quick; SQLite itself would poll.
         self._write_lock = threading.Lock() if self.is_sqlite else nullcontext()
-        try:
-            self.engine = _sqlite(Path(text)) if self.is_sqlite else _postgres(text)
-            self._create_tables()
-        except (OperationalError, DatabaseError) as error:
-            raise MieError(
-                "cannot open the review database",
-                where=self.display_name(text),
-                found=str(error.orig).splitlines()[0] if error.orig else error,
-            ) from None
+        self._place = self.display_name(text)
+        self.engine = _sqlite(Path(text)) if self.is_sqlite else _postgres(text)
+        self._create_tables()
 
     @classmethod
     def open_existing(cls, place: str) -> Database:
@@ -276,13 +274,28 @@ class Database:
         return make_url(str(place)).render_as_string() if "://" in str(place) else str(place)
 
     @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except IntegrityError:  # two people at once, say: the caller knows what it means
+            raise
+        except DatabaseError as error:
+            raise DatabaseFailureError(
+                "cannot open the review database",
+                where=self._place,
+                found=str(error.orig).splitlines()[0] if error.orig else error,
+                fix="check the disk or the database server, and run the same command again: every confirmed "
+                "answer is saved",
+            ) from error
+
+    @contextmanager
     def read(self) -> Iterator[Connection]:
-        with self.engine.connect() as connection:
+        with self._errors(), self.engine.connect() as connection:
             yield connection
 
     @contextmanager
     def write(self, *, durable: bool = True) -> Iterator[Connection]:
-        with self._write_lock, self.engine.connect() as connection:
+        with self._write_lock, self._errors(), self.engine.connect() as connection:
             if self.is_sqlite:
                 connection.info["synchronous"] = "FULL" if durable else "NORMAL"
             with connection.begin():

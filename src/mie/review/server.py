@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import logging
 import socket
 import sys
 from collections.abc import Callable, Iterable
@@ -39,6 +40,7 @@ from mie.review.auth import (
     has_accounts,
 )
 from mie.review.connections import KEEP_ALIVE_SECONDS, TimedProtocol
+from mie.review.database import DatabaseFailureError
 from mie.review.routes import admin_router, consensus_router, session_router, work_router
 from mie.review.service import ReviewService
 
@@ -86,6 +88,7 @@ def create_app(service: ReviewService, *, url: str, origins: Iterable[str] = ())
     app.add_exception_handler(ApiError, _on_api_error)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(RequestValidationError, _on_invalid_request)
+    app.add_exception_handler(DatabaseFailureError, _on_database_failure)
     for router in (session_router, work_router, consensus_router, admin_router):
         app.include_router(router)
     app.mount("/static", _Static(directory=STATIC), name="static")
@@ -117,6 +120,14 @@ def _on_http_error(_request: Request, error: Exception) -> Response:
     code = _CODES.get(error.status_code, "invalid")
     body = ApiError(error.status_code, code, str(error.detail)).body()
     return JSONResponse(body, error.status_code, headers=error.headers)
+
+
+def _on_database_failure(_request: Request, error: Exception) -> Response:
+    """Answer that nothing was saved, and that the same request may be sent again."""
+    assert isinstance(error, DatabaseFailureError)  # noqa: S101
+    logging.getLogger("uvicorn.error").error("%s", error.reason)
+    text = "the review database cannot be used now; nothing was saved, try again later"
+    return JSONResponse(ApiError(503, "unavailable", text).body(), 503)
 
 
 def _on_invalid_request(_request: Request, error: Exception) -> Response:

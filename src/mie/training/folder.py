@@ -19,6 +19,7 @@ import math
 import os
 import re
 import shutil
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -132,6 +133,12 @@ def read_log(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
+def _without_disk_errors(thread: threading.ExceptHookArgs) -> None:
+    """Print no traceback for a disk that is full: TensorBoard's thread raises it again in ours."""
+    if not isinstance(thread.exc_value, OSError):
+        threading.__excepthook__(thread)
+
+
 class TensorBoard:
     """Scalars and images under `folder`; does nothing where tensorboard is not installed."""
 
@@ -141,6 +148,7 @@ class TensorBoard:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             return
+        threading.excepthook = _without_disk_errors
         # Hides what a killed run wrote after its last checkpoint.
         self._writer = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
 

@@ -74,8 +74,6 @@ def claimed(folder: Path, dataset: Dataset, format: str, split: str | None) -> I
     with folder_lock(folder):
         _refuse_other(folder, marker)
         _write_marker(folder, {"complete": False, **marker})
-        for left in folder.rglob(".*.tmp"):
-            left.unlink()
         yield ExportFolder(folder, split, info["recipe"])
         os.sync()
         _write_marker(folder, {"complete": True, **marker})

@@ -213,14 +213,14 @@ def save_lora(
 
     `adapter` is peft's LoraConfig as JSON (diffusers needs it to know alpha), `facts` are ours.
     """
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     header = {
         "format": "pt",
         _ADAPTER: json.dumps({_PREFIX + key: value for key, value in adapter.items()}, sort_keys=True),
         _FACTS: json.dumps(facts, sort_keys=True),
     }
-    save_file({_PREFIX + name: value.contiguous() for name, value in tensors.items()}, path, metadata=header)
+    path.write_bytes(save({_PREFIX + name: value.contiguous() for name, value in tensors.items()}, header))
 
 
 def read_facts(path: Path) -> dict[str, Any]:

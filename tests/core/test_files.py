@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from mie.core import files
 from mie.core.files import atomic_path, atomic_write, folder_lock, make_folder, refuse_foreign, write_errors
 from mie.errors import MieError
 
@@ -143,3 +144,14 @@ def test_folders_with_other_things_in_them_are_refused(tmp_path):
     assert caught.value.expected == "a new folder, or one with a run"
     with pytest.raises(MieError, match="not a folder"):
         refuse_foreign(tmp_path / "thesis.tex", "a run", ours)
+
+
+def test_only_plain_files_are_read_and_nothing_is_waited_for(tmp_path):
+    (tmp_path / "a").write_bytes(b"12345")
+    assert files.read_regular(tmp_path / "a", 10) == b"12345"
+    assert files.read_regular(tmp_path / "a", 3) == b"1234"
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("link", "pipe", "nothing"):
+        with pytest.raises(OSError):
+            files.read_regular(tmp_path / name, 10)

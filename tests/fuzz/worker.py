@@ -131,7 +131,7 @@ def main() -> None:
     inner.mkdir(exist_ok=True)
     tempfile.tempdir = str(inner)
     watch = Watch(inner)
-    with open(board, "r+b") as file:
+    with Path(board).open("r+b") as file:
         number_now = mmap.mmap(file.fileno(), 8)
     for number in range(first, last):
         kind, data = case(seed, number, corpus)

@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 from mie.core.documents import DatasetInfo, read_document, write_document
 from mie.core.files import refuse_foreign
 from mie.datasets.browse import RowIndex, Samples, Where
-from mie.datasets.schema import SCHEMA_VERSION, read_table, sample_from_row
+from mie.datasets.schema import SCHEMA_VERSION, read_table, row_errors, sample_from_row
 from mie.datasets.shards import read_rows
 from mie.errors import MieError
 from mie.records import Sample
@@ -98,9 +98,10 @@ class Dataset(Samples):
         """Some text columns whole, for statistics."""
         out: dict[str, list[Any]] = {name: [] for name in columns}
         for path in self.shards(split):
-            read = read_table(path, list(columns))
-            for name in columns:
-                out[name].extend(read.column(name).to_pylist())
+            with row_errors(path):
+                read = read_table(path, list(columns))
+                for name in columns:
+                    out[name].extend(read.column(name).to_pylist())
         return out
 
 

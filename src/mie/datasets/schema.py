@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +31,26 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     """`pq.read_table` of one file, without `pyarrow.dataset`, which imports pandas too."""
     with pq.ParquetFile(path) as file:
         return file.read(columns=columns)
+
+
+@contextmanager
+def row_errors(where: object) -> Iterator[None]:
+    """Turn what a file or a row that is none of ours raises, anywhere on its way, into a `MieError`."""
+    try:
+        yield
+    except (MieError, OSError):
+        raise
+    except _NOT_OURS as error:
+        raise MieError(
+            "the dataset cannot be read",
+            where=where,
+            found=f"{type(error).__name__}: {error}"[:300],
+            fix="`mie verify` says what is wrong",
+        ) from error
+
+
+# Arrow's own (a KeyError or ValueError each), text that is not UTF-8, a null where a text should be.
+_NOT_OURS: Final = (pa.ArrowException, ValueError, TypeError, AttributeError, LookupError, RecursionError)
 
 
 def table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow.parquet as pq
 
 from mie.core.files import atomic_path
-from mie.datasets.schema import IMAGE_COLUMNS, SCHEMA, table
+from mie.datasets.schema import IMAGE_COLUMNS, SCHEMA, row_errors, table
 
 # Rows per group: small enough for random access, large enough not to cost space (`bench/store.py`).
 ROWS_PER_GROUP: Final = 16
@@ -76,6 +76,7 @@ class ShardWriter:
 
 def read_rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
     """Rows of one shard, one row group in memory at a time."""
-    with pq.ParquetFile(path) as file:
+    with row_errors(path), pq.ParquetFile(path) as file:
         for group in range(file.num_row_groups):
-            yield from file.read_row_group(group, columns=columns).to_pylist()
+            rows = file.read_row_group(group, columns=columns).to_pylist()
+            yield from rows

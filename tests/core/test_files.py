@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from mie.core import files
 from mie.core.files import atomic_path, atomic_write, folder_lock, make_folder, refuse_foreign, write_errors
 from mie.errors import MieError
 
@@ -168,3 +169,14 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path):
         temporary.mkdir()
         (temporary / "a.png").write_text("x")
     assert [p.name for p in tmp_path.rglob("*")] == ["plots", "a.png"]
+
+
+def test_only_plain_files_are_read_and_nothing_is_waited_for(tmp_path):
+    (tmp_path / "a").write_bytes(b"12345")
+    assert files.read_regular(tmp_path / "a", 10) == b"12345"
+    assert files.read_regular(tmp_path / "a", 3) == b"1234"
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("link", "pipe", "nothing"):
+        with pytest.raises(OSError):
+            files.read_regular(tmp_path / name, 10)

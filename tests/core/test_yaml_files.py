@@ -1,5 +1,7 @@
 import pytest
+import yaml
 
+from mie.core import yaml_files
 from mie.core.yaml_files import expanded, read_mapping
 from mie.errors import ConfigError
 
@@ -54,3 +56,43 @@ def test_the_environment_in_strings_at_any_depth(monkeypatch):
     }
     with pytest.raises(ConfigError, match=r"MIE_NONE is not set[\s\S]*here[\s\S]*export MIE_NONE"):
         expanded(["${MIE_NONE}/x"], "here")
+
+
+def test_aliases_of_aliases_are_not_followed_without_end(tmp_path):
+    laughs = "a0: &a0 [x, x]\n" + "".join(
+        f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 12)
+    )
+    for text in (laughs, "a: &a [*a]\n"):
+        with pytest.raises(ConfigError, match="aliases"):
+            read(tmp_path, text)
+    assert read(tmp_path, "a: &a [1]\nb: *a\n") == {"a": [1], "b": [1]}
+
+
+def test_many_keys_take_no_longer_than_their_number(tmp_path, monkeypatch):
+    class Counted(str):
+        compared = 0
+        __hash__ = str.__hash__
+
+        def __eq__(self, other):
+            Counted.compared += 1
+            return str.__eq__(self, other)
+
+    monkeypatch.setattr(yaml_files._UniqueKeys, "construct_yaml_str", lambda _, node: Counted(node.value))
+    yaml_files._UniqueKeys.add_constructor("tag:yaml.org,2002:str", lambda _, node: Counted(node.value))
+    try:
+        body = read(tmp_path, "".join(f"k{n}: 1\n" for n in range(2000)))
+    finally:
+        del yaml_files._UniqueKeys.yaml_constructors["tag:yaml.org,2002:str"]
+        yaml_files._UniqueKeys.yaml_constructors["tag:yaml.org,2002:str"] = yaml.SafeLoader.construct_yaml_str
+    assert len(body) == 2000
+    assert Counted.compared < 20_000  # it was the square of their number
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a: " + "9" * 5000, "a: 2024-13-77", "[" * 5000, "a: " + "x" * 2**20],
+    ids=["digits", "date", "deep", "long"],
+)
+def test_what_python_cannot_hold_is_a_config_error(tmp_path, text):
+    with pytest.raises(ConfigError):
+        read(tmp_path, text)

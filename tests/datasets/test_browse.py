@@ -108,7 +108,7 @@ def test_the_table_shows_thumbnails_and_escapes_texts(dataset):
     page = StoredSample({**row, "mask": None, "target_image": {"bytes": b"no picture"}})._repr_html_()
     assert "<script>" not in page
     assert "a &amp; b" in page
-    assert "not an 8-bit" in page
+    assert "not a PNG" in page
     assert "–" in page
 
 

@@ -1,4 +1,4 @@
-"""Structure-aware damage: bytes, lengths, chunks, lines and numbers, with checksums put right afterwards."""
+"""Damage that knows the formats: bytes, lengths, chunks, lines and numbers; checksums are put right after."""
 
 from __future__ import annotations
 

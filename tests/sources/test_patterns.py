@@ -78,3 +78,18 @@ def test_folders_that_link_out_of_the_root_are_refused(tmp_path):
     (tmp_path / "root/images/c.png").symlink_to(tmp_path / "outside/a.png")
     with pytest.raises(MieError, match="leaves"):
         listing.inside("images/c.png")
+
+
+@pytest.mark.parametrize(
+    "expression", ["(a+)+$", "(?:a|ab)*c", "(?:a?)*", "([0-9]+_?)*x", ".*.*.*.*.*.*.*x", "(" * 300]
+)
+def test_expressions_that_could_search_for_hours_are_refused(expression):
+    with pytest.raises(ConfigError):
+        patterns.check(f"images/{{id:{expression}}}.png")
+
+
+@pytest.mark.parametrize(
+    "expression", ["[0-9]+", "(?:_[0-9]+)?", "a|b", "(?:ab){2}", "[a-z]+[0-9]{3}", "(?i:case)-\\d+"]
+)
+def test_everyday_expressions_are_accepted(expression):
+    assert patterns.check(f"images/{{id:{expression}}}.png")

@@ -28,6 +28,7 @@ from mie.datasets.schema import (
     params_of,
     read_rows,
     read_table,
+    row_errors,
     sample_from_row,
 )
 from mie.errors import MieError
@@ -343,9 +344,10 @@ class Dataset(Samples):
         """Some text columns whole, for statistics."""
         out: dict[str, list[Any]] = {name: [] for name in columns}
         for path in self.shards(split):
-            read = read_table(path, list(columns))
-            for name in columns:
-                out[name].extend(read.column(name).to_pylist())
+            with row_errors(path):
+                read = read_table(path, list(columns))
+                for name in columns:
+                    out[name].extend(read.column(name).to_pylist())
         return out
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
@@ -32,6 +33,26 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     """`pq.read_table` of one file, without `pyarrow.dataset`, which imports pandas too."""
     with pq.ParquetFile(path) as file:
         return file.read(columns=columns)
+
+
+@contextmanager
+def row_errors(where: object) -> Iterator[None]:
+    """Turn what a file or a row that is none of ours raises, anywhere on its way, into a `MieError`."""
+    try:
+        yield
+    except (MieError, OSError):
+        raise
+    except _NOT_OURS as error:
+        raise MieError(
+            "the dataset cannot be read",
+            where=where,
+            found=f"{type(error).__name__}: {error}"[:300],
+            fix="`mie verify` says what is wrong",
+        ) from error
+
+
+# Arrow's own (a KeyError or ValueError each), text that is not UTF-8, a null where a text should be.
+_NOT_OURS: Final = (pa.ArrowException, ValueError, TypeError, AttributeError, LookupError, RecursionError)
 
 
 def table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
@@ -303,6 +324,7 @@ class ShardWriter:
 
 def read_rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
     """Rows of one shard, one row group in memory at a time."""
-    with pq.ParquetFile(path) as file:
+    with row_errors(path), pq.ParquetFile(path) as file:
         for group in range(file.num_row_groups):
-            yield from file.read_row_group(group, columns=columns).to_pylist()
+            rows = file.read_row_group(group, columns=columns).to_pylist()
+            yield from rows

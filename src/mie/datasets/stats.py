@@ -21,7 +21,7 @@ import numpy as np
 import mie
 from mie.core.documents import DatasetInfo
 from mie.datasets.dataset import Dataset, dataset_digest
-from mie.datasets.schema import params_of
+from mie.datasets.schema import params_of, row_errors
 from mie.errors import ImageError
 from mie.images.png import decode_png
 from mie.vocabulary import SPLITS
@@ -168,7 +168,8 @@ def dataset_stats(dataset: Dataset, progress: Callable[[int, int], object] | Non
     tally = _Tally()
     total = len(dataset)
     for done, row in enumerate(dataset.rows(columns=_COLUMNS), start=1):
-        tally.add(row)
+        with row_errors(f"{dataset.folder}, sample {done}"):
+            tally.add(row)
         if progress is not None:
             progress(done, total)
     return tally.stats(dataset)

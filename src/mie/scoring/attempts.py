@@ -34,11 +34,11 @@ class Inputs:
     """Samples of one image follow each other and hold the same file: it is decoded once."""
 
     def __init__(self) -> None:
-        self._data = b""
+        self._data: bytes | None = None
         self._pixels: Pixels
 
     def read(self, data: bytes) -> Pixels:
-        if data != self._data:
+        if self._data is None or data != self._data:
             self._pixels, self._data = read_stored(data), data
         return self._pixels
 

@@ -161,7 +161,7 @@ _IsalError: Any = igzip_lib.IsalError  # its type stub does not say that it is a
 
 def read_stored(data: bytes) -> Pixels:
     """An image out of a dataset's shard: `(H, W)` or `(H, W, 3) uint8`."""
-    pixels = decode_plain(data)
+    pixels = decode_plain(data) if isinstance(data, bytes) else None  # a stranger's row may hold no bytes
     return decode_png(data) if pixels is None else pixels
 
 

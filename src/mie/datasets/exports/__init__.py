@@ -13,6 +13,7 @@ from typing import Any, Final
 from mie.core.registry import Registry, unknown_name
 from mie.datasets.dataset import Dataset
 from mie.datasets.exports.target import ExportFolder, Row, claimed
+from mie.datasets.schema import row_errors
 from mie.errors import MieError
 from mie.vocabulary import SPLITS
 
@@ -54,7 +55,7 @@ def export(
             expected="samples" if split is None else f"samples in the split {split!r}",
             found=", ".join(f"{name}: {n}" for name, n in counts.items()) or "an empty dataset",
         )
-    with claimed(Path(folder), dataset, format, split) as out:
+    with claimed(Path(folder), dataset, format, split) as out, row_errors(dataset.folder):
         write(_whole(dataset, split, total, progress or (lambda done, total: None)), out)
     return int(total)
 

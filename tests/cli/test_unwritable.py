@@ -59,7 +59,7 @@ def here(tmp_path, monkeypatch, request):
 
 
 def mie(words: str, *, limit: int | None = None) -> tuple[int, str]:
-    """Run a command in a copy of this process: exit code and stderr. No file may grow beyond `limit` bytes."""
+    """Run a command in a copy of this process: exit code, stderr. No file grows beyond `limit` bytes."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -84,7 +84,7 @@ def mie(words: str, *, limit: int | None = None) -> tuple[int, str]:
         finally:
             os._exit(71)
     os.close(write)
-    with open(read, encoding="utf-8", errors="replace") as pipe:
+    with os.fdopen(read, encoding="utf-8", errors="replace") as pipe:
         text = pipe.read()
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), text
 

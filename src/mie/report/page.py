@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from mie.core.files import atomic_write, make_folder, refuse_foreign, write_errors
+from mie.core.files import atomic_write, folder_lock, refuse_foreign, write_errors
 from mie.errors import ConfigError, MieError
 from mie.report import sections
 from mie.report.gallery import gallery
@@ -60,8 +60,9 @@ def write_report(
     if not force:
         _check_judges(benchmarks)
     folder = Path(out)
-    _claim(folder)
-    with write_errors(folder):
+    _check_folder(folder)  # before the lock, which would leave its file in a folder that is not ours
+    with folder_lock(folder), write_errors(folder):
+        _claim(folder)
         files = write_tables(runs, layout, folder / "tables")
         files += write_judged_table(benchmarks, folder / "tables")
         if people is not None:
@@ -134,16 +135,19 @@ def _check_judges(benchmarks: Sequence[BenchmarkScores]) -> None:
             )
 
 
-def _claim(folder: Path) -> None:
-    """Make `folder` ours and empty; anything that is not a report is left alone."""
+def _check_folder(folder: Path) -> None:
+    """Leave anything that is not a report alone."""
     marked = (folder / _MARKER).is_file()
     refuse_foreign(folder, "a report", lambda _: marked)
-    make_folder(folder)
-    with write_errors(folder):
-        (folder / _MARKER).touch()
-        (folder / "index.html").unlink(missing_ok=True)
-        for name in _FOLDERS:
-            shutil.rmtree(folder / name, ignore_errors=True)
+
+
+def _claim(folder: Path) -> None:
+    """Make `folder` ours and empty. It is locked: another report may have been written since the check."""
+    _check_folder(folder)
+    (folder / _MARKER).touch()
+    (folder / "index.html").unlink(missing_ok=True)
+    for name in _FOLDERS:
+        shutil.rmtree(folder / name, ignore_errors=True)
 
 
 def _page(runs: Sequence[ScoredRun], benchmarks: Sequence[BenchmarkScores], parts: Sequence[Section]) -> str:

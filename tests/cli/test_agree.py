@@ -79,3 +79,10 @@ def test_models_that_were_never_compared_have_no_leaderboard(tmp_path):
     done = invoke("--human", write_ratings(tmp_path / "r.jsonl", ratings))
     assert done.exit_code == 0
     assert "no leaderboard: models that were never compared" in done.stdout
+
+
+def test_there_is_no_bracket_where_there_is_no_interval(runs, tmp_path):
+    ratings = {(f"p{n}-0", r): {"x": 5, "y": 3, "z": 1} for n in range(2) for r in ("ann", "bob")}
+    done = invoke(*runs, "--human", write_ratings(tmp_path / "r.jsonl", ratings, "score"))
+    assert "1.000" in done.stdout
+    assert "[–" not in done.stdout

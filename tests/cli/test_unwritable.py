@@ -59,7 +59,7 @@ def here(tmp_path, monkeypatch, request):
 
 
 def mie(words: str, *, limit: int | None = None) -> tuple[int, str]:
-    """Run a command in a copy of this process: exit code and stderr. No file may exceed `limit` bytes."""
+    """Run a command in a copy of this process: exit code, stderr. No file grows beyond `limit` bytes."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:

@@ -25,6 +25,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from mie.cli.report import report as verb
+from mie.core.files import FolderTakenError, folder_lock
 from mie.datasets.dataset import Dataset
 from mie.errors import ConfigError, MieError
 from mie.report.gallery import choose, rows_by_id
@@ -603,3 +604,11 @@ def test_as_released_the_histogram_has_what_the_mean_has(scored_dataset, tmp_pat
     shown = {pick.sample_id for picks in choose(read, MIEDB, each=99)["dice"] for pick in picks}
     assert painted[1]["id"] not in shown
     assert painted[0]["id"] in shown
+
+
+def test_two_reports_do_not_write_into_one_folder(scored_runs, tmp_path):
+    write_report(scored_runs[:1], tmp_path / "report")
+    before = (tmp_path / "report/index.html").read_bytes()
+    with folder_lock(tmp_path / "report"), pytest.raises(FolderTakenError, match="another process"):
+        write_report(scored_runs[:1], tmp_path / "report")
+    assert (tmp_path / "report/index.html").read_bytes() == before

@@ -124,16 +124,28 @@ def _row(key: str, entry: dict[str, Any]) -> tuple[str, ...]:
 
 def _calibration(key: str, entry: dict[str, Any]) -> tuple[str, ...]:
     found = entry["calibration"]
-    low, high = (_number(bound) for bound in found["ci95"])
     near = _number(entry["within_one"]["mean"]) if "within_one" in entry else "–"
     kappa = _number(entry["quadratic_kappa"]["value"]) if "quadratic_kappa" in entry else "–"
     scored = f"{found['n']}/{found['n'] + found['unscored']}"
-    return key, _number(found["mae"]), f"[{low}, {high}]", _number(found["mae_of_mean"]), near, kappa, scored
+    return (
+        key,
+        _number(found["mae"]),
+        _bracket(found) or "–",
+        _number(found["mae_of_mean"]),
+        near,
+        kappa,
+        scored,
+    )
 
 
 def _interval(entry: dict[str, Any], key: str) -> str:
-    low, high = (_number(bound) for bound in entry["ci95"])
-    return f"{_number(entry[key])} [{low}, {high}]"
+    return f"{_number(entry[key])} {_bracket(entry)}".rstrip()
+
+
+def _bracket(entry: dict[str, Any]) -> str:
+    """The 95% interval; nothing where there is none, as with fewer than three patients."""
+    low, high = entry["ci95"]
+    return "" if low != low or high != high else f"[{_number(low)}, {_number(high)}]"
 
 
 def _number(value: float) -> str:

@@ -60,7 +60,7 @@ def write_report(
     if not force:
         _check_judges(benchmarks)
     folder = Path(out)
-    _refuse_foreign(folder)  # before the lock, which would leave its file in a folder that is not ours
+    _check_folder(folder)  # before the lock, which would leave its file in a folder that is not ours
     with folder_lock(folder), write_errors(folder):
         _claim(folder)
         files = write_tables(runs, layout, folder / "tables")
@@ -135,15 +135,15 @@ def _check_judges(benchmarks: Sequence[BenchmarkScores]) -> None:
             )
 
 
-def _refuse_foreign(folder: Path) -> None:
-    """Raise unless the folder is absent, empty or a report's."""
+def _check_folder(folder: Path) -> None:
+    """Leave anything that is not a report alone."""
     marked = (folder / _MARKER).is_file()
     refuse_foreign(folder, "a report", lambda _: marked)
 
 
 def _claim(folder: Path) -> None:
-    """Make `folder` ours and empty; anything that is not a report is left alone."""
-    _refuse_foreign(folder)
+    """Make `folder` ours and empty. It is locked: another report may have been written since the check."""
+    _check_folder(folder)
     (folder / _MARKER).touch()
     (folder / "index.html").unlink(missing_ok=True)
     for name in _FOLDERS:

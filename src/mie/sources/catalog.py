@@ -21,6 +21,7 @@ from pydicom.errors import InvalidDicomError
 
 from mie.core.registry import suggestion
 from mie.errors import ConfigError
+from mie.privacy.identifiers import dicom_identifiers
 from mie.records import Pairing, Target, Unit
 from mie.sources import patterns
 from mie.vocabulary import LICENSE_USES, MODALITIES, SPLITS, TARGET_KINDS
@@ -363,9 +364,6 @@ __all__ = [
 ]
 
 
-_TAGS: Final = ["PatientIdentityRemoved", "BurnedInAnnotation"]
-
-
 def deidentification(entry: Entry, root: Path, units: Iterable[Unit]) -> tuple[bool, str]:
     """(stated, in which words). Of pixels nothing is known: text in an image is not looked for.
 
@@ -378,11 +376,14 @@ def deidentification(entry: Entry, root: Path, units: Iterable[Unit]) -> tuple[b
     files = [file for unit in units for role in ("image", "pair") for file in unit.files.get(role, ())]
     for file in files:
         try:
-            header = pydicom.dcmread(root / file, stop_before_pixels=True, specific_tags=_TAGS)
-        except (OSError, InvalidDicomError):
+            header = pydicom.dcmread(root / file, stop_before_pixels=True)
+            identifiers = dicom_identifiers(header)
+        except (OSError, InvalidDicomError, ValueError, AttributeError, NotImplementedError):
             return False, "not every file can be read"
         if header.get("PatientIdentityRemoved") != "YES":
             return False, "not every file says PatientIdentityRemoved"
+        if identifiers:
+            return False, f"a file says PatientIdentityRemoved and still has {', '.join(identifiers)}"
         if header.get("BurnedInAnnotation") == "YES":
             return False, "a file says BurnedInAnnotation"
     return bool(files), "every file says PatientIdentityRemoved"

@@ -46,7 +46,9 @@ _SETTINGS = (
     "Axial T2;Contrast 50 ml"
 ).split(";")
 _MONTHS = "JAN FEB MAR APR MAY JUN JUL AUG SEP OCT NOV DEC".split()
-_OTHER = "ΑΒΓΔΕΖΗΘΛΞΠΣΦΨΩαβγδεζηθλμξπσφψωАБВГДЕЖЗИКЛМНОПРСТУФХЦЧШЩЭЮЯабвгдежзиклмнопрстуфхцчшщэюяÄÖÜäöüßéèçñåø"
+_OTHER = (
+    "ΑΒΓΔΕΖΗΘΛΞΠΣΦΨΩαβγδεζηθλμξπσφψωАБВГДЕЖЗИКЛМНОПРСТУФХЦЧШЩЭЮЯабвгдежзиклмнопрстуфхцчшщэюяÄÖÜäöüßéèçñåø"
+)
 
 
 def draw_lettering(
@@ -87,7 +89,12 @@ def words(rng: np.random.Generator) -> str:
     kind = rng.integers(10)
     if kind <= 1:
         family, given = _FAMILY[n(len(_FAMILY)) - 1], _GIVEN[n(len(_GIVEN)) - 1]
-        forms = (f"{family}^{given}", f"{family}, {given}", f"{given} {family}", f"Name: {family} {given[0]}.")
+        forms = (
+            f"{family}^{given}",
+            f"{family}, {given}",
+            f"{given} {family}",
+            f"Name: {family} {given[0]}.",
+        )
         return forms[rng.integers(len(forms))]
     if kind <= 3:
         d, m, y = n(29), n(13), 1920 + n(107)
@@ -208,10 +215,33 @@ def _shade(rng: np.random.Generator) -> tuple[int, int, int]:
 
 def _marker(rng: np.random.Generator, image: np.ndarray, fonts: list[Path]) -> None:
     """One or two characters: a side, an orientation, a number."""
-    texts = ("R", "L", "R", "L", "A", "P", "H", "F", "S", "I", "V", "+", "x", "*", "1", "2", "3", "D", "●", "←")
+    texts = (
+        "R",
+        "L",
+        "R",
+        "L",
+        "A",
+        "P",
+        "H",
+        "F",
+        "S",
+        "I",
+        "V",
+        "+",
+        "x",
+        "*",
+        "1",
+        "2",
+        "3",
+        "D",
+        "●",
+        "←",
+    )
     text = texts[rng.integers(len(texts))]
     size = int(rng.integers(10, 64))
-    alpha = _alpha(rng, text, fonts, size, bool(rng.random() < 0.3))[: image.shape[0] - 2, : image.shape[1] - 2]
+    alpha = _alpha(rng, text, fonts, size, bool(rng.random() < 0.3))[
+        : image.shape[0] - 2, : image.shape[1] - 2
+    ]
     if not alpha.size:
         return
     y = int(rng.integers(0, image.shape[0] - alpha.shape[0]))
@@ -228,7 +258,11 @@ def _ruler(rng: np.random.Generator, image: np.ndarray, fonts: list[Path]) -> No
     """Ticks at equal distances along a line or an edge, every fifth longer."""
     h, w = image.shape[:2]
     upright, step, colour = rng.random() < 0.5, int(rng.integers(3, 28)), _shade(rng)
-    at = int(rng.integers(0, w if upright else h)) if rng.random() < 0.5 else int(rng.choice((2, (w if upright else h) - 12)))
+    at = (
+        int(rng.integers(0, w if upright else h))
+        if rng.random() < 0.5
+        else int(rng.choice((2, (w if upright else h) - 12)))
+    )
     start, count = int(rng.integers(0, 40)), int(rng.integers(4, 60))
     tick, side, line = int(rng.integers(2, 9)), int(rng.choice((-1, 1))), rng.random() < 0.5
     thick = int(rng.choice((1, 1, 2)))
@@ -261,7 +295,9 @@ def _bar(rng: np.random.Generator, image: np.ndarray, fonts: list[Path]) -> None
     tall, wide = int(rng.integers(h // 6, h // 2)), int(rng.integers(4, 18))
     y, x = int(rng.integers(0, h - tall)), int(rng.choice((3, w - wide - 3)))
     ramp = np.linspace(255, 0, tall).astype(np.uint8)[:, None].repeat(wide, 1)
-    image[y : y + tall, x : x + wide] = cv2.applyColorMap(ramp, cv2.COLORMAP_JET) if rng.random() < 0.4 else ramp[..., None]
+    image[y : y + tall, x : x + wide] = (
+        cv2.applyColorMap(ramp, cv2.COLORMAP_JET) if rng.random() < 0.4 else ramp[..., None]
+    )
 
 
 def _grid(rng: np.random.Generator, image: np.ndarray, fonts: list[Path]) -> None:
@@ -290,7 +326,14 @@ def _curve(rng: np.random.Generator, image: np.ndarray, fonts: list[Path]) -> No
         t = np.linspace(0, 1, 40)[:, None]
         points = (1 - t) ** 2 * a + 2 * t * (1 - t) * b + t**2 * c
         shade = int(rng.integers(0, 90))
-        cv2.polylines(image, [points.astype(np.int32)], False, (shade, shade, shade), int(rng.choice((1, 1, 2))), cv2.LINE_AA)
+        cv2.polylines(
+            image,
+            [points.astype(np.int32)],
+            False,
+            (shade, shade, shade),
+            int(rng.choice((1, 1, 2))),
+            cv2.LINE_AA,
+        )
 
 
 def _boxes(rng: np.random.Generator, image: np.ndarray, fonts: list[Path]) -> None:
@@ -300,6 +343,14 @@ def _boxes(rng: np.random.Generator, image: np.ndarray, fonts: list[Path]) -> No
     size = rng.integers(6, 90, 2)
     kind = rng.integers(3)
     if kind == 2:
-        cv2.ellipse(image, (x, y), (int(size[0]), int(size[1])), int(rng.integers(180)), 0, 360, _shade(rng), 1)
+        cv2.ellipse(
+            image, (x, y), (int(size[0]), int(size[1])), int(rng.integers(180)), 0, 360, _shade(rng), 1
+        )
     else:
-        cv2.rectangle(image, (x, y), (x + int(size[0]) * 2, y + int(size[1])), _shade(rng) if kind else (0, 0, 0), 1 if kind else -1)
+        cv2.rectangle(
+            image,
+            (x, y),
+            (x + int(size[0]) * 2, y + int(size[1])),
+            _shade(rng) if kind else (0, 0, 0),
+            1 if kind else -1,
+        )

@@ -22,13 +22,17 @@ from mie.networks import weights
 from mie.networks.unet import NetConfig, UNet
 
 FORMAT = "text detector 1"
-NET = NetConfig(widths=(24, 32, 48, 80, 128), down=(1, 2, 2, 2, 2), up=(1, 1, 1, 1), pixel=8, trunk="none", side=384)
+NET = NetConfig(
+    widths=(24, 32, 48, 80, 128), down=(1, 2, 2, 2, 2), up=(1, 1, 1, 1), pixel=8, trunk="none", side=384
+)
 
 
 class Views(IterableDataset):
     """Batches `(B, S, S, 3) uint8` and masks `(B, S, S)`. Everything random follows from (seed, number)."""
 
-    def __init__(self, pictures: dict[str, list[np.ndarray]], fonts: list[Path], batch: int, steps: int, seed: int):
+    def __init__(
+        self, pictures: dict[str, list[np.ndarray]], fonts: list[Path], batch: int, steps: int, seed: int
+    ):
         self.sets = sorted(pictures)
         self.pictures, self.fonts, self.batch, self.steps, self.seed = pictures, fonts, batch, steps, seed
         weight = np.sqrt([len(pictures[name]) for name in self.sets])
@@ -42,7 +46,10 @@ class Views(IterableDataset):
             side = int(rng.choice((256, 320, 384, 384, 512)))
             count = max(8, round(self.batch * (384 / side) ** 2))
             views = [self.view(rng, side) for _ in range(count)]
-            yield torch.from_numpy(np.stack([v[0] for v in views])), torch.from_numpy(np.stack([v[1] for v in views]))
+            yield (
+                torch.from_numpy(np.stack([v[0] for v in views])),
+                torch.from_numpy(np.stack([v[1] for v in views])),
+            )
 
     def view(self, rng: np.random.Generator, side: int) -> tuple[np.ndarray, np.ndarray]:
         name = self.sets[rng.choice(len(self.sets), p=self.share)]
@@ -71,13 +78,17 @@ class Views(IterableDataset):
             image = 255 - image
         if rng.random() < 0.4:
             gamma = np.exp(rng.uniform(-0.6, 0.6))
-            image = cv2.LUT(np.ascontiguousarray(image), (255 * (np.arange(256) / 255) ** gamma).astype(np.uint8))
+            image = cv2.LUT(
+                np.ascontiguousarray(image), (255 * (np.arange(256) / 255) ** gamma).astype(np.uint8)
+            )
         if rng.random() < 0.2:
             image = np.ascontiguousarray(image.mean(-1, keepdims=True).astype(np.uint8).repeat(3, -1))
         part = image[:side, :side]
         view = np.zeros((side, side, 3), np.uint8)
         if rng.random() < 0.5 and part.size:  # as the detector pads: the last row and column repeated
-            view = cv2.copyMakeBorder(part, 0, side - part.shape[0], 0, side - part.shape[1], cv2.BORDER_REPLICATE)
+            view = cv2.copyMakeBorder(
+                part, 0, side - part.shape[0], 0, side - part.shape[1], cv2.BORDER_REPLICATE
+            )
             return np.ascontiguousarray(view)
         y, x = (int(rng.integers(0, side - n + 1)) for n in part.shape[:2])
         view[y : y + part.shape[0], x : x + part.shape[1]] = part
@@ -121,12 +132,17 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     pictures = read(args.pictures, sets["train"])
     fonts = sorted(file for file in args.fonts.iterdir() if file.suffix in (".ttf", ".otf"))
-    print(f"{sum(map(len, pictures.values()))} pictures of {len(pictures)} sets, {len(fonts)} fonts, {device}", flush=True)
+    print(
+        f"{sum(map(len, pictures.values()))} pictures of {len(pictures)} sets, {len(fonts)} fonts, {device}",
+        flush=True,
+    )
     torch.manual_seed(args.seed)
     net = UNet(NET).to(device)
     kept = {name: value.detach().clone() for name, value in net.state_dict().items()}
     views = Views(pictures, fonts, args.batch, args.steps, args.seed)
-    loader = DataLoader(views, batch_size=None, num_workers=args.workers, prefetch_factor=4 if args.workers else None)
+    loader = DataLoader(
+        views, batch_size=None, num_workers=args.workers, prefetch_factor=4 if args.workers else None
+    )
     optimiser = torch.optim.AdamW(net.parameters(), lr=args.lr, weight_decay=0.01, betas=(0.9, 0.98))
     start, mean, step = time.monotonic(), None, 0
     for step, (image, mask) in enumerate(loader, 1):

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mie.datasets.recipe import RecipeConfig
     from mie.editors.base import Edited, Editor
     from mie.editors.functions import EditFunction
+    from mie.privacy.gate import Policy
     from mie.scoring.statistics.compare import Comparison
 
 Location: TypeAlias = str | os.PathLike[str]

@@ -269,9 +269,7 @@ def _counted(values: list[Any]) -> str:
     return ", ".join(f"{name} ({count:,})" for name, count in common) or "nothing"
 
 
-def _search(
-    plan: _Plan, todo: Iterable[Key], gate: Gate, progress: Callable[[int, int], None]
-) -> None:
+def _search(plan: _Plan, todo: Iterable[Key], gate: Gate, progress: Callable[[int, int], None]) -> None:
     """Look at all images before the first one leaves."""
     ids = dict.fromkeys(sample_id for sample_id, _ in todo)
     findings: list[Finding] = []

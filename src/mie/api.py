@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mie.datasets.dataset import Dataset
     from mie.datasets.recipe import RecipeConfig
     from mie.editors.base import Edited, EditFunction, Editor
+    from mie.privacy.gate import Policy
     from mie.scoring.statistics.compare import Comparison
 
 Location: TypeAlias = str | os.PathLike[str]
@@ -191,6 +192,7 @@ def edit(
     editor: str | Editor | EditFunction = "compact",
     *,
     seed: int = 0,
+    policy: Policy | None = None,
 ) -> Edited:
     """Edit one image. The result has `.image` and `.meta`; NumPy and Matplotlib take it as an array.
 
@@ -199,14 +201,21 @@ def edit(
         instruction: What to change.
         editor: A spec, an `Editor` or a function, as for `mie.run`.
         seed: For editors that draw.
+        policy: What may leave this machine, for an editor on another one.
 
     """
     from mie.editors.base import EditError, Request, edit_all, opened
     from mie.editors.outputs import check_output
+    from mie.privacy.gate import Gate, Policy
 
     pixels = as_pixels(image)
     with opened(editor) as (editing, _):
-        (outcome,) = edit_all(editing, [Request(pixels.copy(), instruction, seed)])
+        sent = pixels.copy()
+        if editing.destination is not None:
+            gate = Gate(policy or Policy(), editing.destination)
+            gate.check_statement(None)
+            sent = gate.release(sent, "the image")
+        (outcome,) = edit_all(editing, [Request(sent, instruction, seed)])
     if isinstance(outcome, EditError):
         raise outcome
     return check_output(outcome, (pixels.shape[0], pixels.shape[1]))

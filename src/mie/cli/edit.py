@@ -25,6 +25,13 @@ def edit(
     output: Path = typer.Option(..., "-o", "--output", help="The PNG file to write.", show_default=False),
     seed: int = typer.Option(0, min=0, max=2**31 - 1, help="The editor's seed."),
     overwrite: bool = typer.Option(False, help="Replace the output if it exists."),
+    deidentified: bool = typer.Option(
+        False, "--deidentified", help="You vouch that no patient can be identified in what is sent."
+    ),
+    redact: bool = typer.Option(False, "--redact", help="Black out burned-in text in what is sent."),
+    allow_phi: bool = typer.Option(
+        False, "--allow-phi", help="Send even what may identify a patient. This is logged."
+    ),
     json: bool = typer.Option(False, "--json", help="Print the result as one JSON document."),
 ) -> None:
     """Edit one image.
@@ -41,6 +48,7 @@ def edit(
     from mie.editors.runs import plain
     from mie.errors import ConfigError
     from mie.images.png import encode_png
+    from mie.privacy.gate import Policy
 
     if output.suffix.lower() != ".png":
         raise ConfigError("the output is written as PNG", expected="a name that ends in .png", found=output)
@@ -48,10 +56,11 @@ def edit(
         raise ConfigError("the output exists already", where=output, fix="give --overwrite to replace it")
     end_in_order()
     spec = parse_spec(editor)
+    policy = Policy(deidentified, redact, allow_phi)
     picture = read_image(image)
     make_folder(output.parent)
     started = time.perf_counter()
-    edited = edit_image(picture.pixels, instruction, editor, seed=seed)
+    edited = edit_image(picture.pixels, instruction, editor, seed=seed, policy=policy)
     seconds = round(time.perf_counter() - started, 4)
     atomic_write(output, encode_png(edited.image))
     size = list(edited.image.shape[:2])

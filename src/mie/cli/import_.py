@@ -11,6 +11,11 @@ def import_(
     folder: Path = typer.Argument(..., help="The folder to read.", show_default=False),
     format: str = typer.Option(..., "-f", "--format", help="miedb, medebench, imgedit, omni-iie or folder."),
     output: Path = typer.Option(..., "-o", "--output", help="The dataset's folder.", show_default=False),
+    deidentified: bool = typer.Option(
+        False,
+        "--deidentified",
+        help="You vouch that no patient can be identified. What the folder says of itself does not count.",
+    ),
     name: str | None = typer.Option(None, help="The dataset's name; the folder's name by default."),
 ) -> None:
     """Read triplets that another tool wrote into a dataset.
@@ -22,7 +27,7 @@ def import_(
     from mie.datasets.rejected import frequent_reasons
 
     with progress_bar("importing") as bar:
-        result = import_dataset(folder, output, format, name=name, progress=bar)
+        result = import_dataset(folder, output, format, name=name, deidentified=deidentified, progress=bar)
     samples = plural(result.info["counts"]["samples"], "sample")
     typer.echo(f"{output}: {samples}, digest {result.info['digest'][:16]}")
     if result.refusals:

@@ -35,6 +35,13 @@ def run(
     batch: int | None = typer.Option(
         None, min=1, help="Edits per batch; by default what the editor declares."
     ),
+    deidentified: bool = typer.Option(
+        False, "--deidentified", help="You vouch that no patient can be identified in what is sent."
+    ),
+    redact: bool = typer.Option(False, "--redact", help="Black out burned-in text in what is sent."),
+    allow_phi: bool = typer.Option(
+        False, "--allow-phi", help="Send even what may identify a patient. This is logged."
+    ),
     json: bool = typer.Option(False, "--json", help="Print run.json as one JSON document."),
 ) -> None:
     """Run an editor over a dataset.
@@ -51,6 +58,7 @@ def run(
     """
     from mie.cli._show import plural, print_json, progress_bar, table
     from mie.editors.run import Progress, run_editor
+    from mie.privacy.gate import Policy
 
     end_in_order()
     with progress_bar("editing") as bar:
@@ -71,7 +79,9 @@ def run(
             retry_failed=retry_failed,
             workers=workers,
             batch_size=batch,
+            policy=Policy(deidentified, redact, allow_phi),
             progress=show,
+            search_progress=lambda done, total: bar(done, total, "searching for burned-in text"),
         )
     info = result.info
     counts, timings = info["counts"], info["timings"]

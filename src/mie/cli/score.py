@@ -40,6 +40,10 @@ def score(
         "--deidentified",
         help="You vouch that no patient can be identified in images sent to the judge.",
     ),
+    redact: bool = typer.Option(False, "--redact", help="Black out burned-in text in what is sent."),
+    allow_phi: bool = typer.Option(
+        False, "--allow-phi", help="Send even what may identify a patient. This is logged."
+    ),
     judge_concurrency: int = typer.Option(16, min=1, help="Most calls at a time."),
     judge_time_limit: float | None = typer.Option(None, min=0, help="Seconds for all calls together."),
     json: bool = typer.Option(False, "--json", help="Print the result as one JSON document."),
@@ -73,6 +77,8 @@ def score(
         prices=None if prices is None else str(prices),
         dry_run=dry_run,
         deidentified=deidentified,
+        redact=redact,
+        allow_phi=allow_phi,
         concurrency=judge_concurrency,
         time_limit=judge_time_limit,
     )

@@ -25,6 +25,9 @@ _FILE: Final = re.compile(
     re.IGNORECASE,
 )
 
+_UID: Final = re.compile(r"\b\d+(?:\.\d+){4,}\b")
+_VALUE: Final = re.compile(r"'[^']*'|\"[^\"]*\"|[^\s'\"]+\^[^\s'\"]*")
+
 
 def pseudonym(group: str, name: str) -> str:
     """Sixteen hexadecimal digits of keyed BLAKE2b; the key is the group that the name belongs to.
@@ -78,7 +81,7 @@ class Names:
             where = where.rpartition(" (")[0]
         reason = refusal.reason
         if refusal.gate in BAD_FILE_GATES:  # the others speak of pixels
-            reason = _FILE.sub("(file)", reason)
+            reason = _VALUE.sub("(value)", _FILE.sub("(file)", _UID.sub("(uid)", reason)))
             stem = PurePosixPath(where.partition("#")[0]).name.partition(".")[0]
             reason = reason.replace(stem, "(file)") if len(stem) > 2 else reason
         return replace(refusal, where=self.case(refusal.source, where), reason=reason)

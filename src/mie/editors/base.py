@@ -98,6 +98,7 @@ class Editor(ABC):
     native_sizes: tuple[tuple[int, int], ...] = ()  # (height, width) it was made for; empty: any
     thread_safe: bool = False  # several threads may call it at the same time
     workers: int | None = 1  # the default number of threads that do; None: one per core
+    destination: str | None = None  # the host that images are sent to; None: they stay on this machine
     needs_target: ClassVar[bool] = False  # pass it the sample's target image
     # Options that change how long an edit may take but never its result: a run may be resumed with others.
     tuning: ClassVar[frozenset[str]] = frozenset()

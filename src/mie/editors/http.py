@@ -31,6 +31,7 @@ from mie.editors.outputs import decode_output
 from mie.errors import ConfigError
 from mie.images.png import encode_png
 from mie.images.raster import raster_format
+from mie.privacy.endpoints import is_loopback
 from mie.records import Pixels
 
 _SHOWN: Final = 300  # bytes of an error's text
@@ -63,6 +64,7 @@ class Http(Editor):
                 expected="timeout and max_mb above 0, retries 0 or more",
             )
         self._url, self._headers = _target(url, self._shown)
+        self.destination = None if is_loopback(self._url.host) else self._url.host
         if token_env is not None:
             if not os.environ.get(token_env):
                 raise ConfigError("no token", where=f"environment variable {token_env}", found="not set")

@@ -24,9 +24,19 @@ from mie.core.spec import Spec, parse_spec
 from mie.datasets.dataset import Dataset, Subset, Where
 from mie.editors.base import EditFunction, Editor, Origin, opened
 from mie.editors.pipeline import Pipeline
-from mie.editors.requests import FREE, TURNS, Conversations, Key, dataset_errors, sample_requests
+from mie.editors.requests import (
+    FREE,
+    TURNS,
+    Conversations,
+    Key,
+    Unreadable,
+    dataset_errors,
+    released,
+    sample_requests,
+)
 from mie.editors.runs import Run, chosen_ids, read_edits, refuse_other_files, write_run_info
 from mie.errors import ConfigError, MieError
+from mie.privacy.gate import LOG, Finding, Gate, Policy
 from mie.records import Edit
 from mie.vocabulary import SPLITS
 
@@ -90,7 +100,9 @@ def run_editor(
     retry_failed: bool = False,
     workers: int | None = None,
     batch_size: int | None = None,
+    policy: Policy | None = None,
     progress: Callable[[Progress], None] = lambda _: None,
+    search_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Run:
     """Run an editor over a dataset. An interrupted run resumes; a finished one is returned as it is.
 
@@ -109,7 +121,9 @@ def run_editor(
         retry_failed: Make the edits that failed again.
         workers: Threads that call the editor; by default what it declares.
         batch_size: Requests per call; by default what the editor declares.
+        policy: What may leave this machine, for an editor on another one.
         progress: Called after every edit.
+        search_progress: Called with (done, total) while images are searched before they leave.
 
     """
     part = dataset if isinstance(dataset, Subset) else Dataset(dataset).filter()
@@ -122,7 +136,23 @@ def run_editor(
         plan.refuse_empty()
         with folder_lock(folder):
             plan.refuse_other()
-            return _run(plan, workers, batch_size or editing.batch_size, retry_failed, progress)
+            gate = None
+            if editing.destination is not None:
+                gate = Gate(policy or Policy(), editing.destination, folder / LOG)
+                gate.check_statement(part.dataset.info)
+            try:
+                return _run(
+                    plan,
+                    workers,
+                    batch_size or editing.batch_size,
+                    retry_failed,
+                    progress,
+                    gate,
+                    search_progress,
+                )
+            finally:
+                if gate is not None:
+                    gate.close()
 
 
 def _workers(editor: Editor, name: str, asked: int | None) -> int:
@@ -237,8 +267,28 @@ def _counted(values: list[Any]) -> str:
     return ", ".join(f"{name} ({count:,})" for name, count in common) or "nothing"
 
 
+def _search(plan: _Plan, todo: Iterable[Key], gate: Gate, progress: Callable[[int, int], None]) -> None:
+    """Look at all images before the first one leaves."""
+    ids = dict.fromkeys(sample_id for sample_id, _ in todo)
+    findings: list[Finding] = []
+    requests = sample_requests(
+        plan.dataset, plan.config.split, {name: [0] for name in ids}, needs_target=False
+    )
+    for done, request in enumerate(requests, start=1):
+        if not isinstance(request, Unreadable) and request.sample is not None:
+            findings += gate.look(request.image, request.sample.id)
+        progress(done, len(ids))
+    gate.check(findings)
+
+
 def _run(
-    plan: _Plan, workers: int, batch_size: int, retry_failed: bool, progress: Callable[[Progress], None]
+    plan: _Plan,
+    workers: int,
+    batch_size: int,
+    retry_failed: bool,
+    progress: Callable[[Progress], None],
+    gate: Gate | None,
+    search_progress: Callable[[int, int], None],
 ) -> Run:
     """Make the edits that are missing. The folder is locked."""
     edits = read_edits(plan.folder / "edits.jsonl")
@@ -246,6 +296,8 @@ def _run(
     past = Run.open(plan.folder).info if (plan.folder / "run.json").exists() else None
     if not todo and past is not None and past["status"] == "complete":
         return Run(plan.folder, past)
+    if gate is not None:
+        _search(plan, todo, gate, search_progress)
     for key in todo:
         edits.pop(key, None)
     log = _Log(plan, edits.values(), len(todo), progress, past["timings"]["seconds"] if past else 0.0)
@@ -264,7 +316,8 @@ def _run(
                 plan.dataset, plan.config.split, attempts, needs_target=plan.editor.needs_target
             )
             made = read_edits(plan.folder / "edits.jsonl") if conversations.before else {}
-            pipeline.run(conversations.continued(requests, plan.folder, made))
+            continued = conversations.continued(requests, plan.folder, made)
+            pipeline.run(continued if gate is None else released(gate, continued))
     finally:
         journal.close()
     log.write("complete")

@@ -228,5 +228,7 @@ class JudgeOptions:
     prices: str | None = None  # the user's own price table, a file
     dry_run: bool = False
     deidentified: bool = False  # the user confirms that no patient can be identified
+    redact: bool = False  # black out text that is found, in what is sent
+    allow_phi: bool = False  # send it as it is; logged
     concurrency: int = 16
     time_limit: float | None = None  # seconds for all questions together

@@ -10,11 +10,11 @@ import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from mie.core.retry import LONGEST_RETRY_AFTER, call_with_retries
-from mie.errors import ImageError
+from mie.errors import ImageError, MieError
 from mie.judges.contracts import (
     Answer,
     CallError,
@@ -31,6 +31,7 @@ from mie.judges.contracts import (
 from mie.judges.cost import Budget, guess_tokens, usage_of
 from mie.judges.journal import ReplyJournal
 from mie.judges.quotes import own_verdict
+from mie.privacy.gate import Gate
 
 _AHEAD: Final = 4  # questions that are read while others wait for their replies
 _DECLINES: Final = re.compile(
@@ -117,6 +118,7 @@ class Executor:
         repeats: int = 1,
         concurrency: int = 16,
         time_limit: float | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self.client = client
         self.journal = journal
@@ -126,7 +128,10 @@ class Executor:
         self._most = min(concurrency, client.at_once or concurrency)
         self._time_limit = time_limit
         self._draw = random.Random(0)  # noqa: S311 (jitter)
-        self._judge = [client.provider, client.model, dict(client.parameters)]
+        self._gate = gate
+        self._judge: list[Any] = [client.provider, client.model, dict(client.parameters)]
+        if gate is not None and gate.policy.redact:  # other pixels, so another reply
+            self._judge.append("redacted")
         self._under_way: dict[str, asyncio.Task[Answer]] = {}
         self._used: set[str] = set()  # replies that an answer rests on
 
@@ -208,6 +213,7 @@ class Executor:
         """The reply's line, from the journal or from the model; an `Answer` where there was no reply."""
         line = self.journal.find(content)
         if line is None:
+            request = await asyncio.to_thread(self._released, request)
             try:
                 reply = await self._call(request, guess_tokens(question))
             except CallError as error:
@@ -219,6 +225,20 @@ class Executor:
             self.tally.replies += 1
             self.tally.usage += usage_of(line)
         return line
+
+    def _released(self, request: Request) -> Request:
+        """The request as it may leave this machine; `PrivacyError` where an image must not."""
+        images = [part for message in request.messages for part in message.parts if isinstance(part, Image)]
+        if not self.client.remote or not images:
+            return request
+        if self._gate is None:
+            raise MieError("an image would leave this machine unchecked", where=request.key)
+        sent = {image.digest: Image(self._gate.release(image.pixels, request.key)) for image in images}
+        messages = tuple(
+            replace(m, parts=tuple(sent[p.digest] if isinstance(p, Image) else p for p in m.parts))
+            for m in request.messages
+        )
+        return replace(request, messages=messages)
 
     def _recorded(self, request: Request, question: Question, content: str, reply: Reply) -> dict[str, Any]:
         """A reply as a line of the journal."""

@@ -15,12 +15,13 @@ from typing import Any, TypeVar
 
 from mie.core.files import folder_lock
 from mie.core.spec import parse_spec
-from mie.errors import ConfigError, MieError
+from mie.errors import ConfigError
 from mie.judges.clients import open_client
 from mie.judges.contracts import Answer, Client, Draft, JudgeOptions, Prompt, Usage
 from mie.judges.cost import FREE, Budget, find_price, guess_draft, read_prices, usage_of
 from mie.judges.executor import Executor
 from mie.judges.journal import ReplyJournal
+from mie.privacy.gate import LOG, Gate, Policy
 
 T = TypeVar("T")
 
@@ -28,8 +29,11 @@ T = TypeVar("T")
 class Judge:
     """What a benchmark asks. Open one with `open_judge`."""
 
-    def __init__(self, options: JudgeOptions, client: Client, journal: ReplyJournal) -> None:
+    def __init__(
+        self, options: JudgeOptions, client: Client, journal: ReplyJournal, gate: Gate | None = None
+    ) -> None:
         self._options = options
+        self._gate = gate
         self._client = client
         self._journal = journal
         price = FREE if client.free else find_price(client.model, read_prices(options.prices))
@@ -47,6 +51,7 @@ class Judge:
             repeats=options.repeats,
             concurrency=options.concurrency,
             time_limit=options.time_limit,
+            gate=gate,
         )
         self._loop = asyncio.Runner()
 
@@ -117,6 +122,8 @@ class Judge:
         _outside_loop(lambda: self._loop.run(self._client.close()))
         _outside_loop(self._loop.close)
         self._journal.close()
+        if self._gate is not None:
+            self._gate.close()
 
     def _identity(self) -> dict[str, Any]:
         return {
@@ -149,37 +156,20 @@ def open_judge(options: JudgeOptions, folder: Path, *, dataset: Mapping[str, Any
             "an option of the judge is out of range", expected="repeats and concurrency of 1 or more"
         )
     client = open_client(options.spec)
+    gate = None
+    if client.remote and dataset is not None:
+        policy = Policy(options.deidentified, options.redact, options.allow_phi)
+        gate = Gate(policy, client.provider, folder / LOG)
     if not options.dry_run:
-        if dataset is not None:
-            check_may_leave(client, dataset, acknowledged=options.deidentified)
+        if gate is not None:
+            gate.check_statement(dataset)
         client.ready()
     with folder_lock(folder):
-        judge = Judge(options, client, ReplyJournal(folder / f"{file_name(client)}.jsonl"))
+        judge = Judge(options, client, ReplyJournal(folder / f"{file_name(client)}.jsonl"), gate)
         try:
             yield judge
         finally:
             judge.close()
-
-
-def check_may_leave(client: Client, dataset: Mapping[str, Any], *, acknowledged: bool) -> None:
-    """Raise `MieError` where images would leave this machine and nobody says that they are de-identified.
-
-    `dataset` is the content of `dataset.json`: `deidentified` is true where each source's provider, or each
-    of its DICOM files, states that its images are de-identified; `deidentification` has the reasons.
-    """
-    if not client.remote or acknowledged or dataset.get("deidentified") is True:
-        return
-    reasons = dataset.get("deidentification") or {}  # absent where the dataset was imported
-    found = "; ".join(f"{source}: {reason}" for source, reason in reasons.items())
-    raise MieError(
-        "images would leave this machine, and the dataset is not marked as de-identified",
-        where=f"dataset {dataset.get('name', '')}, judge at {client.provider}",
-        expected="deidentified: true in dataset.json",
-        found=found or "no statement",
-        fix="look at the images and the provider's terms; then confirm with --deidentified, or with "
-        "`deidentified: true` at the source in the recipe and a new build; "
-        "or use a judge on this machine (local:FOLDER, or base_url=http://127.0.0.1:PORT/v1)",
-    )
 
 
 def file_name(client: Client) -> str:

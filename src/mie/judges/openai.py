@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import ipaddress
 import json
 import os
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, ClassVar, Final
 from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 import cv2
 import httpx
@@ -27,6 +25,7 @@ from mie.core.spec import mask_secrets
 from mie.errors import ConfigError, MieError
 from mie.images.png import encode_png
 from mie.judges.contracts import CallError, CallLimits, Image, Message, Reply, Request, Usage
+from mie.privacy.endpoints import is_loopback, is_proxied
 from mie.records import Pixels
 
 _MEMORY: Final = 64 * 2**20  # characters of base64 that are kept
@@ -70,7 +69,7 @@ class OpenAI:
             raise ConfigError("not a URL", where=mask_secrets(url), expected="https://host/v1")
         self.model = model
         self.provider = parts.hostname
-        self.remote = not _is_loopback(parts.hostname)
+        self.remote = not is_loopback(parts.hostname)
         self.limits = CallLimits(timeout, retries, patience)
         self.parameters: Mapping[str, Any] = {
             **({} if temperature == "none" else {"temperature": _temperature(temperature)}),
@@ -228,10 +227,13 @@ def _sdk(url: str, key: str | None, timeout: float) -> Any:
             "this judge needs the openai package", found=error, fix=install_hint("judges")
         ) from None
 
-    # httpx itself handles a proxy that the environment names.
-    proxied = urlsplit(url).scheme in getproxies() and not proxy_bypass(urlsplit(url).hostname or "")
+    # httpx itself handles a proxy that the environment names; a server on this machine has none.
+    proxied = is_proxied(url)
     client = openai.DefaultAsyncHttpxClient(
-        transport=None if proxied else SeparateConnections(), follow_redirects=False, timeout=timeout
+        transport=None if proxied else SeparateConnections(),
+        trust_env=proxied,
+        follow_redirects=False,
+        timeout=timeout,
     )
     return openai.AsyncOpenAI(
         base_url=url,
@@ -266,15 +268,6 @@ def _temperature(text: str) -> float:
     if not 0 <= value <= 2:
         raise ConfigError("not a temperature", expected="0 to 2, or none", found=repr(text))
     return value
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _usage(usage: Mapping[str, Any]) -> Usage:

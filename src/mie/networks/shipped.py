@@ -26,6 +26,7 @@ SHIPPED: Final[dict[str, str]] = {
     "inpainter-mri.safetensors": "138136689f17774d030e86cdcef40bed484aab621956518ad2648d75c96394a1",
     "inpainter-ultrasound.safetensors": "db052c8cf899473fe15f49515dbf1963e33272107d1456c7f2b6dfdf4ac87173",
     "inpainter-xray.safetensors": "19081ef3cb35b20845de49e630fc9d764e1a68b0a26c2bea3d168db3b12f4e02",
+    "text-detector.safetensors": "6e5ab4b48577ec201bfebc450bd2febffe24823005aeaab349db73430bc865b1",
 }
 
 

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_val
 from mie.core.registry import suggestion
 from mie.errors import ConfigError, MieError
 from mie.images.dicom import read_header
+from mie.privacy.identifiers import DIRECT, SEQUENCES, dicom_identifiers
 from mie.records import Pairing, Target, Unit
 from mie.sources import patterns
 from mie.vocabulary import LICENSE_USES, MODALITIES, SPLITS, TARGET_KINDS
@@ -367,7 +368,7 @@ __all__ = [
 ]
 
 
-_TAGS: Final = ["PatientIdentityRemoved", "BurnedInAnnotation"]
+_TAGS: Final = ["PatientIdentityRemoved", "BurnedInAnnotation", "PatientID", *sorted(DIRECT), *SEQUENCES]
 
 
 def deidentification(entry: Entry, root: Path, units: Iterable[Unit]) -> tuple[bool, str]:
@@ -382,11 +383,13 @@ def deidentification(entry: Entry, root: Path, units: Iterable[Unit]) -> tuple[b
     files = [file for unit in units for role in ("image", "pair") for file in unit.files.get(role, ())]
     for file in files:
         try:
-            header = read_header(root / file, _TAGS)
+            header = read_header(root / file,             identifiers = dicom_identifiers(header)
         except MieError:
             return False, "not every file can be read"
         if header.get("PatientIdentityRemoved") != "YES":
             return False, "not every file says PatientIdentityRemoved"
+        if identifiers:
+            return False, f"a file says PatientIdentityRemoved and still has {', '.join(identifiers)}"
         if header.get("BurnedInAnnotation") == "YES":
             return False, "a file says BurnedInAnnotation"
     return bool(files), "every file says PatientIdentityRemoved"

@@ -13,8 +13,12 @@ from typing import Any, Final
 from mie.core.registry import Registry, unknown_name
 from mie.datasets.dataset import Dataset
 from mie.datasets.exports.target import ExportFolder, Row, claimed
+from mie.datasets.names import Names
 from mie.datasets.schema import row_errors
-from mie.errors import MieError
+from mie.errors import ConfigError, MieError
+from mie.images.png import decode_png, encode_png
+from mie.privacy.gate import LOG, Finding, Gate, Policy, refusal
+from mie.privacy.identifiers import name_reason
 from mie.vocabulary import SPLITS
 
 # Each takes rows in dataset order (so the rows of a split stand together) and the folder to fill.
@@ -36,12 +40,14 @@ def export(
     format: str,
     *,
     split: str | None = None,
+    public: Policy | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> int:
     """Write the dataset, or one split of it, to `folder`; returns the number of samples.
 
     PNG files are copied from the shards as they are. `folder` must be new, or hold the same export (whole or
-    interrupted), which is then written again to the same bytes. `progress` gets (done, total).
+    interrupted), which is then written again to the same bytes. `progress` gets (done, total). `public`: the
+    export is for others, so the gate applies; its log lies beside the folder, not in it.
     """
     write = FORMATS[format]
     if split is not None and split not in SPLITS:
@@ -55,9 +61,57 @@ def export(
             expected="samples" if split is None else f"samples in the split {split!r}",
             found=", ".join(f"{name}: {n}" for name, n in counts.items()) or "an empty dataset",
         )
+    gate = None
+    if public is not None:
+        if format == "omnigen2":
+            raise ConfigError("this layout holds absolute paths", where=format, fix="use another format")
+        gate = Gate(public, "a public export", Path(folder).with_name(f"{Path(folder).name}.{LOG}"))
+        gate.check_statement(dataset.info)
+        findings = [one for row in dataset.rows(split) for one in row_findings(row, gate)]
+        if findings and not (public.redact or public.allow_phi):
+            raise refusal(findings, gate.destination)
     with claimed(Path(folder), dataset, format, split) as out, row_errors(dataset.folder):
-        write(_whole(dataset, split, total, progress or (lambda done, total: None)), out)
+        rows = _whole(dataset, split, total, progress or (lambda done, total: None))
+        if gate is None:
+            write(rows, out)
+        else:
+            write((_public_row(row, gate) for row in rows), out)
+            gate.close()
     return int(total)
+
+
+def row_findings(row: Row, gate: Gate) -> list[Finding]:
+    """What may identify somebody in a row: text in its images, names in its columns."""
+    found = []
+    for column in ("case_id", "patient_id"):
+        reason = name_reason(row[column]) if row[column] else None
+        if reason is not None:
+            found.append(Finding(row["id"], "name", f"{column}: {reason}"))
+    for column in ("input", "target_image"):
+        if row[column] is not None:
+            found += gate.look(decode_png(row[column]["bytes"]), f"{row['id']} ({column})")
+    return found
+
+
+def _public_row(row: dict[str, Any], gate: Gate) -> dict[str, Any]:
+    """The row as others may have it."""
+    out = dict(row)
+    if gate.policy.redact:
+        names = Names()
+        for column in ("case_id", "patient_id"):
+            if row[column] and name_reason(row[column]) is not None:
+                out[column] = (
+                    names.patient(row[column])
+                    if column == "patient_id"
+                    else names.case(row["source"], row[column])
+                )
+    for column in ("input", "target_image"):
+        if row[column] is not None:
+            pixels = decode_png(row[column]["bytes"])
+            sent = gate.release(pixels, f"{row['id']} ({column})")
+            if sent is not pixels and (sent != pixels).any():
+                out[column] = {**row[column], "bytes": encode_png(sent)}
+    return out
 
 
 def _whole(
@@ -78,4 +132,4 @@ def _whole(
         )
 
 
-__all__ = ["FORMATS", "export"]
+__all__ = ["FORMATS", "export", "row_findings"]

@@ -47,6 +47,7 @@ def import_dataset(
     format: str,
     *,
     name: str | None = None,
+    deidentified: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> ImportResult:
     """Read `folder` in that format and write a dataset to `target`, a new folder.
@@ -76,7 +77,7 @@ def import_dataset(
         description=origin.description,
         recipe={"import": {"format": format, **incoming.notes, "of": origin.recipe}},
         licenses={**incoming.licenses, **origin.licenses},
-        deidentified=origin.deidentified,
+        deidentified=deidentified,  # never what the folder says of itself: that is a stranger's word
     )
     return ImportResult(info, tuple(read_rejected(target / "rejected.parquet")))
 

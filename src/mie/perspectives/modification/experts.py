@@ -144,9 +144,11 @@ def check_judge(spec: str | None, build: BuildFacts) -> None:
     """Raise, before any image is read, where the judge may not see the images."""
     if spec is not None:
         from mie.judges.clients import open_client
-        from mie.judges.judge import check_may_leave
+        from mie.privacy.gate import Gate, Policy
 
-        check_may_leave(open_client(spec), _statement(build), acknowledged=False)
+        client = open_client(spec)
+        if client.remote:
+            Gate(Policy(), client.provider).check_statement(_statement(build))
 
 
 def open_part_judge(spec: str | None, build: BuildFacts) -> Asker | None:

@@ -1,0 +1,31 @@
+"""Whether a URL leads off this machine, and by which proxy. The loopback address is never proxied."""
+
+from __future__ import annotations
+
+import ipaddress
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+
+def is_loopback(host: str) -> bool:
+    """Whether the host is this machine.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("10.0.0.1")
+    (True, True, False)
+    """
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_proxied(url: str) -> bool:
+    """Whether the environment names a proxy for this URL; never for the loopback address."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if is_loopback(host):
+        return False
+    proxies = getproxies()
+    return (parts.scheme in proxies or "all" in proxies) and not proxy_bypass(host)

@@ -1,0 +1,197 @@
+"""The gate: every image that leaves this machine goes through `Gate.release`.
+
+Two things must hold. Somebody says that the images are de-identified: the recipe's sources, or the user
+(`--deidentified`). And nothing identifying is found in the image itself; `--redact` blacks it out in what is
+sent, `--allow-phi` sends it as it is. What was sent, redacted or allowed is appended to a log.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from mie.core.environment import install_hint
+from mie.core.journal import Journal
+from mie.errors import MieError
+from mie.images.hashes import pixel_digest
+from mie.privacy.text import Box, can_look, text_boxes
+from mie.records import Pixels
+
+LOG: Final = "privacy.jsonl"
+_SHOWN: Final = 10  # findings in an error
+
+
+class PrivacyError(MieError):
+    """Something would leave this machine that must not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was found: in which image or file, what kind of identifier, where in it, and why."""
+
+    where: str
+    kind: str  # "text", "dicom", "name"
+    reason: str
+    box: Box | None = None  # left, top, right, bottom in pixels
+
+    def __str__(self) -> str:
+        place = "" if self.box is None else f" at {self.box[0]},{self.box[1]} to {self.box[2]},{self.box[3]}"
+        return f"{self.where}: {self.kind}{place}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the user says: by options of the command, never by a file from elsewhere."""
+
+    deidentified: bool = False  # the user vouches that no patient can be identified
+    redact: bool = False  # black out what is found, in what is sent
+    allow_phi: bool = False  # send it as it is; logged
+
+
+class Gate:
+    """What one destination may get. Thread-safe; the same pixels are looked at once."""
+
+    def __init__(self, policy: Policy, destination: str, log: Path | None = None) -> None:
+        self.policy = policy
+        self.destination = destination
+        self.counts = {"images": 0, "redacted": 0, "allowed": 0}
+        self._path = log
+        self._log: Journal | None = None
+        self._lock = threading.Lock()
+        self._boxes: dict[bytes, list[Box]] = {}
+
+    def check_statement(self, dataset: Mapping[str, Any] | None) -> None:
+        """Raise unless somebody says that the images are de-identified.
+
+        `dataset` is the content of `dataset.json`, None for images that are in no dataset. What an imported
+        folder says of itself does not count: it is a stranger's word.
+        """
+        policy, info = self.policy, dataset or {}
+        if policy.deidentified or policy.allow_phi:
+            return
+        imported = "import" in (info.get("recipe") or {}) and not info.get("deidentification")
+        if info.get("deidentified") is True and not imported:
+            return
+        reasons = info.get("deidentification") or {}
+        found = "; ".join(f"{source}: {reason}" for source, reason in reasons.items())
+        raise PrivacyError(
+            "images would leave this machine, and nobody says that they are de-identified",
+            where=f"to {self.destination}",
+            expected="--deidentified, or `deidentified: true` in dataset.json by a recipe of yours",
+            found=found or "no statement",
+            fix="look at the images and the provider's terms; then confirm with --deidentified, or with "
+            "`deidentified: true` at the source in the recipe and a new build; or use a server on this "
+            "machine (http://127.0.0.1:PORT, or local:FOLDER for a judge)",
+        )
+
+    def look(self, pixels: Pixels, where: str) -> list[Finding]:
+        """What identifies somebody in an image. Raises where nobody can look, unless the user vouches."""
+        if not can_look():
+            if self.policy.deidentified or self.policy.allow_phi:
+                return []
+            raise PrivacyError(
+                "images would leave this machine, and they cannot be searched for text",
+                where=f"{where}, to {self.destination}",
+                expected="PyTorch, which the text detector needs",
+                found="not installed",
+                fix=f"{install_hint('models')}, or look at the images and confirm with --deidentified",
+            )
+        digest = pixel_digest(pixels)
+        with self._lock:
+            boxes = self._boxes.get(digest)
+        if boxes is None:
+            boxes = text_boxes(pixels)
+            with self._lock:
+                self._boxes[digest] = boxes
+        return [Finding(where, "text", "text burned into the image", box) for box in boxes]
+
+    def check(self, findings: Sequence[Finding]) -> None:
+        """Raise for findings that the policy does not pass."""
+        if not findings or self.policy.allow_phi:
+            return
+        left = [one for one in findings if not (self.policy.redact and one.box is not None)]
+        if left:
+            raise refusal(left, self.destination)
+
+    def release(self, pixels: Pixels, where: str) -> Pixels:
+        """The pixels to send: as they are, or redacted. `PrivacyError` where they must not leave."""
+        findings = self.look(pixels, where)
+        if findings and not (self.policy.redact or self.policy.allow_phi):
+            self._write({"event": "refused", "where": where, "findings": _lines(findings)})
+            raise refusal(findings, self.destination)
+        if findings:
+            done = "redacted" if self.policy.redact else "allowed"
+            self._write({"event": done, "where": where, "findings": _lines(findings)})
+            with self._lock:
+                self.counts[done] += 1
+        elif not self.counts["images"]:
+            self._write({"event": "opened"})
+        with self._lock:
+            self.counts["images"] += 1
+        return redacted(pixels, findings) if self.policy.redact else pixels
+
+    def close(self) -> None:
+        """Log how many images have left."""
+        if self.counts["images"]:
+            self._write({"event": "closed", **self.counts})
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        """Append a line before anything leaves: when, who, where to, under which policy."""
+        if self._path is None:
+            return
+        body = {
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+            "user": _user(),
+            "destination": self.destination,
+            "policy": asdict(self.policy),
+            "searched_for_text": can_look(),
+            **line,
+        }
+        with self._lock:
+            if self._log is None:
+                self._log = Journal(self._path)
+            self._log.append(json.dumps(body, ensure_ascii=True).encode() + b"\n")
+
+
+def redacted(pixels: Pixels, findings: Iterable[Finding]) -> Pixels:
+    """A copy with each finding's box black: the same bytes each time."""
+    out = pixels.copy()
+    for finding in findings:
+        if finding.box is not None:
+            left, top, right, bottom = finding.box
+            out[top:bottom, left:right] = 0
+    return out
+
+
+def refusal(findings: Sequence[Finding], destination: str) -> PrivacyError:
+    """The error that lists what was found."""
+    indent = "\n" + " " * 12
+    more = len(findings) - _SHOWN
+    shown = [str(finding) for finding in findings[:_SHOWN]] + ([f"and {more} more"] if more > 0 else [])
+    return PrivacyError(
+        "something that may identify a patient would leave this machine",
+        where=f"to {destination}",
+        found=indent.join(shown),
+        fix="`mie privacy` lists everything; --redact blacks out text in what is sent; "
+        "--allow-phi sends it as it is, and is logged",
+    )
+
+
+def _lines(findings: Iterable[Finding]) -> list[dict[str, Any]]:
+    return [{"kind": one.kind, "box": one.box, "reason": one.reason} for one in findings]
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container without a user of that number
+        return "unknown"

@@ -383,7 +383,8 @@ def deidentification(entry: Entry, root: Path, units: Iterable[Unit]) -> tuple[b
     files = [file for unit in units for role in ("image", "pair") for file in unit.files.get(role, ())]
     for file in files:
         try:
-            header = read_header(root / file,             identifiers = dicom_identifiers(header)
+            header = read_header(root / file, _TAGS)
+            identifiers = dicom_identifiers(header)
         except MieError:
             return False, "not every file can be read"
         if header.get("PatientIdentityRemoved") != "YES":

@@ -26,17 +26,16 @@ DICOM = (
 )
 RECIPE = """name: discs
 seed: 3
-perspective: perception
 sources:
   - name: discs
     root: .
-    entry: &entry
-      title: Discs
-      modality: CT
-      anatomy: abdomen
-      license: {name: CC0-1.0, use: open}
-      layout: {kind: folder, images: "images/{patient}_{id:[0-9]+}.png", masks: "masks/{patient}_{id}.png"}
-      targets: [{name: liver, kind: anatomy, value: 1}]
+    title: &title Discs
+    notes: *title
+    modality: CT
+    anatomy: abdomen
+    license: {name: CC0-1.0, use: open}
+    layout: {kind: folder, images: "images/{patient}_{id:[0-9]+}.png", masks: "masks/{patient}_{id}.png"}
+    targets: [{name: liver, kind: anatomy, value: 1}]
 """
 
 
@@ -85,7 +84,7 @@ def seeds(folder: Path) -> dict[str, list[bytes]]:
         folder / "a.safetensors", UNet(config).state_dict(), format="unet 1", config=config.as_json()
     )
     files["safetensors"] = [(folder / "a.safetensors").read_bytes()]
-    edit = {"sample_id": "ab", "attempt": 0, "seed": 1, "state": "failed", "seconds": 0.5, "error": "no"}
+    edit = {"sample_id": "ab", "attempt": 0, "seed": 1, "state": "failed", "seconds": 0.5}
     files["jsonl"] = [b"".join(json.dumps({**edit, "attempt": n}).encode() + b"\n" for n in range(4))]
     files["yaml"] = [RECIPE.encode()]
     return files

@@ -1,5 +1,6 @@
 """A short slice of the fuzz run, and that its watch would see a fault."""
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -7,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from mie.images.read import read_picture
 from tests.fuzz import __main__ as runner
+from tests.fuzz import worker
 from tests.fuzz.corpus import seeds
 from tests.fuzz.worker import FORMATS, KINDS, case
 
@@ -41,32 +44,17 @@ def test_a_slice_of_hostile_files_does_no_harm():
 def test_good_files_are_read_and_cases_are_the_same_in_every_process(tmp_path):
     corpus = seeds(tmp_path)
     assert corpus.keys() == FORMATS.keys()
-    for kind in (
-        "png",
-        "jpeg",
-        "tiff",
-        "webp",
-        "gif",
-        "bmp",
-        "nii",
-        "nii.gz",
-        "nrrd",
-        "mha",
-        "safetensors",
-        "yaml",
-    ):
+    for kind in set(KINDS) - {"dicom", "npz", "parquet"}:  # each of those has tests of its own
+        name, read = FORMATS[kind]
         for data in corpus[kind]:
-            path = tmp_path / FORMATS[kind][0]
-            path.write_bytes(data)
-            FORMATS[kind][1](path)
+            (tmp_path / name).write_bytes(data)
+            (read_picture if read is worker._picture else read)(tmp_path / name)
     script = "import hashlib, sys; from pathlib import Path; from tests.fuzz.worker import case; "
     script += "from tests.fuzz.corpus import seeds; c = seeds(Path(sys.argv[1])); "
     script += "print(hashlib.sha256(b''.join(case(7, n, c)[1] for n in range(64))).hexdigest())"
     done = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path)], capture_output=True, check=True, text=True
     )
-    import hashlib
-
     ours = hashlib.sha256(b"".join(case(7, n, corpus)[1] for n in range(64))).hexdigest()
     assert done.stdout.strip() == ours
 

@@ -28,7 +28,7 @@ def test_a_good_file_gives_the_network(tmp_path, state):
     weights.save(tmp_path / "a", state, format="unet 1", config=CONFIG.as_json())
     net = load(tmp_path / "a")
     assert all(tensor.device.type == "cpu" for tensor in (*net.parameters(), *net.buffers()))
-    assert net(torch.zeros(1, 3, 32, 32)).isfinite().all()
+    assert net(torch.zeros(1, 3, 64, 64)).isfinite().all()
 
 
 @pytest.mark.parametrize(
@@ -39,6 +39,9 @@ def test_a_good_file_gives_the_network(tmp_path, state):
         {"widths": [10**6] * 5},
         {"widths": [1000] * 5},
         {"pixel": 10**12},
+        {"dowN": [1]},
+        {"trunk": "oak"},
+        {"widths": [8, -8, 8, 8, 8]},
     ],
 )
 def test_a_config_beyond_its_tensors_is_refused_before_anything_is_made(tmp_path, state, monkeypatch, change):

@@ -124,8 +124,14 @@ def build(make: Callable[[], Network], weights: Weights, where: Path) -> Network
     the very tensors that the file holds before any is made for it.
     """
     _check_counts(weights, where)
-    with torch.device("meta"):
-        _check_shapes(make(), weights.state, where)
+    try:
+        with torch.device("meta"):
+            plan = make()
+    except (TypeError, ValueError, LookupError, RuntimeError) as error:
+        raise MieError(
+            "the weights are those of another architecture", where=where, found=str(error)[:200]
+        ) from None
+    _check_shapes(plan, weights.state, where)
     net = make()
     fit(net, weights.state, where)
     return net

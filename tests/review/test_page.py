@@ -23,6 +23,7 @@ from mie.datasets.dataset import Dataset
 from mie.datasets.write import write_dataset
 from mie.editors.run import run_editor
 from mie.images.png import decode_png, encode_png
+from mie.review.api import ApiError
 from mie.review.auth import create_invite
 from mie.review.database import Database, answers, consensus, events, masks
 from mie.review.service import open_review
@@ -527,6 +528,31 @@ def test_an_unsent_answer_is_still_there_after_a_reload(served, seats):
     seat.saved()
     assert {n: a["decision"] for n, a in served.answers().items()} == {first: "accept"}
     seat.complaints.clear()  # the requests that were cut off
+
+
+def test_a_repaired_mask_that_the_server_rejects_is_kept_as_a_draft(served, seats, monkeypatch):
+    def rejects(*_: object) -> None:
+        raise ApiError(422, "invalid", "not today")
+
+    monkeypatch.setattr(served.service, "upload_mask", rejects)
+    seat = seats().join(served)
+    page = seat.page
+    page.goto(f"{served.url}/#/mask")
+    first = seat.shown()
+    page.get_by_role("button", name="Repair").click()
+    page.wait_for_function("() => document.querySelector('[data-pane=repair]')")
+    page.get_by_role("button", name="Save").click()
+    seat.shown(first)
+    page.get_by_text("Your work is kept as a draft").wait_for()
+    assert served.answers() == {}
+    monkeypatch.undo()
+    page.reload()
+    assert seat.shown() == first
+    page.wait_for_function("() => document.querySelector('[data-pane=repair]')")  # with what was painted
+    page.get_by_role("button", name="Save").click()
+    seat.saved()
+    assert served.answers()[first]["choice"] == "repaired"
+    seat.complaints.clear()  # the browser logged the rejection
 
 
 def test_nothing_is_called_saved_before_the_server_has_it(served, seats):

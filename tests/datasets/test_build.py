@@ -121,6 +121,7 @@ def test_a_folder_with_something_else_is_left_alone(source, tmp_path, strange):
     assert [p for p in tmp_path.rglob("*") if p.is_file()] == [path]
 
 
+@pytest.mark.slow
 def test_killed_again_and_again_it_ends_with_the_same_bytes(source, whole, tmp_path):
     """SIGKILL to the whole process group at random moments, until one run gets through."""
     recipe = tmp_path / "recipe.yaml"
@@ -530,6 +531,7 @@ def test_hugging_face_opens_a_rebuilt_dataset_and_not_its_cached_forerunner(sour
     assert prompts[0] != prompts[1]
 
 
+@pytest.mark.slow
 def test_ray_gives_the_same_bytes(source, whole, tmp_path):
     pytest.importorskip("ray", reason="the ray extra is not installed")
     build(config(source), tmp_path / "d", engine="ray", workers=2)

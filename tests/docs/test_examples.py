@@ -16,6 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 import mie
 from mie.images.png import encode_png
@@ -26,7 +27,36 @@ _MEASURED = re.compile(r"\b\d[\d,.]*(?= ?(?:s|ms|min|MB|MiB|kB|edits/s|samples/s
 _TEXT = re.compile(r"[\s─━┏┓┗┛┡┩┳┻╇└┘┴│┃┼├┤┬┌┐]+")
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if runnable(p)], ids=name_of)
+# The slowest ones, as measured on busy cores.
+_SLOW = frozenset(
+    {
+        "README.md",
+        "docs/explanation/transformation.md",
+        "docs/how-to/agree.md",
+        "docs/how-to/demo.md",
+        "docs/how-to/own-metric-and-benchmark.md",
+        "docs/how-to/report.md",
+        "docs/how-to/review.md",
+        "docs/how-to/train.md",
+        "docs/reference/python.md",
+        "docs/tutorials/evaluate-my-model.md",
+        "docs/tutorials/your-own-data.md",
+    }
+)
+
+
+def _pages() -> list[ParameterSet]:
+    """The pages with examples, the slow ones marked."""
+    pages = {name_of(page): page for page in PAGES if runnable(page)}
+    marks = {name: [pytest.mark.slow] if name in _SLOW else [] for name in pages}
+    return [pytest.param(page, id=name, marks=marks[name]) for name, page in pages.items()]
+
+
+def test_every_slow_page_exists() -> None:
+    assert {name_of(page) for page in PAGES if runnable(page)} >= _SLOW
+
+
+@pytest.mark.parametrize("page", _pages())
 def test_the_examples_run(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Each page in a folder of its own, block by block, in order."""
     text = "".join(block.text for block in runnable(page))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import httpx
+import pytest
 from typer.testing import CliRunner
 
 import mie
@@ -92,6 +93,7 @@ def answer(client: httpx.Client, item: Any, key: str, confirmed: Any, unsure: An
     confirmed.append((key, said.json()["event"]))
 
 
+@pytest.mark.slow
 def test_no_confirmed_answer_is_lost_when_the_server_is_killed(material: Path, place: str) -> None:
     arguments = (material / "dataset", "--kind", "inspect", "--raters", 2, "--db", place, "--port", 0)
     confirmed: list[tuple[str, int]] = []

@@ -30,22 +30,104 @@ _COLOURS = ((255, 255, 255),) * 6 + (
     (0, 0, 0),
     (30, 30, 30),
 )
-_FAMILY = (
-    "SMITH JONES GARCIA MUELLER Müller Nguyen Rossi Yilmaz O'Brien Kowalski Petrov Andersen Dubois Haddad "
-    "Silva Okafor Tanaka LEE Wang KIM PATEL Schmidt Novak JOHNSON Ivanova Papadopoulos"
-).split()
-_GIVEN = "JOHN MARY Anna Peter Fatima Wei JOSE Li Ingrid Ahmed Olga David Sofia ROBERT Aiko Paul".split()
-_PLACES = (
-    "GENERAL HOSPITAL;University Clinic;St. Mary's;RADIOLOGY DEPT;Klinikum Nord;City Imaging Centre;"
-    "Hospital Central;Women's Health;DEPT OF CARDIOLOGY;Praxis Dr. Weber"
-).split(";")
-_SETTINGS = (
-    "FR {n}Hz;MI {d};TIS {d};Gn {n};Dyn R {n};kV {n};mA {n};SL {d}mm;TE {n};TR {n};WW {n} WL {n};{d} cm/s;"
-    "Dist {d} cm;Vol {d} ml;Im: {n}/{n};Se: {n};ZOOM {n}%;C5-{n};DEPTH {d};{n}fps;RT BREAST;LEFT OVARY;"
-    "MAMA DIR;THYROID LT;A4C;SUPINE;PORTABLE;AP ERECT;R MLO;L CC;CINE;FREEZE;SCAN;OLYMPUS;GIF-H{n};"
-    "Axial T2;Contrast 50 ml"
-).split(";")
-_MONTHS = "JAN FEB MAR APR MAY JUN JUL AUG SEP OCT NOV DEC".split()
+_FAMILY = [
+    "SMITH",
+    "JONES",
+    "GARCIA",
+    "MUELLER",
+    "Müller",
+    "Nguyen",
+    "Rossi",
+    "Yilmaz",
+    "O'Brien",
+    "Kowalski",
+    "Petrov",
+    "Andersen",
+    "Dubois",
+    "Haddad",
+    "Silva",
+    "Okafor",
+    "Tanaka",
+    "LEE",
+    "Wang",
+    "KIM",
+    "PATEL",
+    "Schmidt",
+    "Novak",
+    "JOHNSON",
+    "Ivanova",
+    "Papadopoulos",
+]
+_GIVEN = [
+    "JOHN",
+    "MARY",
+    "Anna",
+    "Peter",
+    "Fatima",
+    "Wei",
+    "JOSE",
+    "Li",
+    "Ingrid",
+    "Ahmed",
+    "Olga",
+    "David",
+    "Sofia",
+    "ROBERT",
+    "Aiko",
+    "Paul",
+]
+_PLACES = [
+    "GENERAL HOSPITAL",
+    "University Clinic",
+    "St. Mary's",
+    "RADIOLOGY DEPT",
+    "Klinikum Nord",
+    "City Imaging Centre",
+    "Hospital Central",
+    "Women's Health",
+    "DEPT OF CARDIOLOGY",
+    "Praxis Dr. Weber",
+]
+_SETTINGS = [
+    "FR {n}Hz",
+    "MI {d}",
+    "TIS {d}",
+    "Gn {n}",
+    "Dyn R {n}",
+    "kV {n}",
+    "mA {n}",
+    "SL {d}mm",
+    "TE {n}",
+    "TR {n}",
+    "WW {n} WL {n}",
+    "{d} cm/s",
+    "Dist {d} cm",
+    "Vol {d} ml",
+    "Im: {n}/{n}",
+    "Se: {n}",
+    "ZOOM {n}%",
+    "C5-{n}",
+    "DEPTH {d}",
+    "{n}fps",
+    "RT BREAST",
+    "LEFT OVARY",
+    "MAMA DIR",
+    "THYROID LT",
+    "A4C",
+    "SUPINE",
+    "PORTABLE",
+    "AP ERECT",
+    "R MLO",
+    "L CC",
+    "CINE",
+    "FREEZE",
+    "SCAN",
+    "OLYMPUS",
+    "GIF-H{n}",
+    "Axial T2",
+    "Contrast 50 ml",
+]
+_MONTHS = ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"]
 _OTHER = (
     "ΑΒΓΔΕΖΗΘΛΞΠΣΦΨΩαβγδεζηθλμξπσφψωАБВГДЕЖЗИКЛМНОПРСТУФХЦЧШЩЭЮЯабвгдежзиклмнопрстуфхцчшщэюяÄÖÜäöüßéèçñåø"
 )
@@ -85,7 +167,7 @@ def degrade(rng: np.random.Generator, image: np.ndarray) -> np.ndarray:
 
 def words(rng: np.random.Generator) -> str:
     """One line as it stands on such pictures: a name, a number, a date, a place, a setting."""
-    n = lambda most=1000: int(rng.integers(1, most))  # noqa: E731
+    n = lambda most=1000: int(rng.integers(1, most))
     kind = rng.integers(10)
     if kind <= 1:
         family, given = _FAMILY[n(len(_FAMILY)) - 1], _GIVEN[n(len(_GIVEN)) - 1]

@@ -1,6 +1,6 @@
 """Train the text detector: `python train.py PICTURES FONTS WEIGHTS`.
 
-PICTURES has one folder per data set of pictures without lettering; `sets.yaml` beside this file says which
+PICTURES has one folder per data set of pictures without lettering; `sets.json` beside this file says which
 ones are for training. FONTS is a folder of TrueType fonts. Lettering is drawn anew for each view.
 """
 
@@ -10,6 +10,7 @@ import argparse
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import cv2
 import lettering
@@ -108,6 +109,11 @@ def loss_of(logits: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return (flat.mean(1) * 2 + hard * 0.5 + dice * 0.5).mean()
 
 
+def split_of(part: str) -> Any:
+    """The data sets of a part: "train", "choose", "test" (by modality) or "lettered"."""
+    return json.loads((Path(__file__).parent / "sets.json").read_text())[part]
+
+
 def read(folder: Path, names: list[str]) -> dict[str, list[np.ndarray]]:
     found = {}
     for name in names:
@@ -128,9 +134,8 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=14)
     parser.add_argument("--seconds", type=float, default=1e9, help="end the schedule by then")
     args = parser.parse_args()
-    sets = json.loads((Path(__file__).parent / "sets.json").read_text())
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    pictures = read(args.pictures, sets["train"])
+    pictures = read(args.pictures, split_of("train"))
     fonts = sorted(file for file in args.fonts.iterdir() if file.suffix in (".ttf", ".otf"))
     print(
         f"{sum(map(len, pictures.values()))} pictures of {len(pictures)} sets, {len(fonts)} fonts, {device}",

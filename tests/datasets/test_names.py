@@ -129,3 +129,15 @@ def test_a_judges_journal_holds_the_pseudonym():
     facts = BuildFacts("d", (128,), case_name=lambda c: Names().case(c.source, c.case_id))
     made = PERSPECTIVES["modification"].samples(ModificationConfig(inpainter="telea", detector=None), facts)
     assert made.case_name(case) == pseudonym("test", "Smith/eye.png")
+
+
+def test_a_rejection_holds_no_uid_no_raw_value_and_no_path():
+    reason = (
+        "ValueError: could not convert 'DOE^JANE' of series 1.2.840.113619.2.55.3 in /data/Doe Jane/1.dcm; "
+        "found SMITH^JOHN"
+    )
+    refusal = Refusal("x", "Doe_Jane/1.2.840.113619.2.55.3", "error", reason)
+    shown = Names().refusal(refusal)
+    for secret in ("DOE", "JANE", "Jane", "SMITH", "1.2.840", "/data"):
+        assert secret not in shown.reason + shown.where
+    assert Names(keep=True).refusal(refusal) == refusal

@@ -31,13 +31,13 @@ def entry(kind: str, **changes) -> Entry:
     )
 
 
-def write(path, removed: str | None, burned: str | None = None) -> str:
+def write(path, removed: str | None, burned: str | None = None, name: str = "") -> str:
     header = pydicom.Dataset()
     header.file_meta = pydicom.dataset.FileMetaDataset()
     header.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
     header.file_meta.MediaStorageSOPClassUID = header.SOPClassUID = CTImageStorage
     header.file_meta.MediaStorageSOPInstanceUID = header.SOPInstanceUID = generate_uid()
-    header.PatientName = "Doe^Jane"
+    header.PatientName = name
     if removed:
         header.PatientIdentityRemoved = removed
     if burned:
@@ -80,3 +80,11 @@ def test_other_files_say_nothing_and_an_entry_may(tmp_path):
     assert deidentification(entry("dicom"), tmp_path, [])[0] is False
     (tmp_path / "a.png").write_bytes(b"no DICOM")
     assert deidentification(entry("dicom"), tmp_path, [unit]) == (False, "not every file can be read")
+
+
+def test_a_file_that_says_so_but_names_the_patient_is_not_deidentified(tmp_path):
+    file = write(tmp_path / "a.dcm", "YES", name="Doe^Jane")
+    found, reason = deidentification(entry("dicom"), tmp_path, [Unit("u", {"image": (file,)})])
+    assert not found
+    assert "PatientName" in reason
+    assert "Doe" not in reason

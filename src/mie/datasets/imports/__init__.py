@@ -63,6 +63,7 @@ def import_dataset(
         )
     origin = read_origin(folder, format) or Origin(folder.resolve().name)
     incoming = read(folder)
+    vouched = {"vouched": True} if deidentified else {}
 
     def counted() -> Iterator[Sample | Refusal]:
         for done, outcome in enumerate(incoming.outcomes, start=1):
@@ -75,7 +76,7 @@ def import_dataset(
         target,
         name=name or _name_from(origin.name),
         description=origin.description,
-        recipe={"import": {"format": format, **incoming.notes, "of": origin.recipe}},
+        recipe={"import": {"format": format, **incoming.notes, "of": origin.recipe, **vouched}},
         licenses={**incoming.licenses, **origin.licenses},
         deidentified=deidentified,  # never what the folder says of itself: that is a stranger's word
     )

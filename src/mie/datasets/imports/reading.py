@@ -55,7 +55,6 @@ class Origin:
     name: str
     description: str = ""
     licenses: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    deidentified: bool = False
     recipe: Mapping[str, Any] | None = None
 
 
@@ -78,7 +77,6 @@ def read_origin(folder: Path, format: str) -> Origin | None:
         name=body["name"],
         description=str(body.get("description") or ""),
         licenses=_terms(licenses) if isinstance(licenses, dict) else {},
-        deidentified=body.get("deidentified") is True,
         recipe=recipe if isinstance(recipe, dict) else None,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import zipfile
 import zlib
 from pathlib import Path
 
@@ -73,12 +74,11 @@ def seeds(folder: Path) -> dict[str, list[bytes]]:
     image.header.set_slope_inter(2.0, 1.0)
     second = nib.Nifti2Image(volume.astype(np.float32), np.eye(4))
     files["nii"] = [image.to_bytes(), second.to_bytes()]
-    files["nii.gz"] = [gzip.compress(data) for data in files["nii"]]
-    for name, save in (("npz", np.savez), ("npz", np.savez_compressed)):
-        stream = io.BytesIO()
-        save(stream, train_images=np.stack([rgb] * 3), train_label=np.stack([grey % 2] * 3))
-        files.setdefault(name, []).append(stream.getvalue())
+    files["nii.gz"] = [gzip.compress(data, mtime=0) for data in files["nii"]]
+    arrays = {"train_images": np.stack([rgb] * 3), "train_label": np.stack([grey % 2] * 3)}
+    files["npz"] = [_npz(arrays, how) for how in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)]
     files["parquet"] = [_parquet(folder / "seed.parquet", rgb, grey)]
+    torch.manual_seed(0)
     config = NetConfig((8, 8, 8, 8, 8), (0, 0, 0, 0, 1), (1, 1, 1, 1), 4, "none", 32)
     weights.save(
         folder / "a.safetensors", UNet(config).state_dict(), format="unet 1", config=config.as_json()
@@ -111,7 +111,20 @@ def _nrrd(volume: np.ndarray, encoding: str) -> bytes:
         f"space directions: (1,0,0) (0,2,0) (0,0,3)\nkinds: domain domain domain\nendian: little\n"
         f"encoding: {encoding}\nspace origin: (1,2,3)\nkey:=value\n\n"
     )
-    return text.encode() + (gzip.compress(body) if encoding == "gzip" else body)
+    return text.encode() + (gzip.compress(body, mtime=0) if encoding == "gzip" else body)
+
+
+def _npz(arrays: dict[str, np.ndarray], compression: int) -> bytes:
+    """As `numpy.savez`, which would also write the time."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", compression) as archive:
+        for name, array in arrays.items():
+            body = io.BytesIO()
+            np.save(body, array)
+            member = zipfile.ZipInfo(f"{name}.npy")
+            member.compress_type = compression
+            archive.writestr(member, body.getvalue())
+    return stream.getvalue()
 
 
 def _mha(volume: np.ndarray, *, compressed: bool) -> bytes:
@@ -151,6 +164,3 @@ def _parquet(path: Path, rgb: np.ndarray, grey: np.ndarray) -> bytes:
     row, _ = RowEncoder().row(sample)
     pq.write_table(table([row] * 3, SCHEMA), path)
     return path.read_bytes()
-
-
-torch.manual_seed(0)  # the network's weights are the same in every process

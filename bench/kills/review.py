@@ -10,6 +10,7 @@ import random
 import re
 import shutil
 import signal
+import threading
 import time
 from contextlib import closing
 from pathlib import Path
@@ -24,7 +25,7 @@ from mie.review.database import Database, answers, events
 
 KINDS = ("kill", "at random", "full", "broken", "interrupted", "short")
 _LINK = re.compile(r"open (http://\S+)/#join=(\S+)\n")
-_CALLS, _SECONDS = 260, 1.5  # about what an undisturbed review takes
+_CALLS, _SECONDS = 260, 0.8  # about what an undisturbed review takes
 
 
 class _Person:
@@ -96,10 +97,10 @@ def _work(
     server: Running, person: _Person, control: Control, kind: str, after: float | None, outcome: Outcome
 ) -> bool:
     """Answer until nothing is left, then stop the server politely; true when the server ended by itself."""
-    begun = time.monotonic()
+    timer = threading.Timer(after or 0, server.signal, (signal.SIGKILL,))
+    if after is not None:
+        timer.start()
     while server.alive():
-        if after is not None and time.monotonic() - begun >= after:
-            server.signal(signal.SIGKILL)
         link = _LINK.search(server.stdout())
         if link is None:
             time.sleep(0.01)
@@ -117,6 +118,7 @@ def _work(
             control.disarm()  # somebody frees some space
         except httpx.TransportError:
             time.sleep(0.02)
+    timer.cancel()
     gone = not server.alive()
     server.signal(signal.SIGINT)
     end = server.wait(20)

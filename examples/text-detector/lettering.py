@@ -229,7 +229,7 @@ def _alpha(rng: np.random.Generator, text: str, fonts: list[Path], size: int, cr
 
 
 def _size(rng: np.random.Generator, sizes: tuple[int, int]) -> int:
-    return round(np.exp(rng.uniform(np.log(sizes[0]), np.log(sizes[1] + 1))))
+    return round(float(np.exp(rng.uniform(np.log(sizes[0]), np.log(sizes[1] + 1)))))
 
 
 def _block(

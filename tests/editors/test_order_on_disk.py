@@ -34,7 +34,8 @@ def test_outputs_are_synced_before_their_lines(tmp_path, monkeypatch, synced, gr
     real = Journal.append
 
     def append(journal, data):
-        names = {path.name: path.stat().st_ino for path in (run / "outputs").iterdir()}
+        # A hidden file is one that is being written, and may be renamed at any moment.
+        names = {path.name: path.stat().st_ino for path in (run / "outputs").glob("[!.]*")}
         for line in data.splitlines():
             lines.append(line)
             edit = read_line(tmp_path, line)

@@ -21,7 +21,7 @@ def privacy(
     Looks for text burned into images, identifying DICOM attributes, and names in paths. Faces are not looked
     for. Nothing is changed or sent. The exit code is 3 if something was found.
 
-    Example: mie privacy out/quickstart
+    Example: mie privacy examples
     """
     from mie.cli._show import plural, print_json, progress_bar, table
     from mie.editors.released import scan_dataset, scan_run

@@ -1,4 +1,4 @@
-"""What flows through the packages: Unit -> Case -> Sample, and Refusal for what was not kept.
+"""What flows through the packages: Unit -> Case -> Sample, and Rejection for what was not kept.
 
 Plain frozen dataclasses, so that every package can import them, also on a bare GPU machine.
 Pixels are `(H, W, 3) uint8` RGB; masks are `(H, W) bool`.
@@ -125,7 +125,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class Rejection:
     """Something that did not become a sample: who refused it, why, and the numbers behind it."""
 
     source: str

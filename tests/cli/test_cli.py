@@ -186,7 +186,7 @@ def test_sources_check(tmp_path):
     assert done.returncode == 3
     report = json.loads(done.stdout)
     assert report["cases"] == 2
-    assert len(report["refusals"]) == 1
+    assert len(report["rejections"]) == 1
 
 
 def test_doctor():

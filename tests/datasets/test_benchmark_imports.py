@@ -51,7 +51,7 @@ def test_medebench(tmp_path):
     records = [record(1), record(2), record(3), record(1), record(4, prompt=None)]
     (root / "editing/editing_metadata.json").write_text(json.dumps({"samples": records}))
     result = import_dataset(root, tmp_path / "dataset", "medebench")
-    assert len(result.refusals) == 3
+    assert len(result.rejections) == 3
     first, second = sorted(samples_of(tmp_path / "dataset"), key=lambda s: s.case_id)
     assert first.params["medebench"] | {"url": None} == {
         "id": 1,
@@ -94,7 +94,7 @@ def test_imgedit(tmp_path):
     }
     (root / "basic_edit.json").write_text(json.dumps(basic))
     alone = import_dataset(root, tmp_path / "alone", "imgedit")
-    assert (alone.info["counts"]["samples"], len(alone.refusals)) == (1, 1)
+    assert (alone.info["counts"]["samples"], len(alone.rejections)) == (1, 1)
     (sample,) = samples_of(tmp_path / "alone")
     assert sample.params["imgedit"] == {
         "key": "1082",
@@ -141,7 +141,7 @@ def test_omni_iie(tmp_path):
     lines = [record("x", 1), record("x", 2, modified_image_path="../a.png")]
     (root / "turns.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     result = import_dataset(root, tmp_path / "dataset", "omni-iie")
-    assert len(result.refusals) == 3  # a level that is none, one twice, a path out of the folder
+    assert len(result.rejections) == 3  # a level that is none, one twice, a path out of the folder
     low, high, turn = samples_of(tmp_path / "dataset")
     assert low.params["omni-iie"]["qa_pairs"][0]["question"] == "Is it red?"
     assert low.group == high.group == "coco/12"

@@ -443,9 +443,9 @@ def test_refusals_name_no_place_on_this_machine(tmp_path):
     root = write_folder(tmp_path / "source", 3)
     (root / "images" / "p00_0000.png").write_bytes(b"")
     build(config(root.resolve(), keep_names=True), tmp_path / "d", workers=1)
-    (refusal,) = read_rejected(tmp_path / "d/rejected.parquet")
-    assert refusal.where == "images/p00_0000.png"
-    assert str(tmp_path) not in refusal.reason
+    (rejection,) = read_rejected(tmp_path / "d/rejected.parquet")
+    assert rejection.where == "images/p00_0000.png"
+    assert str(tmp_path) not in rejection.reason
 
 
 def test_two_builds_into_one_folder(source, tmp_path):

@@ -212,7 +212,7 @@ def test_a_detector_that_is_required_and_poor_leaves_nothing(source, detector, t
     with pytest.raises(MieError, match="no sample was kept") as error:
         build(config(source, detector="compact", detector_required=True), tmp_path / "d", workers=1)
     assert "detector: no detector that can be trusted" in error.value.found
-    gates = [refusal.gate for refusal in read_rejected(tmp_path / "d/rejected.parquet")]
+    gates = [rejection.gate for rejection in read_rejected(tmp_path / "d/rejected.parquet")]
     assert gates.count("detector") > 20
 
 

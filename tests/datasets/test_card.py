@@ -22,7 +22,7 @@ from mie.datasets.dataset import dataset_digest, shard_name, write_info
 from mie.datasets.rejected import write_rejected
 from mie.datasets.schema import SCHEMA, RowEncoder, ShardWriter
 from mie.perspectives.perception.samples import Perception
-from mie.records import Case, Refusal, Sample, Target
+from mie.records import Case, Rejection, Sample, Target
 
 OPEN = {"name": "CC BY 4.0", "use": "open", "basis": "stated"}
 
@@ -274,7 +274,7 @@ def test_the_card_makes_the_folder_open_with_its_own_code(tmp_path: Path) -> Non
                     writer.write(row)
                     digests.append(row["sha256"])
     # What else lies in a dataset folder must not be taken for data.
-    write_rejected(folder / "rejected.parquet", [Refusal("retina", "crop9", "empty", "nothing marked")])
+    write_rejected(folder / "rejected.parquet", [Rejection("retina", "crop9", "empty", "nothing marked")])
     (folder / "stats").mkdir()
     (folder / "stats" / "modality.png").write_bytes(b"not a picture")
     info = make_info(digest=dataset_digest(digests), licenses={"retina": OPEN})

@@ -69,7 +69,7 @@ def load(folder: Path, records: Any, target: Path | None = None):
 
 def test_a_published_record_becomes_an_honest_sample(published: Path) -> None:
     result = load(published, [record("case-17", note="checked")])
-    assert result.refusals == ()
+    assert result.rejections == ()
     (sample,) = Dataset(published.parent / "set").samples()
     np.testing.assert_array_equal(sample.input, picture())
     np.testing.assert_array_equal(sample.mask == 255, box(5, 6, 20, 30))
@@ -204,14 +204,14 @@ def test_each_bad_record_is_refused_with_a_reason_and_the_rest_imported(publishe
     result = import_dataset(published, target, "miedb", progress=lambda done, total: seen.append(done))
     assert result.info["counts"]["samples"] == 2
     assert seen == list(range(1, len(records) + 1))
-    assert len(result.refusals) == len(bad), [r.where for r in result.refusals]
-    for number, (name, refusal) in enumerate(zip(bad, result.refusals, strict=True), start=1):
-        assert refusal.where.startswith(f"metadata.json[{number}]"), name
-        assert refusal.gate in ("source", "image"), name
-        assert refusal.reason, name
-        assert str(published) not in refusal.where, name
-    assert tuple(read_rejected(target / "rejected.parquet")) == result.refusals
-    reasons = dict(zip(bad, (r.reason for r in result.refusals), strict=True))
+    assert len(result.rejections) == len(bad), [r.where for r in result.rejections]
+    for number, (name, rejection) in enumerate(zip(bad, result.rejections, strict=True), start=1):
+        assert rejection.where.startswith(f"metadata.json[{number}]"), name
+        assert rejection.gate in ("source", "image"), name
+        assert rejection.reason, name
+        assert str(published) not in rejection.where, name
+    assert tuple(read_rejected(target / "rejected.parquet")) == result.rejections
+    reasons = dict(zip(bad, (r.reason for r in result.rejections), strict=True))
     for name in ("parent", "deep parent", "absolute", "drive", "backslash", "link", "linked folder"):
         assert "leaves its folder" in reasons[name]
     assert "differ in size" in reasons["other size"]
@@ -256,10 +256,10 @@ def test_any_json_is_imported_or_refused_and_what_was_imported_goes_back(
                 raise
             assert len(read_rejected(target / "rejected.parquet")) == len(records)
             return
-        assert result.info["counts"]["samples"] + len(result.refusals) == len(records)
+        assert result.info["counts"]["samples"] + len(result.rejections) == len(records)
         export(Dataset(target), out, "miedb", split="test")
         back = json.loads((out / "metadata.json").read_text("utf-8"))
-        refused = {int(r.where.split("[")[1].split("]")[0]) for r in result.refusals}
+        refused = {int(r.where.split("[")[1].split("]")[0]) for r in result.rejections}
         kept = [r for number, r in enumerate(records) if number not in refused]
         assert repr(back) == repr(kept)  # repr: NaN differs from itself
     finally:
@@ -330,5 +330,5 @@ def test_bad_lines_of_a_plain_folder_are_refused(dataset: Dataset, tmp_path: Pat
     (out / "samples.jsonl").write_text("\n".join([*lines, "", *bad]) + "\n", "utf-8")
     result = import_dataset(out, tmp_path / "set", "folder")
     assert result.info["digest"] == dataset.digest
-    assert len(result.refusals) == len(bad)
-    assert [r.gate for r in result.refusals].count("duplicate") == 1
+    assert len(result.rejections) == len(bad)
+    assert [r.gate for r in result.rejections].count("duplicate") == 1

@@ -11,7 +11,7 @@ from mie.datasets.names import Names, pseudonym
 from mie.datasets.recipe import parse_recipe
 from mie.datasets.rejected import read_rejected
 from mie.datasets.verify import verify
-from mie.records import Refusal
+from mie.records import Rejection
 from mie.training.pack_datasets import leaking
 from tests.conftest import folder_source, write_folder
 from tests.perspectives.modification.lesions import lesion_case
@@ -54,8 +54,8 @@ def test_no_name_reaches_the_folder(ward, tmp_path):
     assert all(re.fullmatch(r"discs/[0-9a-f]{16}", patient) for patient in table["patient_id"])
     assert all(re.fullmatch(r"[0-9a-f]{16}", case) for case in table["case_id"])
     assert len(set(table["case_id"])) == 8
-    for refusal in read_rejected(tmp_path / "d/rejected.parquet"):
-        assert "smith" not in f"{refusal.where}{refusal.reason}".lower()
+    for rejection in read_rejected(tmp_path / "d/rejected.parquet"):
+        assert "smith" not in f"{rejection.where}{rejection.reason}".lower()
     # Whoever builds it is told the real names, to find the files.
     assert any("Smith_John" in reason.example.where for reason in result.reasons)
     assert verify(tmp_path / "d", workers=1).ok
@@ -112,12 +112,12 @@ def test_a_slice_keeps_its_place_in_the_volume():
     ],
 )
 def test_files_that_cannot_be_used_lose_their_names(where, reason, case, told):
-    found = Names().refusal(Refusal("s", where, "image", reason))
+    found = Names().rejection(Rejection("s", where, "image", reason))
     assert (found.where, found.reason) == (pseudonym("s", case), told)
 
 
 def test_reasons_about_pixels_stay_as_they_are():
-    found = Names().refusal(Refusal("s", "not.png", "expert", "not for CT/MRI pairs"))
+    found = Names().rejection(Rejection("s", "not.png", "expert", "not for CT/MRI pairs"))
     assert (found.where, found.reason) == (pseudonym("s", "not.png"), "not for CT/MRI pairs")
 
 
@@ -136,8 +136,8 @@ def test_a_rejection_holds_no_uid_no_raw_value_and_no_path():
         "ValueError: could not convert 'DOE^JANE' of series 1.2.840.113619.2.55.3 in /data/Doe Jane/1.dcm; "
         "found SMITH^JOHN"
     )
-    refusal = Refusal("x", "Doe_Jane/1.2.840.113619.2.55.3", "error", reason)
-    shown = Names().refusal(refusal)
+    rejection = Rejection("x", "Doe_Jane/1.2.840.113619.2.55.3", "error", reason)
+    shown = Names().rejection(rejection)
     for secret in ("DOE", "JANE", "Jane", "SMITH", "1.2.840", "/data"):
         assert secret not in shown.reason + shown.where
-    assert Names(keep=True).refusal(refusal) == refusal
+    assert Names(keep=True).rejection(rejection) == rejection

@@ -3,22 +3,22 @@ from __future__ import annotations
 from pathlib import Path
 
 from mie.datasets.rejected import frequent_reasons, nothing_kept, read_rejected, write_rejected
-from mie.records import Refusal
+from mie.records import Rejection
 
 
-def small(pixels: int, case: str) -> Refusal:
+def small(pixels: int, case: str) -> Rejection:
     reason = f"the region is too small: {pixels} px, at least 24"
-    return Refusal("discs", case, "area", reason, "disc", {"pixels": pixels})
+    return Rejection("discs", case, "area", reason, "disc", {"pixels": pixels})
 
 
 REFUSALS = [
-    Refusal("discs", "x", "image", "not an image; expected PNG; found b'GIF'"),
+    Rejection("discs", "x", "image", "not an image; expected PNG; found b'GIF'"),
     small(3, "a"),
     small(17, "b"),
-    Refusal("discs", "y", "image", "not an image; expected PNG; found b'PK'"),
+    Rejection("discs", "y", "image", "not an image; expected PNG; found b'PK'"),
     small(20, "c"),
-    Refusal("discs", "z", "leak", "patient d/1 is also in test"),
-    Refusal("discs", "w", "blank", "the image has a single colour"),
+    Rejection("discs", "z", "leak", "patient d/1 is also in test"),
+    Rejection("discs", "w", "blank", "the image has a single colour"),
 ]
 
 
@@ -38,7 +38,7 @@ def test_reasons_that_differ_in_numbers_alone_count_together() -> None:
 
 
 def test_the_same_words_of_two_gates_count_apart() -> None:
-    both = [Refusal("d", "a", gate, "too dark") for gate in ("one", "two", "two")]
+    both = [Rejection("d", "a", gate, "too dark") for gate in ("one", "two", "two")]
     assert [(r.count, r.example.gate) for r in frequent_reasons(both)] == [(2, "two"), (1, "one")]
 
 

@@ -21,7 +21,7 @@ from mie.datasets.rejected import read_rejected
 from mie.datasets.schema import sample_digest
 from mie.datasets.write import write_dataset
 from mie.errors import MieError
-from mie.records import Refusal, Sample
+from mie.records import Rejection, Sample
 
 ABOUT: dict[str, Any] = {
     "name": "x",
@@ -43,7 +43,7 @@ def test_the_same_dataset_comes_back(dataset: Dataset, tmp_path: Path, format: s
     export(dataset, tmp_path / "out", format)
     result = import_dataset(tmp_path / "out", tmp_path / "back", format)
     back = Dataset(tmp_path / "back")
-    assert result.refusals == ()
+    assert result.rejections == ()
     assert back.digest == dataset.digest
     assert back.digest == dataset_digest(sample_digest(sample) for sample in back.samples())
     for key in ("name", "description", "counts", "licenses"):
@@ -172,7 +172,7 @@ def test_a_foreign_folder_goes_back_to_the_same_bytes_and_pixels(
 ) -> None:
     records = foreign(tmp_path / "theirs", layout)
     result = import_dataset(tmp_path / "theirs", tmp_path / "set", "miedb")
-    assert result.refusals == ()
+    assert result.rejections == ()
     assert result.info["counts"]["by_split"] == {"test": 4}
     export(Dataset(tmp_path / "set"), tmp_path / "ours", "miedb", split="test")
     assert (tmp_path / "ours" / "metadata.json").read_bytes() == (
@@ -249,14 +249,14 @@ def test_anything_that_can_be_stored_comes_back(
     for format in ("miedb", "folder"):
         export(Dataset(work / "set"), work / format, format)
         back = import_dataset(work / format, work / f"{format} set", format)
-        assert back.refusals == ()
+        assert back.rejections == ()
         assert back.info["digest"] == info["digest"]
 
 
 def test_shards_are_filled_and_named_by_split(triplets: list[Sample], tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(write, "ROWS_PER_SHARD", 2)
-    refusal = Refusal("s", "w", "image", "broken", numbers={"n": 1})
-    info = write_dataset([refusal, *triplets, triplets[0]], tmp_path / "set", **ABOUT)
+    rejection = Rejection("s", "w", "image", "broken", numbers={"n": 1})
+    info = write_dataset([rejection, *triplets, triplets[0]], tmp_path / "set", **ABOUT)
     splits = info["counts"]["by_split"]
     expected = sorted(
         f"{split}-{n:05d}-of-{-(-count // 2):05d}.parquet"
@@ -271,7 +271,7 @@ def test_shards_are_filled_and_named_by_split(triplets: list[Sample], tmp_path: 
         "rejected.parquet",
     ]
     assert info["rejected"] == {"duplicate": 1, "image": 1}
-    assert read_rejected(tmp_path / "set" / "rejected.parquet")[0] == refusal
+    assert read_rejected(tmp_path / "set" / "rejected.parquet")[0] == rejection
     stored = [s.id for s in Dataset(tmp_path / "set").samples()]
     assert stored == [s.id for split in ("train", "val", "test") for s in triplets if s.split == split]
     assert info["digest"] == dataset_digest(sample_digest(s) for s in Dataset(tmp_path / "set").samples())

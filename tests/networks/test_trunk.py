@@ -197,6 +197,6 @@ def test_a_file_of_another_network_is_refused(network):
         (whole | {name: whole[name][..., :1, :1]}, name),
         (pretrained(other), network.stem[0]),
     ):
-        with pytest.raises(MieError, match=f"not the weights of {network.name}") as refusal:
+        with pytest.raises(MieError, match=f"not the weights of {network.name}") as rejection:
             Trunk(backbone=BACKBONES[network.key]).load_pretrained(state)
-        assert place in str(refusal.value)
+        assert place in str(rejection.value)

@@ -30,10 +30,10 @@ def square(side, size=160):
     ],
 )
 def test_trivial_regions_are_refused(mask, gate, word):
-    refusal = TrivialGate()(sample_with(mask))
-    assert refusal is not None
-    assert refusal.gate == gate
-    assert word in refusal.reason
+    rejection = TrivialGate()(sample_with(mask))
+    assert rejection is not None
+    assert rejection.gate == gate
+    assert word in rejection.reason
 
 
 def test_a_sound_sample_passes():
@@ -44,19 +44,19 @@ def test_a_sound_sample_passes():
 
 
 def test_an_image_of_one_colour_is_refused():
-    refusal = TrivialGate()(sample_with(square(40), np.full((160, 160, 3), 77, np.uint8)))
-    assert refusal is not None
-    assert refusal.gate == "blank"
+    rejection = TrivialGate()(sample_with(square(40), np.full((160, 160, 3), 77, np.uint8)))
+    assert rejection is not None
+    assert rejection.gate == "blank"
 
 
 def test_what_the_image_does_not_show_is_refused():
     mask = square(40)
     black = crop(0)
     black[:80, :80] = 0  # the region and around it, as a window cuts off
-    refusal = visible_gate(sample_with(mask, black))
-    assert refusal is not None
-    assert refusal.gate == "invisible"
-    assert refusal.numbers["cut_off"] == 1
+    rejection = visible_gate(sample_with(mask, black))
+    assert rejection is not None
+    assert rejection.gate == "invisible"
+    assert rejection.numbers["cut_off"] == 1
     assert visible_gate(sample_with(mask)) is None
     outlined = crop(0)
     outlined[mask] = 0
@@ -89,8 +89,8 @@ def test_a_region_that_cannot_be_read_back_is_refused():
         sample = sample_with(mask, image)
         outcomes.setdefault(sample.colour, []).append(proof_gate(sample))
     assert set(outcomes) == {"red", "green", "blue"}
-    for refusal in outcomes["red"]:
-        assert (refusal.gate, refusal.numbers) == ("proof", {"red": pytest.approx(0, abs=1e-6)})
+    for rejection in outcomes["red"]:
+        assert (rejection.gate, rejection.numbers) == ("proof", {"red": pytest.approx(0, abs=1e-6)})
     assert outcomes["green"] + outcomes["blue"] == [None] * (12 - len(outcomes["red"]))
 
 
@@ -117,17 +117,17 @@ def test_what_may_be_cut_off_is_bounded_on_both_sides(black_rows, kept):
     shown = np.zeros_like(mask)
     shown[10 + black_rows : 50] = mask[10 + black_rows : 50]
     image[:80, :80] = np.where(shown[:80, :80, None], image[:80, :80], 0)
-    refusal = visible_gate(sample_with(mask, image))
-    assert (refusal is None) == kept
-    if refusal is not None:
-        assert refusal.numbers["cut_off"] == pytest.approx(black_rows / 40)
+    rejection = visible_gate(sample_with(mask, image))
+    assert (rejection is None) == kept
+    if rejection is not None:
+        assert rejection.numbers["cut_off"] == pytest.approx(black_rows / 40)
 
 
 def first_refusal(perspective, sample):
     """What a build says of the sample: the first of its perspective's gates that rejects it."""
     of = PERSPECTIVES[perspective]
     gates = of.gates(of.config(), GateConfig())
-    return next((refusal.gate for gate in gates if (refusal := gate(sample)) is not None), None)
+    return next((rejection.gate for gate in gates if (rejection := gate(sample)) is not None), None)
 
 
 def test_a_build_uses_every_gate_of_perception():

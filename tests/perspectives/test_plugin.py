@@ -28,7 +28,7 @@ import numpy as np
 from pydantic import Field
 
 from mie.perspectives import Card, Perspective, PerspectiveConfig
-from mie.records import Refusal, Sample
+from mie.records import Rejection, Sample
 
 
 class MirrorConfig(PerspectiveConfig):
@@ -43,7 +43,7 @@ class Mirror:
 
     def samples(self, case, split, build_seed):
         if case.case_id.endswith("_3"):
-            yield Refusal(case.source, case.case_id, "symmetry", "the image is its own mirror image")
+            yield Rejection(case.source, case.case_id, "symmetry", "the image is its own mirror image")
             return
         yield Sample(
             id=f"{abs(hash((case.source, case.case_id))):016x}"[:16], perspective="mirroring", task="flip",
@@ -57,7 +57,7 @@ class Mirror:
 
 def gate(sample):
     if (sample.input == sample.target_image).all():
-        return Refusal(sample.source, sample.case_id, "symmetry", "mirrored to itself")
+        return Rejection(sample.source, sample.case_id, "symmetry", "mirrored to itself")
 
 
 def prove(sample):
@@ -65,7 +65,7 @@ def prove(sample):
     return [] if same else [("mirror", "the target image is no mirror image")]
 
 
-def facts(rows, refusals, modalities):
+def facts(rows, rejections, modalities):
     return {"mirrored": sum(row["task"] == "flip" for row in rows), "of": sorted(modalities.values())}
 
 
@@ -135,7 +135,7 @@ def test_a_perspective_of_another_package_works_everywhere(tmp_path: Path) -> No
         assert words in card
     export(Dataset(tmp_path / "d"), tmp_path / "miedb", "miedb")
     again = import_dataset(tmp_path / "miedb", tmp_path / "again", "miedb")
-    assert (again.info["digest"], again.refusals) == (result.info["digest"], ())
+    assert (again.info["digest"], again.rejections) == (result.info["digest"], ())
 
 
 @pytest.mark.usefixtures("plugin")

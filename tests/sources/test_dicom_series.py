@@ -12,7 +12,7 @@ from pydicom.sr.codedict import codes
 from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, generate_uid
 
 from mie.errors import MieError
-from mie.records import Case, Refusal, Unit
+from mie.records import Case, Rejection, Unit
 from mie.sources.catalog import Entry
 from mie.sources.volumes import DicomSource
 
@@ -188,7 +188,7 @@ def test_scan_groups_series_and_reports_the_rest(tmp_path: Path) -> None:
         (tmp_path / mask).touch()
     found = list(DicomSource(entry([TUMOUR], "{patient}.nii"), tmp_path).scan())
     assert [u.key for u in found if isinstance(u, Unit)] == ["p1/s1", "p1/s2"]
-    assert [(r.where, r.gate) for r in found if isinstance(r, Refusal)] == [
+    assert [(r.where, r.gate) for r in found if isinstance(r, Rejection)] == [
         ("p2/s1", "source"),
         ("p9.nii", "source"),
     ]

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from mie.errors import MieError
-from mie.records import Refusal
+from mie.records import Rejection
 from mie.sources.catalog import Entry
 from mie.sources.folder import FolderSource
 from tests.conftest import crop, ellipse, folder_source, write_folder
@@ -16,7 +16,7 @@ def source(root, **changes):
 
 def units(src):
     found = list(src.scan())
-    return [u for u in found if not isinstance(u, Refusal)], [u for u in found if isinstance(u, Refusal)]
+    return [u for u in found if not isinstance(u, Rejection)], [u for u in found if isinstance(u, Rejection)]
 
 
 def test_images_find_their_masks(folder_data):

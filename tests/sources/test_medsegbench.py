@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mie.errors import ImageError
-from mie.records import Refusal
+from mie.records import Rejection
 from mie.sources.catalog import Entry
 from mie.sources.medsegbench import MedSegBenchSource, NpzArrays, _open
 from tests.conftest import crop, ellipse
@@ -29,7 +29,7 @@ def source(root, category=None, files="set_{size}.npz"):
 def cases(src):
     out = []
     for found in src.scan():
-        out += [found] if isinstance(found, Refusal) else list(src.load(found))
+        out += [found] if isinstance(found, Rejection) else list(src.load(found))
     return out
 
 
@@ -85,8 +85,8 @@ def test_pickled_arrays_are_never_loaded(tmp_path):
 @pytest.mark.parametrize("data", [b"", b"PK\x03\x04 not really", b"plain text"])
 def test_damaged_archives_are_reported(tmp_path, data):
     (tmp_path / "set_1.npz").write_bytes(data)
-    (refusal,) = cases(source(tmp_path))
-    assert "npz file cannot be decoded" in refusal.reason
+    (rejection,) = cases(source(tmp_path))
+    assert "npz file cannot be decoded" in rejection.reason
 
 
 def test_a_damaged_member_is_an_image_error(tmp_path):
@@ -101,9 +101,9 @@ def test_a_damaged_member_is_an_image_error(tmp_path):
 
 def test_archives_without_the_arrays_say_what_they_hold(tmp_path):
     np.savez(tmp_path / "set_1.npz", pictures=IMAGES[:1])
-    (refusal,) = cases(source(tmp_path))
-    assert "train_images" in refusal.reason
-    assert "pictures" in refusal.reason
+    (rejection,) = cases(source(tmp_path))
+    assert "train_images" in rejection.reason
+    assert "pictures" in rejection.reason
 
 
 def test_one_bad_label_spares_the_others(tmp_path):
@@ -111,7 +111,7 @@ def test_one_bad_label_spares_the_others(tmp_path):
     labels[1, 0, 0] = 9
     np.savez(tmp_path / "set_48.npz", train_images=IMAGES[:3], train_label=labels)
     found = cases(source(tmp_path))
-    assert [isinstance(f, Refusal) for f in found] == [False, True, False]
+    assert [isinstance(f, Rejection) for f in found] == [False, True, False]
     assert "9 on 1 px" in found[1].reason
 
 
@@ -147,8 +147,8 @@ def archive(path, images, labels, *, compression=zipfile.ZIP_DEFLATED):
 )
 def test_headers_that_promise_what_is_not_there(tmp_path, images, labels, word):
     archive(tmp_path / "set_1.npz", images, labels)
-    (refusal,) = cases(source(tmp_path))
-    assert word in refusal.reason
+    (rejection,) = cases(source(tmp_path))
+    assert word in rejection.reason
 
 
 def test_bombs_are_refused_before_they_are_unpacked(tmp_path, monkeypatch):
@@ -156,8 +156,8 @@ def test_bombs_are_refused_before_they_are_unpacked(tmp_path, monkeypatch):
     monkeypatch.setattr("mie.sources.medsegbench.tempfile.TemporaryFile", lambda **_: pytest.fail("unpacked"))
     stack = npy((64, 256, 256), bytes(64 * 256 * 256))
     archive(tmp_path / "set_1.npz", stack, stack)
-    (refusal,) = cases(source(tmp_path))
-    assert "grows too much" in refusal.reason
+    (rejection,) = cases(source(tmp_path))
+    assert "grows too much" in rejection.reason
 
 
 def test_an_array_longer_or_shorter_than_its_header_says(tmp_path):
@@ -167,8 +167,8 @@ def test_an_array_longer_or_shorter_than_its_header_says(tmp_path):
             cases(source(tmp_path))
         _open.cache_clear()
     archive(tmp_path / "set_1.npz", npy((9, 9, 9)), npy((9, 9, 9)), compression=zipfile.ZIP_STORED)
-    (refusal,) = cases(source(tmp_path))
-    assert "cut short" in refusal.reason
+    (rejection,) = cases(source(tmp_path))
+    assert "cut short" in rejection.reason
 
 
 def test_an_encrypted_member_is_refused(tmp_path):
@@ -181,5 +181,5 @@ def test_an_encrypted_member_is_refused(tmp_path):
     while (at := data.find(b"PK\x03\x04", at + 1)) >= 0:
         data[at + 6] |= 1
     (tmp_path / "set_1.npz").write_bytes(data)
-    (refusal,) = cases(source(tmp_path))
-    assert "encrypted" in refusal.reason
+    (rejection,) = cases(source(tmp_path))
+    assert "encrypted" in rejection.reason

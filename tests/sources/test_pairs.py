@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mie.errors import MieError
-from mie.records import Case, Pairing, Refusal
+from mie.records import Case, Pairing, Rejection
 from mie.sources.catalog import Entry, catalog
 from mie.sources.source import open_source
 from tests.conftest import crop
@@ -24,11 +24,11 @@ BODY = {
 }
 
 
-def load(entry: Entry, root: Path) -> tuple[list[Case | Refusal], list[Refusal]]:
+def load(entry: Entry, root: Path) -> tuple[list[Case | Rejection], list[Rejection]]:
     source = open_source(entry, root)
     found = list(source.scan())
-    units = [u for u in found if not isinstance(u, Refusal)]
-    return [c for u in units for c in source.load(u)], [r for r in found if isinstance(r, Refusal)]
+    units = [u for u in found if not isinstance(u, Rejection)]
+    return [c for u in units for c in source.load(u)], [r for r in found if isinstance(r, Rejection)]
 
 
 def volume(path: Path, data: np.ndarray, spacing=(2.0, 2.0, 3.0), origin=(0.0, 0.0, 0.0)) -> None:
@@ -57,12 +57,12 @@ def paired_folder(root: Path) -> Entry:
 
 
 def test_several_images_to_one_clean_one_and_halves_that_are_missing(tmp_path) -> None:
-    cases, refusals = load(paired_folder(tmp_path), tmp_path)
+    cases, rejections = load(paired_folder(tmp_path), tmp_path)
     assert [c.case_id for c in cases] == ["with/1_a.png", "with/1_b.png"]
     assert cases[0].pairing == Pairing("ct_metal")
     assert cases[0].hu_range == (-1000, 400)
     assert np.array_equal(cases[0].pair, crop(2))
-    assert {(r.where, r.reason) for r in refusals} == {
+    assert {(r.where, r.reason) for r in rejections} == {
         ("with/2_a.png", "no file matches without/2.png"),
         ("without/3.png", "file matches no image, or has none"),
     }
@@ -117,14 +117,14 @@ def phases(root: Path, **second) -> Entry:
 
 
 def test_pairs_of_volumes_share_a_window(tmp_path) -> None:
-    cases, refusals = load(phases(tmp_path), tmp_path)
+    cases, rejections = load(phases(tmp_path), tmp_path)
     assert len(cases) == 2
     for case in cases:
         assert case.pairing == Pairing("ct_phase", "arterial phase", "venous phase", None, True)
         # 30 HU in a window of 400 HU are 19 grey levels, where neither is clipped.
         change = case.pair[12:35, 10:30, 0].astype(int) - case.image[12:35, 10:30, 0]
         assert np.median(change) == pytest.approx(30 / 400 * 255, abs=1)
-    assert {(r.where, r.reason) for r in refusals} == {
+    assert {(r.where, r.reason) for r in rejections} == {
         ("sub-2/arterial.nii.gz", "no file matches sub-2/venous.nii.gz"),
         ("sub-3/venous.nii.gz", "second image without a first"),
     }

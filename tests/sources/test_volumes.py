@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mie.errors import ConfigError, ImageError, MieError
-from mie.records import Case, Refusal, Target, Unit
+from mie.records import Case, Rejection, Target, Unit
 from mie.sources.catalog import Entry
 from mie.sources.slices import Region, largest_slices, middle_slices
 from mie.sources.volumes import VolumeSource
@@ -166,7 +166,7 @@ def test_scan_reports_what_fits_nothing(tmp_path: Path) -> None:
         "lab/orphan.nii.gz",
     ]
     lonely, orphan = found[1:]
-    assert isinstance(lonely, Refusal)
+    assert isinstance(lonely, Rejection)
     assert (lonely.gate, orphan.gate) == ("source", "source")
     assert "without a mask" in lonely.reason
     assert orphan.reason == "mask without an image"
@@ -179,7 +179,7 @@ def test_images_and_masks_side_by_side(tmp_path: Path) -> None:
     found = list(VolumeSource(entry(layout=layout), tmp_path).scan())
     pairs = {u.key: u.files["masks"] for u in found if isinstance(u, Unit)}
     assert pairs == {"a.nii": ("a_seg.nii",), "a_b.nii": ("a_b_seg.nii",)}
-    assert [f.where for f in found if isinstance(f, Refusal)] == ["c.nii"]
+    assert [f.where for f in found if isinstance(f, Rejection)] == ["c.nii"]
 
 
 def test_mask_names_that_a_pattern_alone_would_cut_elsewhere(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_splits(tmp_path: Path) -> None:
         "train/img.nii": "train",
         "Ts/img.nii": "test",
     }
-    (refused,) = (f for f in found if isinstance(f, Refusal))
+    (refused,) = (f for f in found if isinstance(f, Rejection))
     assert "unknown split 'odd'" in refused.reason
     save(tmp_path, "img/x.nii.gz", ct())
     save(tmp_path, "lab/x.nii.gz", labels())
@@ -224,9 +224,9 @@ def test_empty_masks_are_refused(tmp_path: Path) -> None:
     source = VolumeSource(entry(), tmp_path)
     (unit,) = source.scan()
     assert isinstance(unit, Unit)
-    (refusal,) = source.load(unit)
-    assert isinstance(refusal, Refusal)
-    assert (refusal.where, refusal.gate) == ("img/a.nii.gz", "source")
+    (rejection,) = source.load(unit)
+    assert isinstance(rejection, Rejection)
+    assert (rejection.where, rejection.gate) == ("img/a.nii.gz", "source")
 
 
 # --- windows -----------------------------------------------------------------------------------------------

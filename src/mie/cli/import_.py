@@ -30,9 +30,9 @@ def import_(
         result = import_dataset(folder, output, format, name=name, deidentified=deidentified, progress=bar)
     samples = plural(result.info["counts"]["samples"], "sample")
     typer.echo(f"{output}: {samples}, digest {result.info['digest'][:16]}")
-    if result.refusals:
-        records = "1 record" if len(result.refusals) == 1 else f"{len(result.refusals)} records"
+    if result.rejections:
+        records = "1 record" if len(result.rejections) == 1 else f"{len(result.rejections)} records"
         typer.echo(f"{records} could not be used; rejected.parquet lists all:", err=True)
-        for reason in frequent_reasons(result.refusals):
+        for reason in frequent_reasons(result.rejections):
             typer.echo(f"  {reason}", err=True)
         raise typer.Exit(3)

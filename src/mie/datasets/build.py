@@ -40,7 +40,7 @@ from mie.datasets.schema import IMAGE_COLUMNS, TEXT_COLUMNS, ShardWriter, read_r
 from mie.datasets.stats import Tally
 from mie.errors import MieError
 from mie.perspectives import BuildFacts
-from mie.records import Refusal
+from mie.records import Rejection
 from mie.sources.catalog import deidentification
 from mie.vocabulary import SPLITS
 
@@ -194,7 +194,7 @@ def _samples(
             "no image was found",
             where=", ".join(str(root) for _, root in plan.sources),
             expected="files that match the data sets' patterns",
-            found=f"{len(plan.refusals)} files that match none",
+            found=f"{len(plan.rejections)} files that match none",
             fix="`mie sources check NAME ROOT` shows what matches and what does not",
         )
     facts = BuildFacts(config.name, config.bins, tuple(source_facts(*item) for item in plan.listed()))
@@ -271,18 +271,18 @@ def finish(plan: Plan, folder: Path, wordings: Wordings | None = None) -> tuple[
         digests = _write_shards(plan, parts, folder / "data", drop, change)
         columns["sha256"] = [digests.get(i) for i in columns["id"]]  # None for what is dropped
     kept = [i for i in range(len(traces.ids)) if i not in dropped]
-    named = [*plan.refusals, *_refusals(plan, parts)]
+    named = [*plan.rejections, *_rejections(plan, parts)]
     across = [dropped[i] for i in sorted(dropped)]
     names = Names(plan.config.keep_names)
-    refusals = [*map(names.refusal, named), *across]
-    write_rejected(folder / "rejected.parquet", refusals)
+    rejections = [*map(names.rejection, named), *across]
+    write_rejected(folder / "rejected.parquet", rejections)
     if not kept:
         clear(folder)
-        write_rejected(folder / "rejected.parquet", refusals)
+        write_rejected(folder / "rejected.parquet", rejections)
         raise nothing_kept(
             folder, [*named, *across], "change the recipe or the files and run the same command again"
         )
-    info = _info(plan, columns, kept, refusals)
+    info = _info(plan, columns, kept, rejections)
     if wordings is not None:
         info["recipe"]["rephrase"] = wordings.by
         info["rephrased"] = wordings.counts()
@@ -290,7 +290,7 @@ def finish(plan: Plan, folder: Path, wordings: Wordings | None = None) -> tuple[
     if perspective.facts is not None:
         modalities = {entry.name: entry.modality for entry, _ in plan.sources}
         rows = (row for path in sorted((folder / "data").iterdir()) for row in read_rows(path, TEXT_COLUMNS))
-        add_facts(info, perspective.name, perspective.facts(rows, refusals, modalities))
+        add_facts(info, perspective.name, perspective.facts(rows, rejections, modalities))
     if plan.weights is not None:
         info["weights"] = {family: dict(used) for family, used in plan.weights.items()}
     atomic_write(folder / "README.md", data_card(info))
@@ -299,7 +299,7 @@ def finish(plan: Plan, folder: Path, wordings: Wordings | None = None) -> tuple[
     return info, frequent_reasons([*named, *across])
 
 
-def _refusals(plan: Plan, parts: Path) -> Iterator[Refusal]:
+def _rejections(plan: Plan, parts: Path) -> Iterator[Rejection]:
     for part in plan.parts:
         path = part_path(parts, part.number, "rejected")
         if path.exists():
@@ -320,12 +320,12 @@ def _traces(index: pa.Table, columns: dict[str, list[Any]]) -> Traces:
     )
 
 
-def _offenders(traces: Traces, targets: list[str]) -> dict[int, Refusal]:
+def _offenders(traces: Traces, targets: list[str]) -> dict[int, Rejection]:
     """Samples that must go, by index, each with the first reason that was found."""
-    found: dict[int, Refusal] = {}
+    found: dict[int, Rejection] = {}
     for offence in (*duplicates(traces), *patient_leaks(traces), *image_leaks(traces)):
         i = offence.index
-        refusal = Refusal(
+        rejection = Rejection(
             traces.sources[i],
             traces.case_ids[i],
             offence.gate,
@@ -333,7 +333,7 @@ def _offenders(traces: Traces, targets: list[str]) -> dict[int, Refusal]:
             targets[i],
             {"id": traces.ids[i]},
         )
-        found.setdefault(i, refusal)
+        found.setdefault(i, rejection)
     return found
 
 
@@ -393,12 +393,14 @@ def _link(path: Path, target: Path) -> None:
             shutil.copyfile(path, temporary)
 
 
-def _info(plan: Plan, columns: dict[str, list[Any]], kept: list[int], refusals: list[Refusal]) -> DatasetInfo:
+def _info(
+    plan: Plan, columns: dict[str, list[Any]], kept: list[int], rejections: list[Rejection]
+) -> DatasetInfo:
     tally = Tally()
     for i in kept:
         tally.keep({name: columns[name][i] for name in Tally.COLUMNS})
-    for refusal in refusals:
-        tally.refuse(refusal.gate)
+    for rejection in rejections:
+        tally.refuse(rejection.gate)
     used = {columns["source"][i] for i in kept}
     entries = [entry for entry, _ in plan.sources if entry.name in used]
     stated = {

@@ -283,8 +283,8 @@ def _refused(info: DatasetInfo) -> str:
         (f"`{gate}`", f"{n:,}", meanings.get(gate, "see the column `reason`"))
         for gate, n in info["rejected"].items()
     ]
-    text = "Every refusal, with its reason and the numbers behind it, is in `rejected.parquet`."
-    return text + "\n\n" + markdown_table(("gate", "refused", "why"), rows)
+    text = "Every rejection, with its reason and the numbers behind it, is in `rejected.parquet`."
+    return text + "\n\n" + markdown_table(("gate", "rejected", "why"), rows)
 
 
 def _columns() -> str:

@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from mie.datasets.rejected import BAD_FILE_GATES
-from mie.records import Refusal, Sample
+from mie.records import Rejection, Sample
 
 _PSEUDONYM: Final = re.compile(r"[0-9a-f]{16}")
 # A path, or a name with an ending of image files.
@@ -72,16 +72,16 @@ class Names:
         case = self.case(sample.source, sample.case_id)
         return replace(sample, case_id=case, patient_id=self.patient(sample.patient_id))
 
-    def refusal(self, refusal: Refusal) -> Refusal:
+    def rejection(self, rejection: Rejection) -> Rejection:
         """The rejection with a pseudonym as `where`, and without names of files in its reason."""
         if self.keep:
-            return refusal
-        where = refusal.where
+            return rejection
+        where = rejection.where
         if where.endswith(")") and " (" in where:  # which file of the case it was
             where = where.rpartition(" (")[0]
-        reason = refusal.reason
-        if refusal.gate in BAD_FILE_GATES:  # the others speak of pixels
+        reason = rejection.reason
+        if rejection.gate in BAD_FILE_GATES:  # the others speak of pixels
             reason = _VALUE.sub("(value)", _FILE.sub("(file)", _UID.sub("(uid)", reason)))
             stem = PurePosixPath(where.partition("#")[0]).name.partition(".")[0]
             reason = reason.replace(stem, "(file)") if len(stem) > 2 else reason
-        return replace(refusal, where=self.case(refusal.source, where), reason=reason)
+        return replace(rejection, where=self.case(rejection.source, where), reason=reason)

@@ -27,7 +27,7 @@ from mie.images.hashes import perceptual
 from mie.perspectives import BuildFacts, Recipe, VolumeRecipe
 from mie.perspectives.perspective import EditKind
 from mie.perspectives.volumes import volume_of
-from mie.records import Case, Pixels, Refusal, Sample, Unit
+from mie.records import Case, Pixels, Rejection, Sample, Unit
 from mie.sources.catalog import Entry
 from mie.sources.source import open_source
 
@@ -98,32 +98,32 @@ def make_part(task: PartTask) -> PartResult:
     names = Names(task.config.keep_names)
     units = _Count()
     traces = _Traces(task.config.perspective.edit)
-    refusals: list[Refusal] = []
+    rejections: list[Rejection] = []
     number = task.part.number
     with ExitStack() as stack:
         writers: dict[str, ShardWriter] = {}
         for outcome in _outcomes(task, units):
-            units.kept, units.refused = len(traces.rows), len(refusals)
+            units.kept, units.refused = len(traces.rows), len(rejections)
             units.report()
-            if isinstance(outcome, Refusal):
-                refusals.append(outcome)
+            if isinstance(outcome, Rejection):
+                rejections.append(outcome)
                 continue
             sample = names.sample(outcome)
             try:
                 row, digests = encoder.row(sample)
             except MemoryError:
-                refusals.append(Refusal(outcome.source, outcome.case_id, "error", _NO_MEMORY))
+                rejections.append(Rejection(outcome.source, outcome.case_id, "error", _NO_MEMORY))
                 continue
             if sample.split not in writers:
                 path = part_path(task.folder, number, sample.split)
                 writers[sample.split] = stack.enter_context(ShardWriter(path))
             writers[sample.split].write(row)
             traces.add(sample, row["sha256"], digests)
-    if refusals:  # most parts have none, and a file less is two syncs less
-        write_rejected(part_path(task.folder, number, "rejected"), refusals)
+    if rejections:  # most parts have none, and a file less is two syncs less
+        write_rejected(part_path(task.folder, number, "rejected"), rejections)
     with atomic_path(part_path(task.folder, number, "index")) as temporary:
         pq.write_table(table(traces.rows, INDEX_SCHEMA), temporary, compression="zstd")
-    return PartResult(number, len(task.part.units), len(traces.rows), Counter(r.gate for r in refusals))
+    return PartResult(number, len(task.part.units), len(traces.rows), Counter(r.gate for r in rejections))
 
 
 @dataclass(slots=True)
@@ -140,7 +140,7 @@ class _Count:
         report(self.done, self.kept, self.refused)
 
 
-def _outcomes(task: PartTask, units: _Count) -> Iterator[Sample | Refusal]:
+def _outcomes(task: PartTask, units: _Count) -> Iterator[Sample | Rejection]:
     config, perspective = task.config, task.config.perspective
     gates = perspective.gates(config.recipe, config.gates)
     sources = [source_facts(*task.sources[at], _units(task, at)) for at in task.sources]
@@ -157,32 +157,32 @@ def _outcomes(task: PartTask, units: _Count) -> Iterator[Sample | Refusal]:
         )
         recipe = perspective.samples(config.recipe, build)
         for sample in _samples(recipe, _cases(task, units), config, units):
-            if isinstance(sample, Refusal):
+            if isinstance(sample, Rejection):
                 yield sample
                 continue
-            refusal = next((r for gate in gates if (r := gate(sample)) is not None), None)
-            yield refusal or sample
+            rejection = next((r for gate in gates if (r := gate(sample)) is not None), None)
+            yield rejection or sample
 
 
 def _samples(
-    recipe: Recipe, cases: Iterator[tuple[int, Case | Refusal]], config: RecipeConfig, units: _Count
-) -> Iterator[Sample | Refusal]:
-    def of_case(case: Case | Refusal) -> Iterator[Sample | Refusal]:
-        if isinstance(case, Refusal):
+    recipe: Recipe, cases: Iterator[tuple[int, Case | Rejection]], config: RecipeConfig, units: _Count
+) -> Iterator[Sample | Rejection]:
+    def of_case(case: Case | Rejection) -> Iterator[Sample | Rejection]:
+        if isinstance(case, Rejection):
             yield case
             return
         try:
             yield from recipe.samples(case, split_of(case, config.split, config.seed), config.seed)
         except MemoryError:
-            yield Refusal(case.source, case.case_id, "error", _NO_MEMORY)
+            yield Rejection(case.source, case.case_id, "error", _NO_MEMORY)
 
     if not isinstance(recipe, VolumeRecipe):
         for _, case in cases:
             yield from of_case(case)
         return
 
-    def volume(item: tuple[int, Case | Refusal]) -> tuple[int, tuple[str, str] | None]:
-        return item[0], None if isinstance(item[1], Refusal) else volume_of(item[1])
+    def volume(item: tuple[int, Case | Rejection]) -> tuple[int, tuple[str, str] | None]:
+        return item[0], None if isinstance(item[1], Rejection) else volume_of(item[1])
 
     # A volume's slices come one after the other; anything else is a group of its own.
     for (unit, name), group in itertools.groupby(cases, volume):
@@ -196,14 +196,14 @@ def _samples(
             split = split_of(slices[0], config.split, config.seed)
             yield from recipe.volume(slices, split, config.seed)
         except MemoryError:
-            yield Refusal(slices[0].source, name[1], "error", _NO_MEMORY)
+            yield Rejection(slices[0].source, name[1], "error", _NO_MEMORY)
 
 
 def _units(task: PartTask, source: int) -> list[Unit]:
     return [planned.unit for planned in task.part.units if planned.source == source]
 
 
-def _cases(task: PartTask, units: _Count) -> Iterator[tuple[int, Case | Refusal]]:
+def _cases(task: PartTask, units: _Count) -> Iterator[tuple[int, Case | Rejection]]:
     """The cases of every unit, each with the unit's index."""
     sources = {at: open_source(entry, root) for at, (entry, root) in task.sources.items()}
     for index, planned in enumerate(task.part.units):
@@ -211,19 +211,19 @@ def _cases(task: PartTask, units: _Count) -> Iterator[tuple[int, Case | Refusal]
         entry, root = task.sources[planned.source]
         key = planned.unit.key
         if index in task.deadly:
-            yield index, Refusal(entry.name, key, "image", "reading it ended the worker process")
+            yield index, Rejection(entry.name, key, "image", "reading it ended the worker process")
             continue
         try:
             for case in sources[planned.source].load(planned.unit):
                 yield index, case
         except MieError as error:
-            yield index, Refusal(entry.name, _where(key, error, root), "image", error.reason)
+            yield index, Rejection(entry.name, _where(key, error, root), "image", error.reason)
         except MemoryError:
-            yield index, Refusal(entry.name, key, "error", _NO_MEMORY)
+            yield index, Rejection(entry.name, key, "error", _NO_MEMORY)
         except Exception as error:  # one strange file among thousands is recorded, never fatal
             if isinstance(error, OSError) and error.errno in _FATAL:
                 raise
-            yield index, Refusal(entry.name, key, "error", f"{type(error).__name__}: {error}")
+            yield index, Rejection(entry.name, key, "error", f"{type(error).__name__}: {error}")
 
 
 def _where(key: str, error: MieError, root: Path) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from mie.core.hashing import canonical
 from mie.datasets.recipe import RecipeConfig
 from mie.perspectives.perspective import Weights
-from mie.records import Refusal, Unit
+from mie.records import Rejection, Unit
 from mie.sources.catalog import DicomLayout, Entry, VolumeLayout
 from mie.sources.source import open_source
 
@@ -37,7 +37,7 @@ class Plan:
     config: RecipeConfig
     sources: tuple[tuple[Entry, Path], ...]
     parts: tuple[Part, ...]
-    refusals: tuple[Refusal, ...]  # files that fit no pattern
+    rejections: tuple[Rejection, ...]  # files that fit no pattern
     fingerprint: str  # recipe, units, the size and age of their files, and weights
     weights: Weights | None = None  # by family; None where no network makes samples
 
@@ -62,7 +62,7 @@ class Plan:
 def make_plan(config: RecipeConfig, progress: Callable[[str], None] = lambda _: None) -> Plan:
     """List every data set. Nothing is decoded yet."""
     sources: list[tuple[Entry, Path]] = []
-    refusals: list[Refusal] = []
+    rejections: list[Rejection] = []
     planned: list[PlannedUnit] = []
     digest = hashlib.sha256(canonical(config.public()).encode())
     for index, item in enumerate(config.sources):
@@ -71,13 +71,13 @@ def make_plan(config: RecipeConfig, progress: Callable[[str], None] = lambda _: 
         sources.append((item.entry, source.root))
         kept = 0
         for found in source.scan():
-            if isinstance(found, Refusal):
-                refusals.append(found)
+            if isinstance(found, Rejection):
+                rejections.append(found)
             elif item.limit is None or kept < item.limit:
                 kept += 1
                 planned.append(PlannedUnit(index, found))
                 digest.update(_file_facts(source.root, item.entry.name, found).encode())
-    return Plan(config, tuple(sources), _cut(planned, sources), tuple(refusals), digest.hexdigest())
+    return Plan(config, tuple(sources), _cut(planned, sources), tuple(rejections), digest.hexdigest())
 
 
 def _cut(planned: list[PlannedUnit], sources: list[tuple[Entry, Path]]) -> tuple[Part, ...]:

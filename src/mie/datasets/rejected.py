@@ -16,7 +16,7 @@ from mie.core.files import atomic_path
 from mie.core.hashing import canonical
 from mie.datasets.schema import REJECTED_SCHEMA, read_table, table
 from mie.errors import MieError
-from mie.records import Refusal
+from mie.records import Rejection
 
 FILE_NAME: Final = "rejected.parquet"
 # Gates that mean a file could not be used, as against a sample that was not worth keeping.
@@ -24,7 +24,7 @@ BAD_FILE_GATES: Final = ("source", "image", "error")
 _NUMBER: Final = re.compile(r"[+-]?\d+(\.\d+)?")
 
 
-def write_rejected(path: Path, refusals: Iterable[Refusal]) -> int:
+def write_rejected(path: Path, rejections: Iterable[Rejection]) -> int:
     """Write every rejection with its gate, reason and numbers; returns how many there are."""
     rows = [
         {
@@ -35,17 +35,17 @@ def write_rejected(path: Path, refusals: Iterable[Refusal]) -> int:
             "reason": r.reason,
             "numbers": canonical(r.numbers),
         }
-        for r in refusals
+        for r in rejections
     ]
     with atomic_path(path) as temporary:
         pq.write_table(table(rows, REJECTED_SCHEMA), temporary, compression="zstd")
     return len(rows)
 
 
-def read_rejected(path: Path) -> list[Refusal]:
+def read_rejected(path: Path) -> list[Rejection]:
     """What `write_rejected` wrote, in the same order."""
     return [
-        Refusal(
+        Rejection(
             source=row["source"],
             where=row["where"],
             gate=row["gate"],
@@ -62,28 +62,28 @@ class Reason:
     """A reason that several rejections share, with the first of them as an example."""
 
     count: int
-    example: Refusal
+    example: Rejection
 
     def __str__(self) -> str:
         first = self.example
         return f"{self.count} × {first.gate}: {first.reason} (for example {first.source}/{first.where})"
 
 
-def frequent_reasons(refusals: Iterable[Refusal], most: int = 3) -> list[Reason]:
+def frequent_reasons(rejections: Iterable[Rejection], most: int = 3) -> list[Reason]:
     """The most frequent reasons. Two are the same if gate and first clause agree, whatever the numbers."""
     counts: Counter[tuple[str, str]] = Counter()
-    examples: dict[tuple[str, str], Refusal] = {}
-    for refusal in refusals:
-        clause = re.split(r"[;:]\s", refusal.reason, maxsplit=1)[0]
-        key = refusal.gate, _NUMBER.sub("#", clause)
+    examples: dict[tuple[str, str], Rejection] = {}
+    for rejection in rejections:
+        clause = re.split(r"[;:]\s", rejection.reason, maxsplit=1)[0]
+        key = rejection.gate, _NUMBER.sub("#", clause)
         counts[key] += 1
-        examples.setdefault(key, refusal)
+        examples.setdefault(key, rejection)
     return [Reason(n, examples[key]) for key, n in counts.most_common(most)]
 
 
-def nothing_kept(folder: Path, refusals: Iterable[Refusal], fix: str) -> MieError:
+def nothing_kept(folder: Path, rejections: Iterable[Rejection], fix: str) -> MieError:
     """The error for a dataset that would hold no sample."""
-    reasons = frequent_reasons(refusals)
+    reasons = frequent_reasons(rejections)
     indent = "\n" + " " * 12
     return MieError(
         "no sample was kept",

@@ -15,14 +15,14 @@ from mie.datasets.rejected import nothing_kept, write_rejected
 from mie.datasets.schema import RowEncoder, ShardWriter
 from mie.datasets.stats import Tally
 from mie.errors import MieError
-from mie.records import Refusal, Sample
+from mie.records import Rejection, Sample
 from mie.vocabulary import SPLITS
 
 ROWS_PER_SHARD: Final = 256
 
 
 def write_dataset(
-    samples: Iterable[Sample | Refusal],
+    samples: Iterable[Sample | Rejection],
     folder: Path,
     *,
     name: str,
@@ -45,11 +45,11 @@ def write_dataset(
         parts.mkdir()
         data.mkdir()
         try:
-            tally, refusals, counts = _write_parts(samples, parts)
+            tally, rejections, counts = _write_parts(samples, parts)
             for split, count in counts.items():
                 for number in range(count):
                     _part(parts, split, number).replace(data / shard_name(split, number, count))
-            write_rejected(folder / "rejected.parquet", refusals)
+            write_rejected(folder / "rejected.parquet", rejections)
             info = tally.info(
                 name=name,
                 description=description,
@@ -63,19 +63,19 @@ def write_dataset(
             raise
         if not info["counts"]["samples"]:
             clear(folder)
-            write_rejected(folder / "rejected.parquet", refusals)
-            raise nothing_kept(folder, refusals, "put it right and run the same command again")
+            write_rejected(folder / "rejected.parquet", rejections)
+            raise nothing_kept(folder, rejections, "put it right and run the same command again")
         write_info(folder, info)
         parts.rmdir()
     return info
 
 
 def _write_parts(
-    samples: Iterable[Sample | Refusal], parts: Path
-) -> tuple[Tally, list[Refusal], dict[str, int]]:
+    samples: Iterable[Sample | Rejection], parts: Path
+) -> tuple[Tally, list[Rejection], dict[str, int]]:
     """The shards under names without their count, which is known only at the end."""
     tally, encoder = Tally(), RowEncoder()
-    refusals: list[Refusal] = []
+    rejections: list[Rejection] = []
     counts = dict.fromkeys(SPLITS, 0)
     seen: set[str] = set()
     with ExitStack() as stack:
@@ -84,9 +84,9 @@ def _write_parts(
         for sample in samples:
             if isinstance(sample, Sample) and sample.id in seen:
                 reason = f"another sample has the id {sample.id}"
-                sample = Refusal(sample.source, sample.case_id, "duplicate", reason, sample.target)
-            if isinstance(sample, Refusal):
-                refusals.append(sample)
+                sample = Rejection(sample.source, sample.case_id, "duplicate", reason, sample.target)
+            if isinstance(sample, Rejection):
+                rejections.append(sample)
                 tally.refuse(sample.gate)
                 continue
             seen.add(sample.id)
@@ -98,7 +98,7 @@ def _write_parts(
             row, _ = encoder.row(sample)
             writers[split].write(row)
             tally.keep(row)
-    return tally, refusals, counts
+    return tally, rejections, counts
 
 
 def _part(parts: Path, split: str, number: int) -> Path:

@@ -58,7 +58,7 @@ def check_frames(dataset: Dataset, frame: int | None, *, where: object, limits: 
         streams = iter([get_frame(data, frame, number_of_frames=frames, extended_offsets=offsets)])
     for stream in streams:
         if pixels > _PLAIN_PIXELS and pixels > _PIXELS_PER_BYTE * len(stream):
-            raise _refusal(
+            raise _rejection(
                 where, f"at least {pixels // _PIXELS_PER_BYTE} bytes for {pixels} pixels", len(stream)
             )
         if syntax in (*JPEGTransferSyntaxes, *JPEGLSTransferSyntaxes):
@@ -72,10 +72,10 @@ def check_frames(dataset: Dataset, frame: int | None, *, where: object, limits: 
         else:
             continue  # pydicom has no decoder for it, and says so
         if found != expected:
-            raise _refusal(where, _text(expected), "no size" if found is None else _text(found))
+            raise _rejection(where, _text(expected), "no size" if found is None else _text(found))
 
 
-def _refusal(where: object, expected: object, found: object) -> ImageError:
+def _rejection(where: object, expected: object, found: object) -> ImageError:
     return ImageError(
         "compressed frame is not what the DICOM header says", where=where, expected=expected, found=found
     )
@@ -136,7 +136,7 @@ def _check_rle(stream: bytes, pixels: int, where: object) -> None:
     """Each segment is one byte of every pixel; what would decode to more is refused."""
     if len(stream) <= _RLE_PLAIN or len(stream) < 64:
         if _RLE_GROWTH * len(stream) < pixels:
-            raise _refusal(where, f"{pixels} pixels", f"{len(stream)} bytes of runs")
+            raise _rejection(where, f"{pixels} pixels", f"{len(stream)} bytes of runs")
         return
     count, *starts = struct.unpack("<16L", stream[:64])
     starts = [*starts[: min(count, 15)], len(stream)]
@@ -147,4 +147,4 @@ def _check_rle(stream: bytes, pixels: int, where: object) -> None:
             size += run + 1 if run < 128 else (257 - run) % 129
             at += run + 2 if run < 128 else 2 - (run == 128)
         if size > pixels + 1:  # a byte of filling is allowed
-            raise _refusal(where, f"{pixels} pixels", "longer runs")
+            raise _rejection(where, f"{pixels} pixels", "longer runs")

@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from mie.core.registry import Registry, found_in
-from mie.records import Case, Pairing, Refusal, Sample
+from mie.records import Case, Pairing, Rejection, Sample
 
 # What of the input an edit changes: "overlay" paints a region and leaves the anatomy, "area" changes what is
 # shown inside a region, "image" maps the whole image to another.
@@ -55,7 +55,7 @@ class GateConfig(StrictModel):
 class Recipe(Protocol):
     """Makes samples of cases, as one recipe file says."""
 
-    def samples(self, case: Case, split: str, build_seed: int) -> Iterator[Sample | Refusal]:
+    def samples(self, case: Case, split: str, build_seed: int) -> Iterator[Sample | Rejection]:
         """The samples of one case, and why some of it, or all of it, gives none."""
         ...
 
@@ -64,7 +64,7 @@ class Recipe(Protocol):
 class VolumeRecipe(Protocol):
     """A recipe that wants the slices of a volume together."""
 
-    def volume(self, cases: Sequence[Case], split: str, build_seed: int) -> Iterator[Sample | Refusal]:
+    def volume(self, cases: Sequence[Case], split: str, build_seed: int) -> Iterator[Sample | Rejection]:
         """The samples of a volume's slices, all in one split."""
         ...
 
@@ -72,7 +72,7 @@ class VolumeRecipe(Protocol):
 class Gate(Protocol):
     """Decides whether a sample is kept."""
 
-    def __call__(self, sample: Sample) -> Refusal | None:
+    def __call__(self, sample: Sample) -> Rejection | None:
         """Why the sample is rejected; None where it is kept."""
         ...
 
@@ -153,7 +153,7 @@ class Perspective:
     prove_together: Callable[[Rows], list[Problem]] = lambda _: []
     check: Callable[[Any, Sequence[SourceFacts]], None] = lambda _config, _sources: None
     prepare: Callable[[Any, BuildFacts], Weights | None] = lambda _config, _build: None
-    facts: Callable[[Rows, Iterable[Refusal], Mapping[str, str]], Mapping[str, Any]] | None = None
+    facts: Callable[[Rows, Iterable[Rejection], Mapping[str, str]], Mapping[str, Any]] | None = None
 
     @property
     def needs_mask(self) -> bool:
@@ -199,9 +199,9 @@ class TrivialGate:
     def of(cls, limits: GateConfig) -> TrivialGate:
         return cls(limits.min_pixels, limits.min_fraction, limits.max_fraction)
 
-    def __call__(self, sample: Sample) -> Refusal | None:
+    def __call__(self, sample: Sample) -> Rejection | None:
         if _one_colour(sample.input):
-            return _refuse(sample, "blank", "the image has a single colour")
+            return _reject(sample, "blank", "the image has a single colour")
         if sample.mask is None:
             return None
         total = sample.mask.size
@@ -210,16 +210,16 @@ class TrivialGate:
             area = int(np.count_nonzero(sample.mask == round(255 * k / n_classes)))
             numbers = {"pixels": area, "fraction": area / total, "class": k}
             if area == 0:
-                return _refuse(sample, "area", "the region is empty", numbers)
+                return _reject(sample, "area", "the region is empty", numbers)
             if area < self.min_pixels or area < self.min_fraction * total:
                 limit = max(self.min_pixels, self.min_fraction * total)
-                return _refuse(
+                return _reject(
                     sample, "area", f"the region is too small: {area} px, at least {limit:.0f}", numbers
                 )
         filled = np.count_nonzero(sample.mask) / total
         if filled > self.max_fraction:
             reason = f"the region fills {filled:.1%} of the image, at most {self.max_fraction:.0%}"
-            return _refuse(sample, "area", reason, {"fraction": filled})
+            return _reject(sample, "area", reason, {"fraction": filled})
         return None
 
 
@@ -229,5 +229,5 @@ def _one_colour(image: np.ndarray) -> bool:
     return bool((image[:8] == first).all() and (image == first).all())
 
 
-def _refuse(sample: Sample, gate: str, reason: str, numbers: dict[str, float] | None = None) -> Refusal:
-    return Refusal(sample.source, sample.case_id, gate, reason, sample.target, numbers or {})
+def _reject(sample: Sample, gate: str, reason: str, numbers: dict[str, float] | None = None) -> Rejection:
+    return Rejection(sample.source, sample.case_id, gate, reason, sample.target, numbers or {})

@@ -26,7 +26,7 @@ from mie.images.hashes import checksum
 from mie.images.overlay import paint
 from mie.images.png import decode_png
 from mie.perspectives.perception.samples import proof_gate
-from mie.records import Pixels, Refusal, Sample
+from mie.records import Pixels, Rejection, Sample
 from mie.review.database import Database, events, meta
 from mie.review.events import final_answers
 from mie.review.masks import majority, propose_masks, stored_mask
@@ -148,13 +148,15 @@ def _decide_mask(
         found.repaired[sample_id] = vote.choice, stored_mask(connection, item_id, vote)
 
 
-def _samples(dataset: Dataset, found: Decisions, changes: Mapping[str, Change]) -> Iterator[Sample | Refusal]:
+def _samples(
+    dataset: Dataset, found: Decisions, changes: Mapping[str, Change]
+) -> Iterator[Sample | Rejection]:
     yield from read_rejected(dataset.folder / "rejected.parquet")
     for sample in dataset.samples():
         if sample.id in found.rejected:
             changes["rejected"].add(sample)
             reason, numbers = found.rejected[sample.id], {"id": sample.id}
-            yield Refusal(sample.source, sample.case_id, "review", reason, sample.target, numbers)
+            yield Rejection(sample.source, sample.case_id, "review", reason, sample.target, numbers)
         elif sample.id in found.repaired:
             repainted = repaint(sample, *found.repaired[sample.id])
             failure = proof_gate(repainted)

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 from mie.errors import MieError
 from mie.images.read import read_labels, read_picture
-from mie.records import Case, Mask, Refusal, Unit
+from mie.records import Case, Mask, Rejection, Unit
 from mie.sources import patterns
 from mie.sources.catalog import Entry, FolderLayout, PairedLayout, TargetEntry, patient_of, split_of
 from mie.sources.markings import masks_of, uses_colours
@@ -37,7 +37,7 @@ class FolderSource:
                 roles[f"mask:{target.name}"] = target.masks
         return roles
 
-    def scan(self) -> Iterator[Unit | Refusal]:
+    def scan(self) -> Iterator[Unit | Rejection]:
         images = self._listing.matches(self.layout.images)
         companions = {
             role: patterns.Companions(self._listing, pattern, patterns.places(self.layout.images))
@@ -56,22 +56,22 @@ class FolderSource:
             wants_masks = any(r.startswith("mask") for r in companions)
             if len(files.get("pair", ())) > 1:
                 reason = f"{len(files['pair'])} files match as its pair, expected one"
-                yield Refusal(self.entry.name, path, "source", reason)
+                yield Rejection(self.entry.name, path, "source", reason)
                 continue
             if missing or (wants_masks and not has_masks):
                 reason = f"no file matches {', '.join(missing) or 'any mask pattern'}"
-                yield Refusal(self.entry.name, path, "source", reason)
+                yield Rejection(self.entry.name, path, "source", reason)
                 continue
             split, no_split = split_of(self.entry, found)
             if no_split is not None:
-                yield Refusal(self.entry.name, path, "source", no_split)
+                yield Rejection(self.entry.name, path, "source", no_split)
                 continue
             files = {role: paths for role, paths in files.items() if paths}
             yield Unit(path, files, patient_of(self.entry, path, found), split)
         yield from self._unmatched(taken)
         yield from self._listing.odd(self.entry.name)
 
-    def _unmatched(self, taken: set[str]) -> Iterator[Refusal]:
+    def _unmatched(self, taken: set[str]) -> Iterator[Rejection]:
         """Image files in the folders we read that belong to nothing: a wrong pattern should not be silent."""
         named = {patterns.fixed_folder(self.layout.images)}
         named.update(patterns.fixed_folder(p) for p in self._companions().values())
@@ -79,9 +79,9 @@ class FolderSource:
             for path in self._listing.under(folder):
                 if path not in taken and PurePosixPath(path).suffix.lower() in _IMAGE_SUFFIXES:
                     taken.add(path)
-                    yield Refusal(self.entry.name, path, "source", "file matches no image, or has none")
+                    yield Rejection(self.entry.name, path, "source", "file matches no image, or has none")
 
-    def load(self, unit: Unit) -> Iterator[Case | Refusal]:
+    def load(self, unit: Unit) -> Iterator[Case | Rejection]:
         entry = self.entry
         window = entry.window.model_dump() if entry.window else {}
         picture = read_picture(self._listing.inside(unit.files["image"][0]), **window)

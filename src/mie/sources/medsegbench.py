@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from mie.errors import ImageError, MieError
 from mie.images.limits import DEFAULT_LIMITS, check_pixels, check_promise, decoding
 from mie.images.windows import to_8bit
-from mie.records import Case, Refusal, Step, Unit
+from mie.records import Case, Rejection, Step, Unit
 from mie.sources import patterns
 from mie.sources.catalog import Entry, MedSegBenchLayout, patient_of
 from mie.sources.markings import masks_of
@@ -213,27 +213,27 @@ class MedSegBenchSource:
                 largest[rest] = (size, path, places)
         return [(path, places) for _, path, places in largest.values()]
 
-    def scan(self) -> Iterator[Unit | Refusal]:
+    def scan(self) -> Iterator[Unit | Rejection]:
         for path, places in self._archives():
             try:
                 arrays = _open(self._listing.inside(path))
             except MieError as error:
-                yield Refusal(self.entry.name, path, "source", error.reason)
+                yield Rejection(self.entry.name, path, "source", error.reason)
                 continue
             splits = [s for s in _SPLITS if set(self._names(s, arrays)) <= set(arrays.names)]
             if not splits:
                 expected = " and ".join(self._names("train", arrays))
                 reason = f"expected arrays {expected}; found {', '.join(arrays.names[:6]) or 'none'}"
-                yield Refusal(self.entry.name, path, "source", reason)
+                yield Rejection(self.entry.name, path, "source", reason)
             for split in splits:
                 try:
                     counts = [arrays.shape(name)[0] for name in self._names(split, arrays)]
                 except MieError as error:
-                    yield Refusal(self.entry.name, f"{path}:{split}", "source", error.reason)
+                    yield Rejection(self.entry.name, f"{path}:{split}", "source", error.reason)
                     continue
                 if counts[0] != counts[1]:
                     reason = f"{counts[0]} images and {counts[1]} labels in {split}"
-                    yield Refusal(self.entry.name, f"{path}:{split}", "source", reason)
+                    yield Rejection(self.entry.name, f"{path}:{split}", "source", reason)
                     continue
                 count = counts[0]
                 for start in range(0, count, _ROWS_PER_UNIT):
@@ -242,7 +242,7 @@ class MedSegBenchSource:
                     yield Unit(key, {"image": (path,)}, patient_of(self.entry, path, places), split, rows)
         yield from self._listing.odd(self.entry.name)
 
-    def load(self, unit: Unit) -> Iterator[Case | Refusal]:
+    def load(self, unit: Unit) -> Iterator[Case | Rejection]:
         entry = self.entry
         path = unit.files["image"][0]
         start, stop = unit.rows or (0, 0)
@@ -263,7 +263,7 @@ class MedSegBenchSource:
                     )
                 masks = masks_of(label, entry.targets, entry)
             except MieError as error:
-                yield Refusal(entry.name, case_id, "image", error.reason)
+                yield Rejection(entry.name, case_id, "image", error.reason)
                 continue
             yield Case(
                 source=entry.name,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mie.errors import ConfigError, MieError
-from mie.records import Refusal
+from mie.records import Rejection
 
 # Python's own parser of regular expressions: `re` offers it under no other name.
 _parser: Any = re._parser  # type: ignore[attr-defined]
@@ -208,9 +208,9 @@ class Listing:
                 elif not entry.is_dir():  # a pipe or a device must never be opened, a dangling link cannot be
                     self._odd[path] = "not a regular file"
 
-    def odd(self, source: str) -> list[Refusal]:
+    def odd(self, source: str) -> list[Rejection]:
         """What is below the folders that were listed and is no file for us."""
-        return [Refusal(source, path, "source", reason) for path, reason in sorted(self._odd.items())]
+        return [Rejection(source, path, "source", reason) for path, reason in sorted(self._odd.items())]
 
     def matches(self, pattern: str, **known: str) -> list[tuple[str, dict[str, str]]]:
         """(relative path, captured places) of every file that fits, in sorted order."""

@@ -21,7 +21,7 @@ from mie.images.volumes import (
     square_pixels,
 )
 from mie.images.windows import apply_window, find_window, holds_air
-from mie.records import Case, Mask, Pixels, Refusal, Step, Unit
+from mie.records import Case, Mask, Pixels, Rejection, Step, Unit
 from mie.sources.catalog import DicomLayout, Entry, VolumeLayout
 
 # The soft-tissue window most abdominal CT data sets are read with, in Hounsfield units.
@@ -88,7 +88,7 @@ def cases(
     volume: Volume,
     regions: Mapping[str, Region] | None,
     second: Volume | None = None,
-) -> Iterator[Case | Refusal]:
+) -> Iterator[Case | Rejection]:
     """The chosen slices of one volume, plane by plane; `regions` is None for a data set without masks.
 
     `second`, another volume of the same place, is brought onto the first one's grid by what the headers say.
@@ -96,7 +96,7 @@ def cases(
     layout = entry.layout
     assert isinstance(layout, VolumeLayout | DicomLayout)  # noqa: S101 (for the type checker)
     if regions is not None and not regions:
-        yield Refusal(entry.name, unit.key, "source", "no target is marked anywhere in the volume")
+        yield Rejection(entry.name, unit.key, "source", "no target is marked anywhere in the volume")
         return
     window = _window(entry, volume.data, unit.key)
     pair = None if second is None else _second(entry, volume, second, window, unit.key)

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 from mie.core.registry import Registry
 from mie.errors import MieError
-from mie.records import Case, Refusal, Unit
+from mie.records import Case, Rejection, Unit
 from mie.sources.catalog import Entry
 
 
@@ -20,11 +20,11 @@ class Source(Protocol):
     entry: Entry
     root: Path
 
-    def scan(self) -> Iterator[Unit | Refusal]:
-        """Units in a stable order; files that fit nothing come as refusals."""
+    def scan(self) -> Iterator[Unit | Rejection]:
+        """Units in a stable order; files that fit nothing come as rejections."""
         ...
 
-    def load(self, unit: Unit) -> Iterator[Case | Refusal]:
+    def load(self, unit: Unit) -> Iterator[Case | Rejection]:
         """The cases of one unit. Raises `MieError` when the unit as a whole cannot be read."""
         ...
 
@@ -75,7 +75,7 @@ class SourceReport:
     without_target: int = 0
     patients: int = 0
     targets: Counter[str] = field(default_factory=Counter)
-    refusals: list[Refusal] = field(default_factory=list)
+    rejections: list[Rejection] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "targets": dict(self.targets)}
@@ -93,8 +93,8 @@ def check_source(
     report = SourceReport(str(source.root))
     units: list[Unit] = []
     for found in source.scan():
-        if isinstance(found, Refusal):
-            report.refusals.append(found)
+        if isinstance(found, Rejection):
+            report.rejections.append(found)
         else:
             units.append(found)
     report.units = len(units)
@@ -105,14 +105,14 @@ def check_source(
         progress(done, len(chosen))
         try:
             for case in source.load(unit):
-                if isinstance(case, Refusal):
-                    report.refusals.append(case)
+                if isinstance(case, Rejection):
+                    report.rejections.append(case)
                     continue
                 report.cases += 1
                 report.without_target += not case.masks
                 report.targets.update(case.masks.keys())
                 patients.add(case.patient_id)
         except MieError as error:
-            report.refusals.append(Refusal(entry.name, unit.key, "image", error.reason))
+            report.rejections.append(Rejection(entry.name, unit.key, "image", error.reason))
     report.patients = len(patients - {None})
     return report

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from mie.errors import MieError
 from mie.images.dicom_series import Segment, read_segments, read_series
 from mie.images.volumes import Volume, is_volume, read_volume
-from mie.records import Case, Refusal, Unit
+from mie.records import Case, Rejection, Unit
 from mie.sources import patterns
 from mie.sources.catalog import DicomLayout, Entry, TargetEntry, VolumeLayout, patient_of, split_of
 from mie.sources.markings import label_regions, marked_regions
@@ -30,8 +30,8 @@ def pair(
     images: Mapping[str, Found],
     masks: str | None,
     second: str | None,
-) -> Iterator[Unit | Refusal]:
-    """Units by key; then refusals for mask files, and second volumes, that no image asked for.
+) -> Iterator[Unit | Rejection]:
+    """Units by key; then rejections for mask files, and second volumes, that no image asked for.
 
     A file that some image uses as its mask is not an image, even where the image pattern fits it too
     (`{id}.nii.gz` beside `{id}_seg.nii.gz`).
@@ -61,12 +61,12 @@ def pair(
         split, no_split = split_of(entry, image.places)
         if second is not None and "pair" not in roles:
             reason = f"no file matches {finders['pair'].expected(image.places)}"
-            yield Refusal(entry.name, key, "source", reason)
+            yield Rejection(entry.name, key, "source", reason)
         elif marked and not roles.keys() - {"pair"}:
             reason = f"image without a mask; looked for {', '.join(marked)}"
-            yield Refusal(entry.name, key, "source", reason)
+            yield Rejection(entry.name, key, "source", reason)
         elif no_split is not None:
-            yield Refusal(entry.name, key, "source", no_split)
+            yield Rejection(entry.name, key, "source", no_split)
         else:
             # Slices of one volume are of one patient, even where nobody says which.
             patient = patient_of(entry, key, image.places) or f"{entry.patient_cohort}/{key}"
@@ -76,7 +76,7 @@ def pair(
         reason = "second image without a first" if role == "pair" else "mask without an image"
         for path in sorted(set(finder.paths) - known):
             known.add(path)
-            yield Refusal(entry.name, path, "source", reason)
+            yield Rejection(entry.name, path, "source", reason)
 
 
 class VolumeSource:
@@ -88,13 +88,13 @@ class VolumeSource:
         self.root = root
         self.layout = entry.layout
 
-    def scan(self) -> Iterator[Unit | Refusal]:
+    def scan(self) -> Iterator[Unit | Rejection]:
         listing = Listing(self.root)
         images = {path: Found((path,), places) for path, places in listing.matches(self.layout.images)}
         yield from pair(self.entry, listing, images, self.layout.masks, self.layout.pair)
         yield from listing.odd(self.entry.name)
 
-    def load(self, unit: Unit) -> Iterator[Case | Refusal]:
+    def load(self, unit: Unit) -> Iterator[Case | Rejection]:
         listing = Listing(self.root)
         volume = read_volume(listing.inside(unit.files["image"][0]))
         regions = marked_regions(
@@ -119,7 +119,7 @@ class DicomSource:
         self.root = root
         self.layout = entry.layout
 
-    def scan(self) -> Iterator[Unit | Refusal]:
+    def scan(self) -> Iterator[Unit | Rejection]:
         listing = Listing(self.root)
         series: dict[str, Found] = {}
         for path, places in listing.matches(self.layout.series):
@@ -130,7 +130,7 @@ class DicomSource:
         yield from pair(self.entry, listing, series, self.layout.masks, self.layout.pair)
         yield from listing.odd(self.entry.name)
 
-    def load(self, unit: Unit) -> Iterator[Case | Refusal]:
+    def load(self, unit: Unit) -> Iterator[Case | Rejection]:
         listing = Listing(self.root)
         volume = read_series([listing.inside(path) for path in unit.files["image"]])
         regions = marked_regions(

@@ -33,10 +33,10 @@ def test_one_grey_level_of_one_pixel_outside_is_found(sound, task, image):
     changed = getattr(sample, image).copy()
     row, column = np.argwhere(sample.mask == 0)[137]
     changed[row, column, 1] ^= 1
-    refusal = background_gate(replace(sample, **{image: changed}))
-    assert refusal is not None
-    assert refusal.gate == "background"
-    assert refusal.numbers == {"outside": 1}
+    rejection = background_gate(replace(sample, **{image: changed}))
+    assert rejection is not None
+    assert rejection.gate == "background"
+    assert rejection.numbers == {"outside": 1}
 
 
 @pytest.mark.parametrize("task", ["inpainting", "simulation"])

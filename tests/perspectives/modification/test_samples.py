@@ -10,7 +10,7 @@ from mie.perspectives import VolumeRecipe
 from mie.perspectives.modification import TASKS, experts
 from mie.perspectives.modification.counterfactual import Bounds
 from mie.perspectives.modification.samples import Modification, background_gate
-from mie.records import Refusal, Sample
+from mie.records import Rejection, Sample
 from mie.vocabulary import MODALITIES
 from tests.perspectives.modification.lesions import DarkFinder, disc, lesion_case, tissue, with_lesions
 
@@ -36,13 +36,13 @@ LOOSE = Bounds(1e9, (1e-9, 1e9), 1.0, 1e9, 1e9)
 
 def made(case, split="train", seed=0, **options):
     outcomes = list(recipe(**options).samples(case, split, seed))
-    return [o for o in outcomes if isinstance(o, Sample)], [o for o in outcomes if isinstance(o, Refusal)]
+    return [o for o in outcomes if isinstance(o, Sample)], [o for o in outcomes if isinstance(o, Rejection)]
 
 
 def test_four_kinds_of_one_pair():
     case = lesion_case()
-    samples, refusals = made(case)
-    assert refusals == []
+    samples, rejections = made(case)
+    assert rejections == []
     by_task = {s.task: s for s in samples}
     assert tuple(by_task) == TASKS
     removal, addition, inpainting, simulation = by_task.values()
@@ -163,21 +163,21 @@ def test_several_lesions_go_together_unless_more_pairs_are_wanted():
     ],
 )
 def test_what_cannot_be_made_is_refused_with_a_reason(case, gate):
-    samples, (refusal,) = made(case)
+    samples, (rejection,) = made(case)
     assert samples == []
-    assert refusal.gate == gate
-    assert refusal.reason
-    assert (refusal.source, refusal.where) == ("test", "case-0")
+    assert rejection.gate == gate
+    assert rejection.reason
+    assert (rejection.source, rejection.where) == ("test", "case-0")
 
 
 def test_the_nearest_family_only_where_the_user_allows_it():
     case = lesion_case(modality="surgical photo", anatomy="abdomen")
-    _, (refusal,) = made(case)
-    assert "allow_nearest" in refusal.reason
+    _, (rejection,) = made(case)
+    assert "allow_nearest" in rejection.reason
     samples, _ = made(case, allow_nearest=True)
     assert samples[0].params["family"] == "endoscopy"
-    _, (refusal,) = made(lesion_case(modality="microscopy"), allow_nearest=True)
-    assert refusal.gate == "expert"
+    _, (rejection,) = made(lesion_case(modality="microscopy"), allow_nearest=True)
+    assert rejection.gate == "expert"
 
 
 def test_missing_weights_say_what_to_do(monkeypatch):
@@ -195,21 +195,21 @@ def test_missing_weights_say_what_to_do(monkeypatch):
 def test_a_lesion_that_the_detector_cannot_see_proves_nothing_by_being_gone():
     case = lesion_case()
     pale = replace(case, image=tissue())
-    samples, (refusal,) = made(pale)
+    samples, (rejection,) = made(pale)
     assert samples == []
-    assert refusal.gate == "detector"
-    assert refusal.numbers["lesion_seen"]["share"] == 0.0
-    assert refusal.target == "retinal haemorrhage"
+    assert rejection.gate == "detector"
+    assert rejection.numbers["lesion_seen"]["share"] == 0.0
+    assert rejection.target == "retinal haemorrhage"
 
 
 def test_a_mask_that_misses_part_of_the_lesion_is_caught_by_the_detector():
     """The unmarked rest bleeds into the fill: Telea draws from the hole's rim, which is still dark."""
     case = lesion_case({"retinal haemorrhage": disc(60, 60, 7)})
     larger = replace(case, image=with_lesions(tissue(), [disc(60, 60, 22)]))
-    samples, (refusal,) = made(larger)
+    samples, (rejection,) = made(larger)
     assert samples == []
-    assert refusal.gate == "detector"
-    assert refusal.numbers["candidates"][0]["detector"]["share"] > 0.5
+    assert rejection.gate == "detector"
+    assert rejection.numbers["candidates"][0]["detector"]["share"] > 0.5
 
 
 def test_without_a_detector_it_is_said(detectors):
@@ -220,15 +220,15 @@ def test_without_a_detector_it_is_said(detectors):
         "reason": "no detector was asked for",
         "quality": None,
     }
-    _, (refusal,) = made(lesion_case(), detector=None, detector_required=True)
-    assert refusal.gate == "detector"
+    _, (rejection,) = made(lesion_case(), detector=None, detector_required=True)
+    assert rejection.gate == "detector"
     detectors["dark"] = DarkFinder(0.2)
     experts.watcher.cache_clear()
     (removal, *_), _ = made(lesion_case())
     assert not removal.params["detector"]["trusted"]
     assert "20%" in removal.params["detector"]["reason"]
-    _, (refusal,) = made(lesion_case(), detector_required=True)
-    assert refusal.gate == "detector"
+    _, (rejection,) = made(lesion_case(), detector_required=True)
+    assert rejection.gate == "detector"
 
 
 def test_a_family_without_a_shipped_detector_is_not_checked_but_a_users_own_must_be_there(monkeypatch):
@@ -278,11 +278,11 @@ def test_a_slice_that_is_refused_breaks_the_run():
     cases = volume_cases([4, 5, 6])
     cases[1] = replace(cases[1], masks={"retinal haemorrhage": disc(2, 60, 9)})
     outcomes = list(recipe().volume(cases, "train", 0))
-    assert [o.gate for o in outcomes if isinstance(o, Refusal)] == ["border"]
+    assert [o.gate for o in outcomes if isinstance(o, Rejection)] == ["border"]
     assert {s.params["slices"] for s in outcomes if isinstance(s, Sample)} == {1}
 
 
 @pytest.mark.parametrize("modality", sorted(MODALITIES))
 def test_every_modality_gives_samples_or_a_reason(modality):
-    samples, refusals = made(lesion_case(modality=modality, grey=modality in ("CT", "MRI", "X-ray")))
-    assert bool(samples) != bool(refusals)
+    samples, rejections = made(lesion_case(modality=modality, grey=modality in ("CT", "MRI", "X-ray")))
+    assert bool(samples) != bool(rejections)

@@ -32,11 +32,11 @@ def test_a_sound_pair_passes() -> None:
     ],
 )
 def test_wrong_pairs(pair, gate, says) -> None:
-    refusal = PairGate()(pair_sample(crop(1), pair))
-    assert refusal is not None
-    assert refusal.gate == gate
-    assert says in refusal.reason
-    assert refusal.numbers
+    rejection = PairGate()(pair_sample(crop(1), pair))
+    assert rejection is not None
+    assert rejection.gate == gate
+    assert says in rejection.reason
+    assert rejection.numbers
 
 
 @pytest.mark.parametrize(("levels", "refused"), [(2, True), (3, False)])
@@ -46,11 +46,11 @@ def test_what_nobody_sees_is_no_task(levels, refused) -> None:
     image[60:100, 60:100] = np.maximum(crop(1)[60:100, 60:100], 20)
     other = image.copy()
     other[60:100, 60:100] -= np.uint8(levels)
-    refusal = PairGate()(pair_sample(image, other))
-    assert (refusal is not None) == refused
-    if refusal is not None:
-        assert refusal.gate == "identical"
-        assert refusal.numbers["difference"] == pytest.approx(levels)
+    rejection = PairGate()(pair_sample(image, other))
+    assert (rejection is not None) == refused
+    if rejection is not None:
+        assert rejection.gate == "identical"
+        assert rejection.numbers["difference"] == pytest.approx(levels)
 
 
 def test_a_hair_is_a_task_and_its_shadow_is_not() -> None:

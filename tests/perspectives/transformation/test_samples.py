@@ -15,7 +15,7 @@ from mie.perspectives.transformation.phrasings import DESCRIPTIONS, NAMED, PHRAS
 from mie.perspectives.transformation.samples import Transformation
 from mie.perspectives.transformation.simulation import simulate
 from mie.perspectives.transformation.targets import TARGETS, check_pairing, find_target
-from mie.records import Pairing, Refusal, Sample
+from mie.records import Pairing, Rejection, Sample
 from mie.vocabulary import BINS, MODALITIES
 from tests.conftest import crop, grainy, make_case
 from tests.perspectives.transformation.physics.slices import zero_filled
@@ -53,7 +53,7 @@ def clean_case(modality: str, **changes):
     return make_case(0, masks={}, **{"modality": modality, "anatomy": anatomy, **changes})
 
 
-def made(case, split="test", seed=1, **options) -> list[Sample | Refusal]:
+def made(case, split="test", seed=1, **options) -> list[Sample | Rejection]:
     return list(Transformation(**options).samples(case, split, seed))
 
 
@@ -161,9 +161,9 @@ class TestSimulated:
     def test_eight_bit_ct_is_simulated_as_assumed_and_never_windowed(self) -> None:
         case = clean_case("CT", values=None, units=None, spacing=None, hu_range=(-1000, 400))
         found = made(case, targets=("low_dose_ct_sharp", "ct_window"))
-        refusal, sample = sorted(found, key=lambda x: isinstance(x, Sample))
-        assert refusal.gate == "units"
-        assert "no Hounsfield units" in refusal.reason
+        rejection, sample = sorted(found, key=lambda x: isinstance(x, Sample))
+        assert rejection.gate == "units"
+        assert "no Hounsfield units" in rejection.reason
         assert sample.params["assumed"] == {"hu_range": [-1000, 400], "field_of_view_mm": 360.0}
 
     def test_black_of_a_window_for_soft_tissue_is_air_to_the_physics(self) -> None:
@@ -202,9 +202,9 @@ class TestBadInput:
             clean_case("CT", image=crop(0), units=None, hu_range=(-1000, 400)),
         ):
             found = made(case, targets=("mri_noise", "ct_sparse_view"))
-            (refusal,) = found
-            assert refusal.gate == "image"
-            assert "colour" in refusal.reason
+            (rejection,) = found
+            assert rejection.gate == "image"
+            assert "colour" in rejection.reason
 
     @pytest.mark.parametrize("value", [np.nan, np.inf])
     @pytest.mark.parametrize("key", ["ct_window", "low_dose_ct_soft", "ct_metal"])
@@ -216,9 +216,9 @@ class TestBadInput:
         assert all("not numbers" in r.reason for r in found)
 
     def test_modality_without_a_target_says_so(self) -> None:
-        (refusal,) = made(make_case(0))
-        assert refusal.gate == "empty"
-        assert "fundus" in refusal.reason
+        (rejection,) = made(make_case(0))
+        assert rejection.gate == "empty"
+        assert "fundus" in rejection.reason
 
 
 class TestWindow:
@@ -295,10 +295,10 @@ class TestPairs:
 
     def test_what_is_not_asked_for_or_not_said(self) -> None:
         case = clean_case("MRI", pair=grey(2), pairing=self.pairing())
-        (refusal,) = made(case, targets=("mri_noise",))
-        assert "does not ask for ct_mri" in refusal.reason
-        (refusal,) = made(clean_case("MRI", pair=grey(2)))
-        assert "pairing" in refusal.reason
+        (rejection,) = made(case, targets=("mri_noise",))
+        assert "does not ask for ct_mri" in rejection.reason
+        (rejection,) = made(clean_case("MRI", pair=grey(2)))
+        assert "pairing" in rejection.reason
 
 
 class TestWhatFits:
@@ -323,9 +323,9 @@ class TestWhatFits:
         assert np.array_equal(sample.target_image[8:], image[8:])
 
     def test_a_coloured_image_is_refused_with_its_share(self) -> None:
-        (refusal,) = made(clean_case("ultrasound", image=crop(0)), targets=("ultrasound_speckle",))
-        assert isinstance(refusal, Refusal)
-        assert re.search(r"at most 2%.*found \d+\.\d%", refusal.reason)
+        (rejection,) = made(clean_case("ultrasound", image=crop(0)), targets=("ultrasound_speckle",))
+        assert isinstance(rejection, Rejection)
+        assert re.search(r"at most 2%.*found \d+\.\d%", rejection.reason)
 
 
 class TestAcquiredSize:

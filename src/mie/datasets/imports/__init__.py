@@ -18,7 +18,7 @@ from mie.datasets.imports.reading import Incoming, Origin, read_origin
 from mie.datasets.rejected import read_rejected
 from mie.datasets.write import write_dataset
 from mie.errors import ConfigError
-from mie.records import Refusal, Sample
+from mie.records import Rejection, Sample
 
 FORMATS: Final[Registry[Callable[[Path], Incoming]]] = Registry(
     "import format",
@@ -38,7 +38,7 @@ class ImportResult:
     """What `dataset.json` says, and what was not imported, with reasons (also in `rejected.parquet`)."""
 
     info: DatasetInfo
-    refusals: tuple[Refusal, ...]
+    rejections: tuple[Rejection, ...]
 
 
 def import_dataset(
@@ -65,7 +65,7 @@ def import_dataset(
     incoming = read(folder)
     vouched = {"vouched": True} if deidentified else {}
 
-    def counted() -> Iterator[Sample | Refusal]:
+    def counted() -> Iterator[Sample | Rejection]:
         for done, outcome in enumerate(incoming.outcomes, start=1):
             yield outcome
             if progress is not None:

@@ -24,7 +24,7 @@ from mie.datasets.imports.reading import (
     load_json,
     mask,
     picture,
-    refusal,
+    rejection,
     sample_from,
     storable,
 )
@@ -32,7 +32,7 @@ from mie.errors import MieError
 from mie.images.hashes import pixel_digest
 from mie.images.overlay import deblend
 from mie.perspectives import PERSPECTIVES, Perspective
-from mie.records import Mask, Picture, Pixels, Refusal, Sample
+from mie.records import Mask, Picture, Pixels, Rejection, Sample
 from mie.vocabulary import COLOURS, SPLITS, UNKNOWN
 
 SOURCE: Final = "miedb"
@@ -90,7 +90,7 @@ def _load(folder: Path, split: str | None) -> _Part:
     return _Part(folder, base, split, records, Style.of(data.decode("utf-8-sig")))
 
 
-def _outcomes(part: _Part) -> Iterator[Sample | Refusal]:
+def _outcomes(part: _Part) -> Iterator[Sample | Rejection]:
     sidecar = _Sidecar(part)
     seen: set[str] = set()
     for number, record in enumerate(part.records):
@@ -102,7 +102,7 @@ def _outcomes(part: _Part) -> Iterator[Sample | Refusal]:
             seen.add(idx)
             yield _sample(part, record, sidecar)
         except MieError as error:
-            yield refusal(SOURCE, part.place(f"metadata.json[{number}]"), error)
+            yield rejection(SOURCE, part.place(f"metadata.json[{number}]"), error)
 
 
 def _check(record: Mapping[str, Any]) -> None:

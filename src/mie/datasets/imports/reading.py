@@ -26,7 +26,7 @@ from mie.errors import ConfigError, ImageError, MieError
 from mie.images.hashes import pixel_digest
 from mie.images.read import read_labels, read_picture
 from mie.perspectives import PERSPECTIVES, Perspective
-from mie.records import Picture, Pixels, Refusal, Sample, Step
+from mie.records import Picture, Pixels, Rejection, Sample, Step
 from mie.vocabulary import COLOURS, LICENSE_USES, SPLITS, UNKNOWN
 
 _TEXT_COLUMNS: Final = [name for name in SCHEMA.names if name not in (*IMAGE_COLUMNS, "params", "sha256")]
@@ -42,7 +42,7 @@ _NULLABLE: Final = ("colour", "bin", "patient_id", "group", "turn")
 class Incoming:
     """A folder that is being imported: `outcomes` come in dataset order, `total` of them."""
 
-    outcomes: Iterator[Sample | Refusal]
+    outcomes: Iterator[Sample | Rejection]
     total: int
     notes: Mapping[str, Any] = field(default_factory=dict)
     licenses: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -185,10 +185,10 @@ def _value(body: Mapping[str, Any], name: str) -> Any:
     return value
 
 
-def refusal(source: str, where: str, error: MieError) -> Refusal:
+def rejection(source: str, where: str, error: MieError) -> Rejection:
     """Gate `image` for a file that is not what it should be, `source` for a record."""
     place = where if error.where is None else f"{where} ({error.where})"
-    return Refusal(source, place, "image" if isinstance(error, ImageError) else "source", error.reason)
+    return Rejection(source, place, "image" if isinstance(error, ImageError) else "source", error.reason)
 
 
 VERSION: Final = 1
@@ -271,7 +271,7 @@ def read(folder: Path) -> Incoming:
     return Incoming(_outcomes(folder, path), total)
 
 
-def _outcomes(folder: Path, path: Path) -> Iterator[Sample | Refusal]:
+def _outcomes(folder: Path, path: Path) -> Iterator[Sample | Rejection]:
     with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
@@ -279,7 +279,7 @@ def _outcomes(folder: Path, path: Path) -> Iterator[Sample | Refusal]:
             try:
                 yield _sample(folder, line)
             except MieError as error:
-                yield refusal("folder", f"{_LIST}:{number}", error)
+                yield rejection("folder", f"{_LIST}:{number}", error)
 
 
 def _sample(folder: Path, line: bytes) -> Sample:

@@ -41,7 +41,7 @@ from mie.perspectives.perspective import (
     StrictModel,
     Weights,
 )
-from mie.records import Refusal, Sample
+from mie.records import Rejection, Sample
 
 TASKS: Final = ("removal", "addition", "inpainting", "simulation")
 
@@ -151,10 +151,10 @@ def _prove_together(rows: Rows) -> list[Problem]:
     return prove_pairs(rows)
 
 
-def _facts(rows: Rows, refusals: Iterable[Refusal], modalities: Mapping[str, str]) -> Mapping[str, Any]:
+def _facts(rows: Rows, rejections: Iterable[Rejection], modalities: Mapping[str, str]) -> Mapping[str, Any]:
     from mie.perspectives.modification import pair_facts
 
-    return pair_facts(rows, refusals, modalities)
+    return pair_facts(rows, rejections, modalities)
 
 
 def _section(facts: Mapping[str, Any]) -> str:
@@ -246,7 +246,7 @@ class _Modality:
 
 
 def pair_facts(
-    rows: Iterable[Mapping[str, Any]], refusals: Iterable[Refusal], modalities: Mapping[str, str]
+    rows: Iterable[Mapping[str, Any]], rejections: Iterable[Rejection], modalities: Mapping[str, str]
 ) -> dict[str, Any]:
     """By modality, from the rows that were kept. `modalities` maps each data set to its own."""
     found: dict[str, _Modality] = {}
@@ -260,12 +260,12 @@ def pair_facts(
         params = json.loads(row["params"])
         of.inpainters[params["inpainter"]] += 1
         of.add(params, kept=True)
-    for refusal in refusals:
-        if refusal.gate in _OF_SAMPLES or refusal.source not in modalities:
+    for rejection in rejections:
+        if rejection.gate in _OF_SAMPLES or rejection.source not in modalities:
             continue
-        of = found.setdefault(modalities[refusal.source], _Modality())
-        of.refused[refusal.gate] += 1
-        of.add(refusal.numbers, kept=False)
+        of = found.setdefault(modalities[rejection.source], _Modality())
+        of.refused[rejection.gate] += 1
+        of.add(rejection.numbers, kept=False)
     return {name: of.as_json() for name, of in sorted(found.items())}
 
 

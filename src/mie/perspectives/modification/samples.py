@@ -47,7 +47,7 @@ from mie.perspectives.modification.lesions import (
 from mie.perspectives.modification.phrasings import DESCRIPTIONS, PHRASINGS, ask, words
 from mie.perspectives.perspective import Problem, unnamed_words
 from mie.perspectives.volumes import consecutive
-from mie.records import Case, Pixels, Refusal, Sample
+from mie.records import Case, Pixels, Rejection, Sample
 from mie.vocabulary import BINS
 
 NAME: Final = "modification"
@@ -92,29 +92,29 @@ class Modification:
     bounds: Bounds = field(default_factory=Bounds)
     bins: tuple[int, ...] = BINS
 
-    def samples(self, case: Case, split: str, build_seed: int) -> Iterator[Sample | Refusal]:
+    def samples(self, case: Case, split: str, build_seed: int) -> Iterator[Sample | Rejection]:
         """Samples of one case. Test samples keep the original size."""
         yield from self.volume([case], split, build_seed)
 
-    def volume(self, cases: Sequence[Case], split: str, build_seed: int) -> Iterator[Sample | Refusal]:
+    def volume(self, cases: Sequence[Case], split: str, build_seed: int) -> Iterator[Sample | Rejection]:
         """Samples of the slices of one volume: neighbouring ones are filled together."""
         prepared: list[_Prepared] = []
         for case in cases:
             for found in self._prepared(case, split):
-                if isinstance(found, Refusal):
+                if isinstance(found, Rejection):
                     yield found
                 else:
                     prepared.append(found)
         for run in consecutive(prepared, lambda p: (p.case, tuple(t.name for t in p.at.lesion.targets))):
             yield from self._pairs(run, build_seed)
 
-    def _prepared(self, case: Case, split: str) -> Iterator[_Prepared | Refusal]:
+    def _prepared(self, case: Case, split: str) -> Iterator[_Prepared | Rejection]:
         family = family_of(case.modality) or (nearest_family(case.modality) if self.allow_nearest else None)
         if family is None:
             reason = f"there is no inpainting expert for {case.modality}"
             if nearest_family(case.modality) is not None:
                 reason += f"; `allow_nearest: true` would take the one for {nearest_family(case.modality)}"
-            yield Refusal(case.source, case.case_id, "expert", reason)
+            yield Rejection(case.source, case.case_id, "expert", reason)
             return
         height, width = case.image.shape[:2]
         bin_ = None if split == "test" else nearest_bin(height, width, self.bins)
@@ -126,7 +126,7 @@ class Modification:
         margin = (share if self.margin is None else self.margin, least)
         lesions = lesions_of(masks, case.targets, margin, body if family in VIEWS else None)
         if not lesions:
-            yield Refusal(case.source, case.case_id, "empty", "no lesion is marked in this image")
+            yield Rejection(case.source, case.case_id, "empty", "no lesion is marked in this image")
             return
         unhealthy = lesions[0].mask
         watch = watcher(self.detector, family, self.min_sensitivity)
@@ -138,14 +138,14 @@ class Modification:
                     seen = watch.seen(image, lesion.mask)
                 refused = _unseen(watch, seen)
             found = _Prepared(case, split, bin_, family, Slice(image, lesion, body, unhealthy), watch, seen)
-            yield found if refused is None else found.refusal(*refused)
+            yield found if refused is None else found.rejection(*refused)
 
     def _unwatched(self, watch: Watch) -> tuple[str, str, dict[str, Any]] | None:
         if not self.detector_required or watch.trusted:
             return None
         return "detector", f"no detector that can be trusted: {watch.reason}", {}
 
-    def _pairs(self, run: Sequence[_Prepared], build_seed: int) -> Iterator[Sample | Refusal]:
+    def _pairs(self, run: Sequence[_Prepared], build_seed: int) -> Iterator[Sample | Rejection]:
         first = run[0]
         maker = Counterfactual(
             [expert(spec, first.family) for spec in inpainter_specs(self.inpainter)],
@@ -162,7 +162,7 @@ class Modification:
                 kept, made = maker.fill([p.at for p in run], build_seed, opinion)
         except ImageError as error:
             for p in run:
-                yield p.refusal("image", error.reason, {})
+                yield p.rejection("image", error.reason, {})
             return
         for at, p in enumerate(run):
             chosen, tried = made[kept][at], [candidate[at].params() for candidate in made]
@@ -173,7 +173,7 @@ class Modification:
                 yield from self._triplets(p, chosen, facts, build_seed)
             else:
                 gate, reason = chosen.failures[0]
-                yield p.refusal(gate, reason, numbers)
+                yield p.rejection(gate, reason, numbers)
 
     def _triplets(
         self, p: _Prepared, chosen: Candidate, facts: dict[str, Any], build_seed: int
@@ -235,9 +235,9 @@ class _Prepared:
         """What the detector saw, and whether the patient is in the test split."""
         return {"detector": self.watch.params(), "lesion_seen": self.seen, "held_out": self.split == "test"}
 
-    def refusal(self, gate: str, reason: str, numbers: dict[str, Any]) -> Refusal:
+    def rejection(self, gate: str, reason: str, numbers: dict[str, Any]) -> Rejection:
         case, target = self.case, ", ".join(target.name for target in self.at.lesion.targets)
-        return Refusal(case.source, case.case_id, gate, reason, target, {**self.facts, **numbers})
+        return Rejection(case.source, case.case_id, gate, reason, target, {**self.facts, **numbers})
 
     def place(self) -> Place:
         plane = plane_of(self.case.steps)
@@ -327,10 +327,10 @@ def background_problems(sample: Sample) -> list[tuple[str, dict[str, Any]]]:
     return wrong
 
 
-def background_gate(sample: Sample) -> Refusal | None:
+def background_gate(sample: Sample) -> Rejection | None:
     """Reject a sample that changes something outside its mask, or nothing inside it."""
     for reason, numbers in background_problems(sample):
-        return Refusal(sample.source, sample.case_id, "background", reason, sample.target, numbers)
+        return Rejection(sample.source, sample.case_id, "background", reason, sample.target, numbers)
     return None
 
 

@@ -16,7 +16,7 @@ from mie.images.overlay import deblend, deblend_any, dice, paint
 from mie.images.resize import fitted_size, nearest_bin, resize_image, resize_mask
 from mie.perspectives.perception.phrasings import PHRASINGS, SEVERAL, ask_for_all, ask_for_one, describe
 from mie.perspectives.perspective import Problem
-from mie.records import Case, Mask, Pixels, Refusal, Sample, Target
+from mie.records import Case, Mask, Pixels, Rejection, Sample, Target
 from mie.vocabulary import BINS, COLOURS, OPACITY
 
 NAME: Final = "perception"
@@ -37,10 +37,10 @@ class Perception:
     opacity: float = OPACITY
     bins: tuple[int, ...] = BINS
 
-    def samples(self, case: Case, split: str, build_seed: int) -> Iterator[Sample | Refusal]:
+    def samples(self, case: Case, split: str, build_seed: int) -> Iterator[Sample | Rejection]:
         """Samples of one case. Test samples keep the original size."""
         if not case.masks:
-            yield Refusal(case.source, case.case_id, "empty", "no target is marked in this image")
+            yield Rejection(case.source, case.case_id, "empty", "no target is marked in this image")
             return
         height, width = case.image.shape[:2]
         bin_ = None if split == "test" else nearest_bin(height, width, self.bins)
@@ -141,7 +141,7 @@ class _Maker:
         }
 
 
-def visible_gate(sample: Sample) -> Refusal | None:
+def visible_gate(sample: Sample) -> Rejection | None:
     """Reject a sample in which a class and its surroundings are mostly cut off to black or white.
 
     A tumour in a lung that a window cuts to black teaches guessing. A black region alone is sound: lungs in a
@@ -157,7 +157,7 @@ def visible_gate(sample: Sample) -> Refusal | None:
                 f"{share:.0%} of the region and of its surroundings are black or white, at most {_MOST:.0%}"
             )
             numbers = {"cut_off": share, "class": k}
-            return Refusal(sample.source, sample.case_id, "invisible", reason, sample.target, numbers)
+            return Rejection(sample.source, sample.case_id, "invisible", reason, sample.target, numbers)
     return None
 
 
@@ -194,14 +194,14 @@ def proof(sample: Sample) -> dict[str, float]:
     return numbers
 
 
-def proof_gate(sample: Sample) -> Refusal | None:
+def proof_gate(sample: Sample) -> Rejection | None:
     """Reject a sample whose mask cannot be read back from its target image."""
     numbers = proof(sample)
     worst = min(numbers.values(), default=1.0)
     if worst >= MIN_DICE:
         return None
     reason = f"de-blending the target gives DICE {worst:.4f}, at least {MIN_DICE}"
-    return Refusal(sample.source, sample.case_id, "proof", reason, sample.target, numbers)
+    return Rejection(sample.source, sample.case_id, "proof", reason, sample.target, numbers)
 
 
 def prove(sample: Sample) -> list[Problem]:

@@ -25,7 +25,7 @@ from mie.perspectives.transformation.simulation import (
     window_variants,
 )
 from mie.perspectives.transformation.targets import TARGETS, TransformTarget, find_target
-from mie.records import Case, Pairing, Pixels, Refusal, Sample
+from mie.records import Case, Pairing, Pixels, Rejection, Sample
 from mie.vocabulary import BINS
 
 NAME: Final = "transformation"
@@ -58,7 +58,7 @@ class Transformation:
     registering: bool = False  # bring pairs onto each other before anything else
     bins: tuple[int, ...] = BINS
 
-    def samples(self, case: Case, split: str, build_seed: int) -> Iterator[Sample | Refusal]:
+    def samples(self, case: Case, split: str, build_seed: int) -> Iterator[Sample | Rejection]:
         """Samples of one case. Test samples keep the original size; of an MR image, the acquired one."""
         stored = case.image.shape[:2]
         if case.pair is None and case.modality == "MRI":
@@ -77,7 +77,7 @@ class Transformation:
                 continue
             reason = hounsfield_missing(target, case)
             if reason is not None:
-                yield Refusal(case.source, case.case_id, "units", reason, target.name)
+                yield Rejection(case.source, case.case_id, "units", reason, target.name)
             elif key == "ct_window":
                 jobs += [(target, variant) for variant in window_variants(case.anatomy, self.windows)]
             else:
@@ -89,7 +89,7 @@ class Transformation:
             try:
                 yield maker.simulated(target, variant, fixed)
             except ImageError as error:
-                yield Refusal(case.source, case.case_id, "image", error.reason, target.name)
+                yield Rejection(case.source, case.case_id, "image", error.reason, target.name)
 
     def _drawn(
         self, jobs: list[tuple[TransformTarget, Mapping[str, Any]]], case: Case, build_seed: int
@@ -99,7 +99,7 @@ class Transformation:
         draw = generator(stable_hash("targets", build_seed, case.source, case.case_id))
         return [jobs[i] for i in sorted(draw.choice(len(jobs), self.per_case, replace=False).tolist())]
 
-    def _paired(self, case: Case, pair: Pixels, maker: _Maker) -> Iterator[Sample | Refusal]:
+    def _paired(self, case: Case, pair: Pixels, maker: _Maker) -> Iterator[Sample | Rejection]:
         pairing = case.pairing
         if pairing is None:
             yield _nothing(case, "the data set has pairs, but no `pairing` says what they are to each other")
@@ -114,7 +114,7 @@ class Transformation:
             try:
                 moved, done = register(case.image, pair)
             except ImageError as error:
-                yield Refusal(case.source, case.case_id, "image", error.reason, target.name)
+                yield Rejection(case.source, case.case_id, "image", error.reason, target.name)
                 return
             after = measure_alignment(case.image, moved)
             if after.as_it_lies > found.as_it_lies:
@@ -126,8 +126,8 @@ class Transformation:
             yield maker.paired(target, pair, case.image, back, facts, pairing.modality or case.modality)
 
 
-def _nothing(case: Case, reason: str) -> Refusal:
-    return Refusal(case.source, case.case_id, "empty", reason)
+def _nothing(case: Case, reason: str) -> Rejection:
+    return Rejection(case.source, case.case_id, "empty", reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +226,7 @@ class PairGate:
 
     max_shift: float = 3.0
 
-    def __call__(self, sample: Sample) -> Refusal | None:
+    def __call__(self, sample: Sample) -> Rejection | None:
         for name, image in (("input", sample.input), ("target image", sample.target_image)):
             contrast = _contrast(image)
             if contrast < _LEAST_CONTRAST:
@@ -234,17 +234,17 @@ class PairGate:
                     f"the {name} shows nothing: standard deviation {contrast:.2f} grey levels, "
                     f"at least {_LEAST_CONTRAST:g}"
                 )
-                return _refuse(sample, "blank", reason, {"contrast": contrast})
+                return _reject(sample, "blank", reason, {"contrast": contrast})
         found = _difference(sample.input, sample.target_image)
         if found < _LEAST_DIFFERENCE:
             reason = (
                 "input and target image are the same to the eye: "
                 f"they differ by at most {found:.3f} grey levels, at least {_LEAST_DIFFERENCE:g}"
             )
-            return _refuse(sample, "identical", reason, {"difference": found})
+            return _reject(sample, "identical", reason, {"difference": found})
         return self._aligned(sample)
 
-    def _aligned(self, sample: Sample) -> Refusal | None:
+    def _aligned(self, sample: Sample) -> Rejection | None:
         found = sample.params.get("alignment")
         if found is None or found["error"] <= self.max_shift or found["evidence"] < _EVIDENCE:
             return None
@@ -253,7 +253,7 @@ class PairGate:
             f"the pair is misaligned by {found['error']:.1f} px ({rows:+.1f} rows, {columns:+.1f} columns), "
             f"at most {self.max_shift:g}"
         )
-        return _refuse(sample, "misaligned", reason, dict(found))
+        return _reject(sample, "misaligned", reason, dict(found))
 
 
 def _difference(a: Pixels, b: Pixels) -> float:
@@ -267,8 +267,8 @@ def _contrast(image: Pixels) -> float:
     return float(np.std(image.astype(np.float32).mean(axis=2)))
 
 
-def _refuse(sample: Sample, gate: str, reason: str, numbers: dict[str, Any]) -> Refusal:
-    return Refusal(sample.source, sample.case_id, gate, reason, sample.target, numbers)
+def _reject(sample: Sample, gate: str, reason: str, numbers: dict[str, Any]) -> Rejection:
+    return Rejection(sample.source, sample.case_id, gate, reason, sample.target, numbers)
 
 
 def prove(sample: Sample) -> list[Problem]:
@@ -276,7 +276,7 @@ def prove(sample: Sample) -> list[Problem]:
     wrong: list[Problem] = []
     if sample.mask is not None or sample.colour is not None:
         wrong.append(("overlay", "a transformation sample has neither mask nor colours"))
-    refusal = PairGate(math.inf)(sample)
-    if refusal is not None:
-        wrong.append(("pair", refusal.reason))
+    rejection = PairGate(math.inf)(sample)
+    if rejection is not None:
+        wrong.append(("pair", rejection.reason))
     return wrong + unnamed_words(sample)

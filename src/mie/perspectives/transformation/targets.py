@@ -24,7 +24,7 @@ class TransformTarget:
     name: str
     task: str  # its family, a task of vocabulary.TASKS["transformation"]
     modalities: tuple[str, ...]  # of the images it applies to
-    needs: str  # in words, for refusals and docs
+    needs: str  # in words, for rejections and docs
     effect: str | None = None  # "module:class" of its simulator
     fixed: Mapping[str, Any] = field(default_factory=dict)  # what makes this target of the effect
     domain: str = "grey"  # what the simulator works on: "HU", "magnitude", "grey", "colour"

@@ -17,11 +17,11 @@ from mie.datasets.imports.reading import (
     foreign_sample,
     load_json,
     picture,
-    refusal,
+    rejection,
     storable,
 )
 from mie.errors import MieError
-from mie.records import Picture, Refusal, Sample
+from mie.records import Picture, Rejection, Sample
 
 SOURCE: Final = "imgedit"
 # Of a multi-turn list, by its file's name.
@@ -70,7 +70,7 @@ def _turns(record: Any) -> int:
     return next(n for n in range(1, _MOST_TURNS + 1) if f"turn{n + 1}" not in record or n == _MOST_TURNS)
 
 
-def _outcomes(folder: Path, lists: list[_List]) -> Iterator[Sample | Refusal]:
+def _outcomes(folder: Path, lists: list[_List]) -> Iterator[Sample | Rejection]:
     for one in lists:
         prefix = f"{one.suite}/" if len({other.suite for other in lists}) > 1 else ""
         for key, record in one.records.items():
@@ -78,7 +78,7 @@ def _outcomes(folder: Path, lists: list[_List]) -> Iterator[Sample | Refusal]:
                 yield from _samples(folder, one, f"{prefix}{key}", storable(record))
             except MieError as error:
                 for _ in range(_turns(record)):
-                    yield refusal(SOURCE, f"{one.name}[{key}]", error)
+                    yield rejection(SOURCE, f"{one.name}[{key}]", error)
 
 
 def _samples(folder: Path, one: _List, key: str, record: Mapping[str, Any]) -> list[Sample]:

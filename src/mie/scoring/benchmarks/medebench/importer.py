@@ -22,11 +22,11 @@ from mie.datasets.imports.reading import (
     load_json,
     mask,
     picture,
-    refusal,
+    rejection,
     storable,
 )
 from mie.errors import MieError
-from mie.records import Refusal, Sample
+from mie.records import Rejection, Sample
 from mie.vocabulary import UNKNOWN
 
 SOURCE: Final = "medebench"
@@ -47,13 +47,13 @@ def read(folder: Path) -> Incoming:
     return Incoming(_outcomes(folder, base, records), len(records), licenses={SOURCE: LICENSE})
 
 
-def _outcomes(folder: Path, base: Path, records: list[Any]) -> Iterator[Sample | Refusal]:
+def _outcomes(folder: Path, base: Path, records: list[Any]) -> Iterator[Sample | Rejection]:
     seen: set[str] = set()
     for number, record in enumerate(records):
         try:
             yield _sample(folder, base, storable(record), seen)
         except MieError as error:
-            yield refusal(SOURCE, f"{_LIST}[{number}]", error)
+            yield rejection(SOURCE, f"{_LIST}[{number}]", error)
 
 
 def _sample(folder: Path, base: Path, record: Mapping[str, Any], seen: set[str]) -> Sample:

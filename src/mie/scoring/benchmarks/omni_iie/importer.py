@@ -22,11 +22,11 @@ from mie.datasets.imports.reading import (
     load_json,
     mask,
     picture,
-    refusal,
+    rejection,
     storable,
 )
 from mie.errors import MieError
-from mie.records import Pixels, Refusal, Sample
+from mie.records import Pixels, Rejection, Sample
 
 SOURCE: Final = "omni-iie"
 _TEXTS: Final = ("original_image_path", "modified_image_path", "modification_text")
@@ -58,13 +58,13 @@ def _load(path: Path) -> list[Any]:
     return found if any(isinstance(one, dict) and "sample_id" in one for one in found) else []
 
 
-def _outcomes(folder: Path, records: list[tuple[Path, int, Any]]) -> Iterator[Sample | Refusal]:
+def _outcomes(folder: Path, records: list[tuple[Path, int, Any]]) -> Iterator[Sample | Rejection]:
     seen: set[tuple[str, ...]] = set()
     for path, at, record in records:
         try:
             yield _sample(folder, path, storable(record), seen)
         except MieError as error:
-            yield refusal(SOURCE, f"{path.name}[{at}]", error)
+            yield rejection(SOURCE, f"{path.name}[{at}]", error)
 
 
 def _sample(folder: Path, path: Path, record: Mapping[str, Any], seen: set[tuple[str, ...]]) -> Sample:

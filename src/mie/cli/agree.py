@@ -66,7 +66,7 @@ def _show(document: dict[str, Any]) -> None:
     counts = [plural(people[key], key.removesuffix("s")) for key in ("samples", "ratings")]
     title = f"{', '.join(counts)} of {plural(len(people['models']), 'model')}"
     if document["metrics"]:
-        header = ("metric", "Spearman (formula)", "Spearman", "Kendall tau-b", "samples")
+        header = ("metric", "Spearman (formula)", "Spearman", "Kendall tau-b", "samples", "patients")
         table(f"metrics against people: {title}", header, [_row(*e) for e in document["metrics"].items()])
     calibrated = [(key, e) for key, e in document["metrics"].items() if "mae" in e.get("calibration", {})]
     if calibrated:
@@ -104,7 +104,8 @@ def _show_raters(raters: dict[str, Any]) -> None:
     from mie.cli._show import plural, table
 
     w, alpha = raters["kendall_w"], raters["krippendorff_alpha"]
-    rows = [("Kendall's W, mean over samples", _interval(w, "mean"), f"{w['n']}/{w['n'] + w['unscored']}")]
+    counted = f"{w['n']}/{w['n'] + w['unscored']}"
+    rows = [("Kendall's W, mean over samples", _interval(w, "mean"), ", ".join((counted, _patients(w))))]
     rows += [
         (f"Krippendorff's alpha, {level}", _number(value), raters["units"]) for level, value in alpha.items()
     ]
@@ -119,7 +120,15 @@ def _show_raters(raters: dict[str, Any]) -> None:
 def _row(key: str, entry: dict[str, Any]) -> tuple[str, ...]:
     first = entry["spearman_formula"]
     cells = [_interval(entry[name], "mean") for name in ("spearman_formula", "spearman", "kendall_tau_b")]
-    return key, *cells, f"{first['n']}/{first['n'] + first['unscored']}"
+    return key, *cells, f"{first['n']}/{first['n'] + first['unscored']}", _patients(first)
+
+
+def _patients(entry: dict[str, Any]) -> str:
+    from mie.scoring.clusters import patients_in_words
+
+    return (
+        patients_in_words(entry["patients"], entry["images_without_patient"]) if "patients" in entry else ""
+    )
 
 
 def _calibration(key: str, entry: dict[str, Any]) -> tuple[str, ...]:

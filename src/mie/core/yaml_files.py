@@ -50,7 +50,11 @@ def _variable(match: re.Match[str], where: str) -> str:
     return os.environ[name]
 
 
-class _UniqueKeys(yaml.SafeLoader):
+# libyaml's parser where PyYAML was built with it: the same documents, ten times as fast.
+_SafeLoader: Final[type[yaml.SafeLoader]] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _UniqueKeys(_SafeLoader):  # type: ignore[misc, valid-type]
     """SafeLoader that refuses a key given twice instead of keeping the last."""
 
 

@@ -129,14 +129,21 @@ def _of_image(found: Scan, mention: Mention) -> bool:
     )
 
 
-def colours(found: Scan, targets: list[Mention]) -> tuple[dict[int, str], str | None]:
-    """Return the colour of each target mention (by its first token), and what is contradictory about them."""
+class Colours(NamedTuple):
+    """By the first token of a target's mention: its colour, and where the colour stands next to it."""
+
+    given: dict[int, str]
+    direct: set[int]
+    contradiction: str | None = None
+
+
+def colours(found: Scan, targets: list[Mention]) -> Colours:
     given = [m for m in found.all_of("colour") if not m.negated and not m.kept]
     corrected = [m.first for m in found.all_of("correction")]
     given = [m for m in given if not any(m.first < at for at in corrected) or m is given[-1]]
     row = sorted([*targets, *given], key=lambda m: m.first)
     if not given:
-        return {}, None
+        return Colours({}, set())
     result: dict[int, str] = {}
     direct: set[int] = set()
     forward = not row[0].says("colour") or row[0].says("target")
@@ -144,7 +151,7 @@ def colours(found: Scan, targets: list[Mention]) -> tuple[dict[int, str], str | 
     if not forward and is_colour[-1] and sum(is_colour) == len(targets) and len(targets) > 1:
         # "Paint red the liver and the spleen blue".
         pairs = zip(targets, given, strict=True)
-        return {t.first: c.of("colour")[0].value for t, c in pairs}, None
+        return Colours({t.first: c.of("colour")[0].value for t, c in pairs}, {t.first for t in targets})
     waiting: list[Mention] = []
     current: str | None = None
     for at, mention in enumerate(row):
@@ -154,7 +161,7 @@ def colours(found: Scan, targets: list[Mention]) -> tuple[dict[int, str], str | 
                 if not waiting and at and is_colour[at - 1]:
                     other = row[at - 1].of("colour")[0].value
                     if other != name and not {"or", "oder", "ou", "o"} & set(found.before(mention.first, 2)):
-                        return result, f"contradiction: {other} and {name} for the same target"
+                        return Colours(result, direct, f"contradiction: {other} and {name} for the same target")
                 for index, target in enumerate(waiting):
                     near = index == len(waiting) - 1
                     if near or target.first not in direct:
@@ -170,16 +177,19 @@ def colours(found: Scan, targets: list[Mention]) -> tuple[dict[int, str], str | 
     for target in waiting:  # nothing came behind: what stands alone gets the only colour there is
         if len(given) == 1:
             result.setdefault(target.first, given[0].of("colour")[0].value)
-    return result, None
+    return Colours(result, direct)
 
 
-def merge(parts: list[tuple[Requested, bool]]) -> list[Requested]:
-    """One entry per target and side; the colour that stands next to it wins over one that is shared."""
+def merge(parts: list[tuple[Requested, bool]]) -> tuple[list[Requested], str | None]:
+    """One entry per target and side: a colour next to it wins over one that is shared. And what contradicts."""
     result: dict[tuple[str, str | None], Requested] = {}
-    order: dict[tuple[str, str | None], bool] = {}
+    direct: dict[tuple[str, str | None], str] = {}
     for part, near in parts:
         key = (part.name, part.side)
-        if key not in result or (part.colour and (near or not result[key].colour)):
+        if near and part.colour:
+            if direct.setdefault(key, part.colour) != part.colour:
+                return [], f"contradiction: {direct[key]} and {part.colour} for the {part.name}"
             result[key] = part
-            order[key] = near
-    return list(result.values())
+        elif key not in result or (part.colour and not result[key].colour):
+            result[key] = part
+    return list(result.values()), None

@@ -33,6 +33,7 @@ _STRONG: Final = frozenset(
     "ajoutez insere inserer inserez simule simuler simulez anade anadir anada agrega agregar agregue inserta insertar "
     "inserte simula simular 添 增 加 插 模 放".split()
 )
+_LEADS: Final = frozenset("show see make give put write".split())  # before "me what you think"
 _STATES: Final = frozenset("is are was were has have shows there".split())
 
 
@@ -64,7 +65,7 @@ def decide(found: Scan, transforms: bool) -> Decision:
         removal = fill
     addition = [m for m in addition if _adds(found, m, colours)]
     if not addition and not colours and _shown_with(found, asked):
-        addition = perception
+        addition = perception or fill
     if not removal and not strong and not colours and not addition:
         hesitation = _without(found, asked)
         if hesitation is not None:
@@ -99,8 +100,8 @@ def _opinions(found: Scan) -> set[int]:
         start = found.starts[mention.first]
         if "none" in mention.operations() and start not in content and not mention.negated:
             clauses.add(start)
-        said = mention.operations() - {"none"} and found.words[mention.first] not in ("show", "see", "make", "give")
-        if (said and not mention.says("filler")) or mention.says("target"):
+        said = mention.operations() - {"none"} and found.words[mention.first] not in _LEADS
+        if said or mention.says("target"):
             content.add(start)
     # A Chinese question ends with its particle.
     clauses |= {found.starts[at] for at, word in enumerate(found.words) if word == "吗"}
@@ -122,6 +123,15 @@ def _is_request(found: Scan, mention: Mention) -> bool:
     if word == "if" or "if" in before or "whether" in before:
         return False
     return True
+
+
+def is_history(found: Scan, mention: Mention) -> bool:
+    """Whether a mention stands in a clause that tells what was done: "the tumour was removed last year"."""
+    start = found.starts[mention.first]
+    if all(found.starts[m.first] == start for m in found.mentions):
+        return False
+    clause = [word for at, word in enumerate(found.words) if found.starts[at] == start]
+    return bool(_PARTICIPLES & set(clause)) and bool({"was", "were", "been"} & set(clause))
 
 
 def _indefinite(found: Scan, mention: Mention) -> bool:

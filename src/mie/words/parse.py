@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from mie.vocabulary import MODALITIES
 from mie.words import requested
-from mie.words.operation import decide
+from mie.words.operation import decide, is_history
 from mie.words.requested import Requested, is_place, is_tissue, meaning
 from mie.words.scan import Mention, Scan, clean, scan
 from mie.words.transformations import wished
@@ -21,6 +21,7 @@ _CODE: Final = re.compile(r"^\s*[\[{<]|```|<\|?\w+\|?>|\b(?:system|assistant|use
 _COLOUR_BEFORE: Final = frozenset("in as with to a it them en color gelb auf 成 为 用".split())
 _PURPOSE: Final = frozenset("for because since pour para weil damit fuer".split())
 _UNITS: Final = frozenset("mm cm um ml cc mg % percent px pixel pixels hu mm2 cm2 cm3 degrees kg".split())
+_PRONOUNS: Final = frozenset("it them ihn sie es la le les lo los las 它".split())
 _REMEMBERED: Final = 512
 
 
@@ -141,7 +142,7 @@ class _Reader:
         wanted: list[Mention] = []
         excluded: list[Mention] = []
         for mention in every:
-            if mention.kept or is_tissue(self.found, mention) or mention.says("window") and False:
+            if mention.kept or is_tissue(self.found, mention) or is_history(self.found, mention):
                 continue
             if mention.negated or mention.excepted or mention.first in without:
                 excluded.append(mention)
@@ -149,6 +150,8 @@ class _Reader:
                 attributes.setdefault("place", self.found.written(mention.first, mention.last).lower())
             else:
                 wanted.append(mention)
+        if not wanted and excluded and _PRONOUNS & set(self.found.words[excluded[-1].last :]):
+            wanted, excluded = excluded, []  # "do not remove the tumour, highlight it"
         if self.alters:
             lesions = [m for m in wanted if self._kind(m) == "lesion"]
             others = [m for m in wanted if m not in lesions]
@@ -231,7 +234,8 @@ class _Reader:
     def _contradiction(self, targets: list[Requested], excluded: list[str]) -> str | None:
         known = vocabulary()
         for target in targets:
-            own = f"{target.side} {target.name}" if target.side else target.name
+            side = target.side if target.side in ("left", "right") else None
+            own = f"{side} {target.name}" if side and not target.name.startswith(side) else target.name
             above = known.ancestors(target.name)
             for name in excluded:
                 if name in above or name == own:
@@ -253,8 +257,11 @@ class _Reader:
         places = [m for m in found.all_of("place") if not m.kept and not m.negated and not m.says("target")]
         places = [m for m in places if found.words[m.first] not in ("part", "side", "middle", "border", "margin", "edge")]
         if places and self.operation != "inpainting":
-            words = " ".join(found.words[m.first] for m in places[:3])
-            attributes["place"] = words
+            attributes["place"] = " ".join(self._place(m) for m in places[:3])
+
+    def _place(self, mention: Mention) -> str:
+        word = self.found.words[mention.first]
+        return " ".join([*self.found.before(mention.first), "o'clock"]) if word == "o" else word
 
     def _unknown(self) -> tuple[str, ...]:
         """Words that nothing is known about; not those of a purpose ("for the tumour board on Monday")."""

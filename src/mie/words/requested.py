@@ -12,6 +12,12 @@ _PREPOSITIONS: Final = frozenset("of in from within into inside on im in von aus
 _OF: Final = frozenset("of in from within into inside im von aus du dans del de".split())
 _DETERMINERS: Final = frozenset("the this his her their my a an patient s der die das dem le la les el los las l".split())
 _PICTURES: Final = frozenset("image picture slice photograph photo scan section view frame film ray study".split())
+# "The area of the polyp" is the polyp.
+_EXTENTS: Final = frozenset(
+    "area areas extent region outline contour contours border borders boundary boundaries location position patch "
+    "pixels size volume presence segmentation removal shape edges edge mask all any most some both each none one rid "
+    "location whereabouts".split()
+)
 _NEAR: Final = 4  # tokens between a side and its target
 
 
@@ -70,6 +76,8 @@ def is_place(found: Scan, mention: Mention, targets: list[Mention], strict: bool
     while at >= 0 and (found.words[at] in _DETERMINERS or _is_side(found, at) or _is_healthy(found, at)):
         at -= 1
     if at < 0 or found.words[at] not in _OF:
+        return False
+    if found.words[at] == "of" and at and found.words[at - 1] in _EXTENTS:
         return False
     if strict:
         return True

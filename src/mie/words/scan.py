@@ -226,7 +226,13 @@ def _same_letters(word: str, other: str) -> bool:
 @lru_cache(1)
 def _by_length() -> dict[int, list[tuple[str, int]]]:
     groups: dict[int, list[tuple[str, int]]] = {}
-    for word in vocabulary().words:
+    telling = {
+        word
+        for key, senses in vocabulary().senses.items()
+        if any(s.kind not in ("filler", "unit", "anatomy", "indefinite") for s in senses)
+        for word in key
+    }
+    for word in sorted(telling):
         if word.isalpha() and word.isascii() and len(word) >= _LETTERS:
             groups.setdefault(len(word), []).append((word, _letters(word)))
     return groups

@@ -20,7 +20,7 @@ _TRANSFER: Final = frozenset(
 )
 _NUMBER: Final = r"(-?\d+(?:\.\d+)?)"
 _LEVEL: Final = re.compile(
-    rf"\b(?:wl|level|l|c|cent(?:er|re)(?:ed)?(?: at)?|niveau|nivel|zentrum|窗位)\s*[:=]?\s*{_NUMBER}", re.IGNORECASE
+    rf"\b(?:wl|level|l|c|cent(?:er|re)(?:ed|d)?(?: at)?|niveau|nivel|zentrum|窗位)\s*[:=]?\s*{_NUMBER}", re.IGNORECASE
 )
 _WIDTH: Final = re.compile(rf"\b(?:ww|width|w|breite|largeur|ancho)\s*[:=]?\s*{_NUMBER}|{_NUMBER}\s*wide", re.IGNORECASE)
 _SLASH: Final = re.compile(rf"ww\s*/\s*wl\s*{_NUMBER}\s*/\s*{_NUMBER}", re.IGNORECASE)
@@ -76,7 +76,7 @@ def wished(found: Scan, modality: str | None) -> Wish | None:
 
 def _transfer(found: Scan) -> Wish | None:
     """A modality, sequence or contrast phase that the image is to become."""
-    images = [m for m in found.mentions if m.says("image") and not m.negated]
+    images = [m for m in found.mentions if m.says("image") and not m.kept]
     if not images or not _TRANSFER & set(found.words) and not any(m.says("operation", "none") for m in found.mentions):
         return None
     kinds = vocabulary().images
@@ -134,7 +134,7 @@ def _two(found: Scan, images: list[Mention]) -> tuple[str | None, str | None]:
     sources += [name for name in neither if name not in goals]
     goal = goals[-1] if goals else None
     source = next((name for name in sources if name != goal), None)
-    if goal is not None and not sources and len(images) == 1 and neither:
+    if goal is not None and not sources and len(images) == 1 and neither and not {"would", "like"} <= set(found.words):
         return None, None
     return goal, source
 

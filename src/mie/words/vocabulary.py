@@ -113,6 +113,9 @@ class Vocabulary:
                 self._add_all(kind, name, [name, *_by_language(entry)])
         for name, entry in body["images"].items():
             self._add_all("image", name, [name, *_by_language(entry)])
+            modality = {"sequence": "MRI", "phase": "CT"}.get(entry["kind"], name)
+            if modality in MODALITIES:
+                self._add_all("modality", modality, [name, *_by_language(entry)])
         for operation, entry in body["operations"].items():
             self._add_all("operation", operation, _by_language(entry))
         for key, entry in body["transformations"].items():
@@ -158,7 +161,7 @@ class Vocabulary:
         """Yield the phrases that begin at a token, longest first, with their senses."""
         for length in sorted(self._lengths.get(text[at], ()), reverse=True):
             senses = self.senses.get(tuple(text[at : at + length]))
-            if senses is not None:
+            if senses is not None and at + length <= len(text):
                 yield length, senses
 
     def ancestors(self, name: str) -> set[str]:

@@ -62,7 +62,11 @@ def test_every_wording_for_several_targets() -> None:
                 prompt = perception.ask_for_all(template, painted, entry.modality)
                 result = parse(prompt, entry.modality)
                 got = [(t.name, t.colour) for t in result.targets]
-                if result.operation != "perception" or got != [(t.name, c) for t, c in painted] or result.unknown:
+                if (
+                    result.operation != "perception"
+                    or got != [(t.name, c) for t, c in painted]
+                    or result.unknown
+                ):
                     wrong.append((prompt, result))
     assert not wrong, wrong[:3]
 
@@ -84,7 +88,9 @@ def test_every_wording_of_a_modification(task: str) -> None:
             for given in (modality, None):
                 result = parse(prompt, given)
                 names = [] if task == "inpainting" else [name]
-                if (result.operation, result.task) != (task, task) or [t.name for t in result.targets] != names:
+                if (result.operation, result.task) != (task, task) or [
+                    t.name for t in result.targets
+                ] != names:
                     wrong.append((prompt, given, result))
     assert not wrong, wrong[:3]
 
@@ -106,7 +112,9 @@ def _fillings(key: str) -> list[dict[str, str]]:
     if key in GOALS:
         return [{"source": a, "goal": b} for a, b in GOALS[key]]
     if key == "ct_window":
-        return [{"window": w.name, "level": f"{w.level:g}", "width": f"{w.width:g}"} for w in WINDOWS.values()]
+        return [
+            {"window": w.name, "level": f"{w.level:g}", "width": f"{w.width:g}"} for w in WINDOWS.values()
+        ]
     if key == "dermoscopy_artifacts":
         names = ("hair", "ruler marks", "gel bubbles", "hair and gel bubbles", "ruler marks, ink or bubbles")
         return [{"artifacts": name} for name in names]
@@ -129,7 +137,9 @@ def test_every_wording_of_a_transformation(key: str) -> None:
         for given in (None, *target.modalities[:1]):
             result = parse(prompt, given)
             got = (result.operation, result.task, [t.name for t in result.targets])
-            lost = [n for n in filling if n in used and n != "source" and result.attributes.get(n) != filling[n]]
+            lost = [
+                n for n in filling if n in used and n != "source" and result.attributes.get(n) != filling[n]
+            ]
             if given is None and key == "ultrasound_speckle" and result.note and "may mean" in result.note:
                 continue  # speckle alone is ultrasound's or OCT's: it is asked back
             if got != ("transformation", target.task, [target.name]) or lost:

@@ -24,7 +24,10 @@ _TRANSFORMATIONS: Final = {
     "CT window": "Show this CT in the {window} window (level {level}, width {width}).",
 }
 _WITH_NUMBER: Final = {
-    "CT sparse-view streaks": ("views", "This CT was reconstructed from {views} views only: remove the streaks."),
+    "CT sparse-view streaks": (
+        "views",
+        "This CT was reconstructed from {views} views only: remove the streaks.",
+    ),
     "MRI undersampling artifact": (
         "factor",
         "This MRI was accelerated {factor} times: reconstruct it as if fully sampled.",
@@ -40,7 +43,10 @@ def canonical(parse: Parse) -> str:
         return _transformation(parse)
     names = [_named(target) for target in parse.targets]
     if parse.operation == "perception":
-        painted = [f"the {n}{f' in {t.colour}' if t.colour else ''}" for n, t in zip(names, parse.targets, strict=True)]
+        painted = [
+            f"the {n}{f' in {t.colour}' if t.colour else ''}"
+            for n, t in zip(names, parse.targets, strict=True)
+        ]
         sentence = f"Highlight {listed(painted)}" if painted else "Highlight"
     elif parse.operation == "removal":
         sentence = f"Remove {listed([f'the {name}' for name in names])}" if names else "Remove"
@@ -48,7 +54,9 @@ def canonical(parse: Parse) -> str:
         sentence = "Fill the white area with healthy tissue"
     else:
         size = parse.attributes.get("size", "")
-        things = listed([f"{'an' if f'{size}{n}'[0] in 'aeiou' else 'a'} {f'{size} {n}'.strip()}" for n in names])
+        things = listed(
+            [f"{'an' if f'{size}{n}'[0] in 'aeiou' else 'a'} {f'{size} {n}'.strip()}" for n in names]
+        )
         sentence = f"Add {things}" if parse.operation == "addition" else f"Fill the white area with {things}"
         sentence = sentence.strip()
     excluded = parse.attributes.get("exclude", ())
@@ -72,7 +80,9 @@ def _named(target: Requested) -> str:
 
 def _transformation(parse: Parse) -> str:
     if not parse.targets:
-        return {"denoising": "Denoise this image.", "artifact removal": "Remove the artifacts."}.get(parse.task or "", "")
+        return {"denoising": "Denoise this image.", "artifact removal": "Remove the artifacts."}.get(
+            parse.task or "", ""
+        )
     name, words = parse.targets[0].name, parse.attributes
     if name in _WITH_NUMBER and _WITH_NUMBER[name][0] in words:
         return _WITH_NUMBER[name][1].format(**words)
@@ -86,5 +96,9 @@ def _transformation(parse: Parse) -> str:
         return _TRANSFORMATIONS[name].format(**words)
     if "goal" in words:
         source = words.get("source")
-        return f"Convert this {source} to {words['goal']}." if source else f"Show the same section as {words['goal']}."
+        return (
+            f"Convert this {source} to {words['goal']}."
+            if source
+            else f"Show the same section as {words['goal']}."
+        )
     return f"Apply: {name}."

@@ -16,7 +16,9 @@ _WEAK: Final = frozenset(
 _PARTICIPLES: Final = frozenset(
     "removed deleted erased eliminated excised resected healed cured inserted added ablated".split()
 )
-_NOUNS: Final = frozenset(("removal", "deletion", "addition", "resection", "entfernung", "suppression", "eliminacion"))
+_NOUNS: Final = frozenset(
+    ("removal", "deletion", "addition", "resection", "entfernung", "suppression", "eliminacion")
+)
 _PASSIVE: Final = frozenset("be get have want wants needs need gets".split())
 _OVER: Final = frozenset(
     "after before post following prior since until during status previous planned for of nach vor apres avant tras".split()
@@ -78,7 +80,9 @@ def decide(found: Scan, transforms: bool) -> Decision:
     if removal and addition:
         return Decision("none", "contradiction: it asks to remove and to add; ask for one at a time")
     if (removal or addition) and strong and colours:
-        return Decision("none", "it asks for two edits, a marking and a change of the image; ask for one at a time")
+        return Decision(
+            "none", "it asks for two edits, a marking and a change of the image; ask for one at a time"
+        )
     if removal and [m for m in strong if found.words[m.first] not in ("fill", "paint")]:
         return Decision("none", "it asks for two edits, a marking and a removal; ask for one at a time")
     if removal:
@@ -119,7 +123,16 @@ def _is_request(found: Scan, mention: Mention) -> bool:
         return False
     if word in ("clear", "resolve"):
         following = found.after(mention.last, 1)
-        return bool(following) and following[0] in ("the", "this", "these", "all", "any", "away", "that", "up")
+        return bool(following) and following[0] in (
+            "the",
+            "this",
+            "these",
+            "all",
+            "any",
+            "away",
+            "that",
+            "up",
+        )
     if word == "if" or "if" in before or "whether" in before:
         return False
     return True
@@ -141,7 +154,9 @@ def _indefinite(found: Scan, mention: Mention) -> bool:
     at = mention.first - 1
     while at >= 0 and len(before) > 0:
         here = next((m for m in kinds.values() if m.first <= at < m.last), None)
-        if here is None or not (here.says("size") or found.words[at] in ("area", "of", "new", "single", "and")):
+        if here is None or not (
+            here.says("size") or found.words[at] in ("area", "of", "new", "single", "and")
+        ):
             break
         if here.says("size"):
             return found.words[here.first - 1] not in ("the", "this") if here.first else True
@@ -162,7 +177,9 @@ def _object_is_mark(found: Scan, verbs: list[Mention]) -> bool:
     for verb in verbs:
         for at in range(verb.last, min(verb.last + 5, len(found.words))):
             mention = next((m for m in found.mentions if m.first <= at < m.last), None)
-            if found.words[at] in _MARKS and not (mention and (mention.says("sure") or mention.says("target"))):
+            if found.words[at] in _MARKS and not (
+                mention and (mention.says("sure") or mention.says("target"))
+            ):
                 return True
             if mention is None or mention.says("target") or mention.says("sure"):
                 break
@@ -181,7 +198,14 @@ def _adds(found: Scan, verb: Mention, colours: bool) -> bool:
 def _replaced(found: Scan, asked: list[Mention]) -> bool:
     """Whether a lesion is to be replaced by what is healthy."""
     for mention in asked:
-        if found.words[mention.first] in ("replace", "ersetze", "ersetzen", "remplace", "remplacer", "reemplaza"):
+        if found.words[mention.first] in (
+            "replace",
+            "ersetze",
+            "ersetzen",
+            "remplace",
+            "remplacer",
+            "reemplaza",
+        ):
             lesion = [m.first for m in asked if _is_lesion(m) and m.first > mention.first]
             healthy = [m.first for m in asked if m.says("healthy") and m.first > mention.first]
             return bool(lesion and healthy and lesion[0] < healthy[0])
@@ -223,7 +247,17 @@ def _only_marks(found: Scan, strong: list[Mention], removal: list[Mention]) -> b
     if removal or set(changes) & set(found.words):
         return False
     first = found.words[strong[0].first]
-    return first in ("mark", "highlight", "segment", "outline", "delineate", "label", "annotate", "circle", "contour")
+    return first in (
+        "mark",
+        "highlight",
+        "segment",
+        "outline",
+        "delineate",
+        "label",
+        "annotate",
+        "circle",
+        "contour",
+    )
 
 
 def _without_verb(found: Scan) -> Decision:
@@ -233,5 +267,7 @@ def _without_verb(found: Scan) -> Decision:
     if not targets:
         return Decision("none", "nothing that can be done to an image is asked for")
     if _STATES & set(found.words) or any("removal" in m.operations() for m in found.mentions):
-        return Decision("none", "it states something and asks for nothing; say, for example, 'mark the liver'")
+        return Decision(
+            "none", "it states something and asks for nothing; say, for example, 'mark the liver'"
+        )
     return Decision("perception")

@@ -116,7 +116,9 @@ class _Reader:
                 return _nothing("no structure or lesion is named", self.found)
             self.notes += [f"I do not know the word {word!r}" for word in unknown[:3]]
             if unknown and self.modality:
-                self.notes.append(f"known for {self.modality}: {', '.join(vocabulary().known(self.modality))}")
+                self.notes.append(
+                    f"known for {self.modality}: {', '.join(vocabulary().known(self.modality))}"
+                )
         elif unknown:
             self.notes += [f"I do not know the word {word!r}" for word in unknown[:3]]
         unavailable = self._unavailable_colours()
@@ -124,7 +126,9 @@ class _Reader:
             unknown = (*unavailable, *unknown)
             have = ", ".join(vocabulary().colours)
             self.notes.append(f"{' and '.join(unavailable)} is not available; the colours are {have}")
-        return Parse(self.operation, self._task(targets), tuple(targets), attributes, unknown, _note(self.notes))
+        return Parse(
+            self.operation, self._task(targets), tuple(targets), attributes, unknown, _note(self.notes)
+        )
 
     def _task(self, targets: list[Requested]) -> str | None:
         if self.alters:
@@ -255,7 +259,11 @@ class _Reader:
         if sizes and self.operation in ("addition", "simulation"):
             attributes["size"] = found.written(sizes[0].first, sizes[0].last).lower()
         places = [m for m in found.all_of("place") if not m.kept and not m.negated and not m.says("target")]
-        places = [m for m in places if found.words[m.first] not in ("part", "side", "middle", "border", "margin", "edge")]
+        places = [
+            m
+            for m in places
+            if found.words[m.first] not in ("part", "side", "middle", "border", "margin", "edge")
+        ]
         if places and self.operation != "inpainting":
             attributes["place"] = " ".join(self._place(m) for m in places[:3])
 
@@ -272,7 +280,12 @@ class _Reader:
         for at, token in enumerate(found.tokens):
             if found.words[at] in _PURPOSE:
                 skipping = found.starts[at]
-            if at in covered or found.starts[at] == skipping or not token.text.isalpha() or len(token.text) < 2:
+            if (
+                at in covered
+                or found.starts[at] == skipping
+                or not token.text.isalpha()
+                or len(token.text) < 2
+            ):
                 if at in covered or not "\u3400" <= token.text <= "\u9fff":
                     continue
             written = found.text[token.start : token.end]

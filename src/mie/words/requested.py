@@ -8,10 +8,16 @@ from typing import Final, NamedTuple
 from mie.words.scan import Mention, Scan
 from mie.words.vocabulary import Sense, phrase, vocabulary
 
-_PREPOSITIONS: Final = frozenset("of in from within into inside on im in von aus der du de dans del en sur the".split())
+_PREPOSITIONS: Final = frozenset(
+    "of in from within into inside on im in von aus der du de dans del en sur the".split()
+)
 _OF: Final = frozenset("of in from within into inside im von aus du dans del de".split())
-_DETERMINERS: Final = frozenset("the this his her their my a an patient s der die das dem le la les el los las l".split())
-_PICTURES: Final = frozenset("image picture slice photograph photo scan section view frame film ray study".split())
+_DETERMINERS: Final = frozenset(
+    "the this his her their my a an patient s der die das dem le la les el los las l".split()
+)
+_PICTURES: Final = frozenset(
+    "image picture slice photograph photo scan section view frame film ray study".split()
+)
 # "The area of the polyp" is the polyp.
 _EXTENTS: Final = frozenset(
     "area areas extent region outline contour contours border borders boundary boundaries location position patch "
@@ -111,8 +117,12 @@ def sides(found: Scan, targets: list[Mention]) -> dict[int, str]:
         if mention.negated or _of_image(found, mention):
             continue
         name = mention.of("side")[0].value
-        behind = [t for t in targets if 0 <= t.first - mention.last <= _NEAR and _same(found, mention.last, t.first)]
-        ahead = [t for t in targets if 0 <= mention.first - t.last <= _NEAR and _same(found, t.last, mention.first)]
+        behind = [
+            t for t in targets if 0 <= t.first - mention.last <= _NEAR and _same(found, mention.last, t.first)
+        ]
+        ahead = [
+            t for t in targets if 0 <= mention.first - t.last <= _NEAR and _same(found, t.last, mention.first)
+        ]
         straight = [t for t in behind if t.first - mention.last <= 1]
         chosen = straight[:1] or ahead[-1:] or behind[:1]
         if chosen:
@@ -169,7 +179,9 @@ def colours(found: Scan, targets: list[Mention]) -> Colours:
                 if not waiting and at and is_colour[at - 1]:
                     other = row[at - 1].of("colour")[0].value
                     if other != name and not {"or", "oder", "ou", "o"} & set(found.before(mention.first, 2)):
-                        return Colours(result, direct, f"contradiction: {other} and {name} for the same target")
+                        return Colours(
+                            result, direct, f"contradiction: {other} and {name} for the same target"
+                        )
                 for index, target in enumerate(waiting):
                     near = index == len(waiting) - 1
                     if near or target.first not in direct:

@@ -15,7 +15,9 @@ _QUOTED: Final = re.compile(r"[\"“„«»”][^\"“„«»”]*[\"“„«»�
 _ENDS: Final = frozenset(".;:!?。；：！？¿¡()[]")
 _COMMAS: Final = frozenset(",，、")
 _VERBS: Final = frozenset(("perception", "removal", "addition", "fill"))
-_TURNS: Final = frozenset(("but", "just", "instead", "rather", "then", "aber", "sondern", "mais", "pero", "sino"))
+_TURNS: Final = frozenset(
+    ("but", "just", "instead", "rather", "then", "aber", "sondern", "mais", "pero", "sino")
+)
 _LETTERS: Final = 4  # of a word that is corrected, at least
 _TWO: Final = 8  # letters from which two slips are corrected
 _CORRECTED: Final = 6  # words of one instruction
@@ -67,7 +69,9 @@ class Scan:
 def clean(text: str) -> str:
     """Return the text in one way of writing, without control and formatting characters."""
     text = unicodedata.normalize("NFKC", text)
-    return "".join(" " if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp") else c for c in text)
+    return "".join(
+        " " if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp") else c for c in text
+    )
 
 
 def scan(text: str) -> Scan:
@@ -166,7 +170,13 @@ def _scope_end(found: Scan, index: int) -> int:
             return at
         if verb and breaks and not (mention.says("not") or mention.says("except")):
             return at
-        joined = found.before(mention.first) and found.before(mention.first)[-1] in ("and", "und", "et", "y", "then")
+        joined = found.before(mention.first) and found.before(mention.first)[-1] in (
+            "and",
+            "und",
+            "et",
+            "y",
+            "then",
+        )
         if verb and joined and seen_verb and not mention.operations() & {"removal", "addition"}:
             return at
         seen_verb |= bool(verb)
@@ -202,25 +212,27 @@ def correct(word: str) -> str | None:
             if (letters ^ others).bit_count() > 2 * most:
                 continue
             distance = slips(word, other, most)
-            if distance <= most:
+            if distance <= most and (len(word) > _LETTERS or _same_letters(word, other)):
                 near.append((distance, other))
     if not near:
         return None
     near.sort()
     best = near[0]
     meanings = _meanings()
-    rivals = [other for distance, other in near if distance <= best[0] + 1 and meanings[other] != meanings[best[1]]]
+    rivals = [
+        other for distance, other in near if distance <= best[0] + 1 and meanings[other] != meanings[best[1]]
+    ]
     targets = {meaning for meaning in (meanings[best[1]], *(meanings[r] for r in rivals)) if meaning[1]}
     if len(targets) > 1 or any(distance == best[0] and other in rivals for distance, other in near):
         return None
-    if meanings[best[1]][0] and not _same_letters(word, best[1]):
+    if meanings[best[1]][0] and (len(word) <= _LETTERS or not _same_letters(word, best[1])):
         return None
     return best[1]
 
 
 def _same_letters(word: str, other: str) -> bool:
     """Whether letters of `other` were swapped, doubled or left out; none was put in its place."""
-    return len(word) >= 5 and (sorted(word) == sorted(other) or abs(len(word) - len(other)) == 1)
+    return sorted(word) == sorted(other) or abs(len(word) - len(other)) == 1
 
 
 @lru_cache(1)
@@ -247,7 +259,9 @@ def _meanings() -> dict[str, tuple[bool, frozenset[str]]]:
         for word in key:
             group = found.setdefault(word, set())
             group.update(s.value for s in senses if s.kind == "target")
-            if len(key) == 1 and any(s.kind == "operation" and s.value in ("removal", "addition") for s in senses):
+            if len(key) == 1 and any(
+                s.kind == "operation" and s.value in ("removal", "addition") for s in senses
+            ):
                 alters.add(word)
     return {word: (word in alters, frozenset(targets)) for word, targets in found.items()}
 

@@ -13,16 +13,21 @@ _SURE: Final = 3  # weight of a phrase that names a transformation, beside 1 of 
 _BEFORE_GOAL: Final = frozenset(
     "into to as on like missing synthetic matching corresponding no zu ins als en vers como a 成 为".split()
 )
-_SOURCE: Final = frozenset("this from instead only have dieses diesem aus statt cette depuis esta desde 这".split())
+_SOURCE: Final = frozenset(
+    "this from instead only have dieses diesem aus statt cette depuis esta desde 这".split()
+)
 _TRANSFER: Final = frozenset(
     "turn convert synthesize synthesise translate generate predict render make show change give estimate look "
     "switch transform get wandle erzeuge mach convertis transforme convierte transforma 转换 转 变 生".split()
 )
 _NUMBER: Final = r"(-?\d+(?:\.\d+)?)"
 _LEVEL: Final = re.compile(
-    rf"\b(?:wl|level|l|c|cent(?:er|re)(?:ed|d)?(?: at)?|niveau|nivel|zentrum|窗位)\s*[:=]?\s*{_NUMBER}", re.IGNORECASE
+    rf"\b(?:wl|level|l|c|cent(?:er|re)(?:ed|d)?(?: at)?|niveau|nivel|zentrum|窗位)\s*[:=]?\s*{_NUMBER}",
+    re.IGNORECASE,
 )
-_WIDTH: Final = re.compile(rf"\b(?:ww|width|w|breite|largeur|ancho)\s*[:=]?\s*{_NUMBER}|{_NUMBER}\s*wide", re.IGNORECASE)
+_WIDTH: Final = re.compile(
+    rf"\b(?:ww|width|w|breite|largeur|ancho)\s*[:=]?\s*{_NUMBER}|{_NUMBER}\s*wide", re.IGNORECASE
+)
 _SLASH: Final = re.compile(rf"ww\s*/\s*wl\s*{_NUMBER}\s*/\s*{_NUMBER}", re.IGNORECASE)
 _FACTOR: Final = re.compile(
     rf"(?:factor(?: of)?|acceleration(?: factor)?|accelerated|by a factor of|undersampled by|x|1/)\s*{_NUMBER}\b"
@@ -77,7 +82,12 @@ def wished(found: Scan, modality: str | None) -> Wish | None:
 def _transfer(found: Scan) -> Wish | None:
     """A modality, sequence or contrast phase that the image is to become."""
     images = [m for m in found.mentions if m.says("image") and not m.kept]
-    if not images or not _TRANSFER & set(found.words) and not any(m.says("operation", "none") for m in found.mentions):
+    if (
+        not images
+        or "put" in found.words
+        or not _TRANSFER & set(found.words)
+        and not any(m.says("operation", "none") for m in found.mentions)
+    ):
         return None
     kinds = vocabulary().images
     for kind in ("phase", "sequence"):
@@ -134,7 +144,13 @@ def _two(found: Scan, images: list[Mention]) -> tuple[str | None, str | None]:
     sources += [name for name in neither if name not in goals]
     goal = goals[-1] if goals else None
     source = next((name for name in sources if name != goal), None)
-    if goal is not None and not sources and len(images) == 1 and neither and not {"would", "like"} <= set(found.words):
+    if (
+        goal is not None
+        and not sources
+        and len(images) == 1
+        and neither
+        and not {"would", "like"} <= set(found.words)
+    ):
         return None, None
     return goal, source
 

@@ -153,7 +153,9 @@ class Vocabulary:
 
     def _put(self, key: tuple[str, ...], sense: Sense) -> None:
         senses = self.senses.setdefault(key, [])
-        if not any((s.kind, s.value, s.modality) == (sense.kind, sense.value, sense.modality) for s in senses):
+        if not any(
+            (s.kind, s.value, s.modality) == (sense.kind, sense.value, sense.modality) for s in senses
+        ):
             senses.append(sense)
             self._lengths.setdefault(key[0], set()).add(len(key))
 

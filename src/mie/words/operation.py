@@ -11,32 +11,166 @@ from mie.words.scan import Mention, Scan
 
 # Showing goes along with another request ("find the tumour and remove it"); marking does not.
 _WEAK: Final = frozenset(
-    "show shows see view find finds where display identify fill cover mask look search spot detect locate".split()
+    [
+        "show",
+        "shows",
+        "see",
+        "view",
+        "find",
+        "finds",
+        "where",
+        "display",
+        "identify",
+        "fill",
+        "cover",
+        "mask",
+        "look",
+        "search",
+        "spot",
+        "detect",
+        "locate",
+    ]
 )
 _PARTICIPLES: Final = frozenset(
-    "removed deleted erased eliminated excised resected healed cured inserted added ablated".split()
+    [
+        "removed",
+        "deleted",
+        "erased",
+        "eliminated",
+        "excised",
+        "resected",
+        "healed",
+        "cured",
+        "inserted",
+        "added",
+        "ablated",
+    ]
 )
 _NOUNS: Final = frozenset(
     ("removal", "deletion", "addition", "resection", "entfernung", "suppression", "eliminacion")
 )
-_PASSIVE: Final = frozenset("be get have want wants needs need gets".split())
+_PASSIVE: Final = frozenset(["be", "get", "have", "want", "wants", "needs", "need", "gets"])
 _OVER: Final = frozenset(
-    "after before post following prior since until during status previous planned for of nach vor apres avant tras".split()
+    [
+        "after",
+        "before",
+        "post",
+        "following",
+        "prior",
+        "since",
+        "until",
+        "during",
+        "status",
+        "previous",
+        "planned",
+        "for",
+        "of",
+        "nach",
+        "vor",
+        "apres",
+        "avant",
+        "tras",
+    ]
 )
 # What is drawn over an image, and is no part of it.
 _MARKS: Final = frozenset(
-    "overlay overlays mask masks contour contours outline outlines tint label labels arrow arrows box boxes circle "
-    "circles marker markers marking markings annotation annotations highlight highlights color colors highlighting "
-    "markierung contorno umrandung surlignage line legend caption text scale".split()
+    [
+        "overlay",
+        "overlays",
+        "mask",
+        "masks",
+        "contour",
+        "contours",
+        "outline",
+        "outlines",
+        "tint",
+        "label",
+        "labels",
+        "arrow",
+        "arrows",
+        "box",
+        "boxes",
+        "circle",
+        "circles",
+        "marker",
+        "markers",
+        "marking",
+        "markings",
+        "annotation",
+        "annotations",
+        "highlight",
+        "highlights",
+        "color",
+        "colors",
+        "highlighting",
+        "markierung",
+        "contorno",
+        "umrandung",
+        "surlignage",
+        "line",
+        "legend",
+        "caption",
+        "text",
+        "scale",
+    ]
 )
 _STRONG: Final = frozenset(
-    "add adds adding insert inserts inserting introduce introduces implant simulate simulates simulating inject embed "
-    "plant hinzufuegen hinzu fuege ergenze ergenzen ergaenze einfuegen einsetzen simuliere simulieren ajoute ajouter "
-    "ajoutez insere inserer inserez simule simuler simulez anade anadir anada agrega agregar agregue inserta insertar "
-    "inserte simula simular 添 增 加 插 模 放".split()
+    [
+        "add",
+        "adds",
+        "adding",
+        "insert",
+        "inserts",
+        "inserting",
+        "introduce",
+        "introduces",
+        "implant",
+        "simulate",
+        "simulates",
+        "simulating",
+        "inject",
+        "embed",
+        "plant",
+        "hinzufuegen",
+        "hinzu",
+        "fuege",
+        "ergenze",
+        "ergenzen",
+        "ergaenze",
+        "einfuegen",
+        "einsetzen",
+        "simuliere",
+        "simulieren",
+        "ajoute",
+        "ajouter",
+        "ajoutez",
+        "insere",
+        "inserer",
+        "inserez",
+        "simule",
+        "simuler",
+        "simulez",
+        "anade",
+        "anadir",
+        "anada",
+        "agrega",
+        "agregar",
+        "agregue",
+        "inserta",
+        "insertar",
+        "inserte",
+        "simula",
+        "simular",
+        "添",
+        "增",
+        "加",
+        "插",
+        "模",
+        "放",
+    ]
 )
-_LEADS: Final = frozenset("show see make give put write".split())  # before "me what you think"
-_STATES: Final = frozenset("is are was were has have shows there".split())
+_LEADS: Final = frozenset(["show", "see", "make", "give", "put", "write"])  # before "me what you think"
+_STATES: Final = frozenset(["is", "are", "was", "were", "has", "have", "shows", "there"])
 
 
 class Decision(NamedTuple):
@@ -133,9 +267,7 @@ def _is_request(found: Scan, mention: Mention) -> bool:
             "that",
             "up",
         )
-    if word == "if" or "if" in before or "whether" in before:
-        return False
-    return True
+    return not (word == "if" or "if" in before or "whether" in before)
 
 
 def is_history(found: Scan, mention: Mention) -> bool:
@@ -149,7 +281,7 @@ def is_history(found: Scan, mention: Mention) -> bool:
 
 def _indefinite(found: Scan, mention: Mention) -> bool:
     """Whether a mention has "a" before it, or a size alone: "a small polyp", "small liver tumours"."""
-    before = [w for w in found.before(mention.first, 5)]
+    before = list(found.before(mention.first, 5))
     kinds = {m.first: m for m in found.mentions}
     at = mention.first - 1
     while at >= 0 and len(before) > 0:
@@ -243,7 +375,23 @@ def _without(found: Scan, asked: list[Mention]) -> Decision | None:
 
 def _only_marks(found: Scan, strong: list[Mention], removal: list[Mention]) -> bool:
     """Whether a marking verb governs, as in "mark the hairs": no word says that anything is to change."""
-    changes = "remove clean reduce suppress restore correct denoise take get undo apply give make turn convert".split()
+    changes = [
+        "remove",
+        "clean",
+        "reduce",
+        "suppress",
+        "restore",
+        "correct",
+        "denoise",
+        "take",
+        "get",
+        "undo",
+        "apply",
+        "give",
+        "make",
+        "turn",
+        "convert",
+    ]
     if removal or set(changes) & set(found.words):
         return False
     first = found.words[strong[0].first]

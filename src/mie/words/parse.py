@@ -18,10 +18,32 @@ from mie.words.vocabulary import phrase, vocabulary
 LONGEST: Final = 1000  # characters of an instruction
 _MODIFICATIONS: Final = ("removal", "addition", "inpainting", "simulation")
 _CODE: Final = re.compile(r"^\s*[\[{<]|```|<\|?\w+\|?>|\b(?:system|assistant|user)\s*:", re.IGNORECASE)
-_COLOUR_BEFORE: Final = frozenset("in as with to a it them en color gelb auf 成 为 用".split())
-_PURPOSE: Final = frozenset("for because since pour para weil damit fuer".split())
-_UNITS: Final = frozenset("mm cm um ml cc mg % percent px pixel pixels hu mm2 cm2 cm3 degrees kg".split())
-_PRONOUNS: Final = frozenset("it them ihn sie es la le les lo los las 它".split())
+_COLOUR_BEFORE: Final = frozenset(
+    ["in", "as", "with", "to", "a", "it", "them", "en", "color", "gelb", "auf", "成", "为", "用"]
+)
+_PURPOSE: Final = frozenset(["for", "because", "since", "pour", "para", "weil", "damit", "fuer"])
+_UNITS: Final = frozenset(
+    [
+        "mm",
+        "cm",
+        "um",
+        "ml",
+        "cc",
+        "mg",
+        "%",
+        "percent",
+        "px",
+        "pixel",
+        "pixels",
+        "hu",
+        "mm2",
+        "cm2",
+        "cm3",
+        "degrees",
+        "kg",
+    ]
+)
+_PRONOUNS: Final = frozenset(["it", "them", "ihn", "sie", "es", "la", "le", "les", "lo", "los", "las", "它"])
 _REMEMBERED: Final = 512
 
 
@@ -285,9 +307,8 @@ class _Reader:
                 or found.starts[at] == skipping
                 or not token.text.isalpha()
                 or len(token.text) < 2
-            ):
-                if at in covered or not "\u3400" <= token.text <= "\u9fff":
-                    continue
+            ) and (at in covered or not "\u3400" <= token.text <= "\u9fff"):
+                continue
             written = found.text[token.start : token.end]
             words.append(written)
         return tuple(dict.fromkeys(words))[:12]
@@ -298,7 +319,7 @@ class _Reader:
             before = self.found.before(mention.first)
             after = self.found.after(mention.last)
             behind_target = any(m.last == mention.first and m.says("target") for m in self.found.mentions)
-            asked = before and before[0] in _COLOUR_BEFORE or behind_target
-            if asked or after and after[0] in ("overlay", "mask", "tint", "color"):
+            asked = (before and before[0] in _COLOUR_BEFORE) or behind_target
+            if asked or (after and after[0] in ("overlay", "mask", "tint", "color")):
                 names.append(mention.of("other colour")[0].value)
         return tuple(dict.fromkeys(names)) if not self.alters else ()

@@ -9,20 +9,111 @@ from mie.words.scan import Mention, Scan
 from mie.words.vocabulary import Sense, phrase, vocabulary
 
 _PREPOSITIONS: Final = frozenset(
-    "of in from within into inside on im in von aus der du de dans del en sur the".split()
+    [
+        "of",
+        "in",
+        "from",
+        "within",
+        "into",
+        "inside",
+        "on",
+        "im",
+        "in",
+        "von",
+        "aus",
+        "der",
+        "du",
+        "de",
+        "dans",
+        "del",
+        "en",
+        "sur",
+        "the",
+    ]
 )
-_OF: Final = frozenset("of in from within into inside im von aus du dans del de".split())
+_OF: Final = frozenset(
+    ["of", "in", "from", "within", "into", "inside", "im", "von", "aus", "du", "dans", "del", "de"]
+)
 _DETERMINERS: Final = frozenset(
-    "the this his her their my a an patient s der die das dem le la les el los las l".split()
+    [
+        "the",
+        "this",
+        "his",
+        "her",
+        "their",
+        "my",
+        "a",
+        "an",
+        "patient",
+        "s",
+        "der",
+        "die",
+        "das",
+        "dem",
+        "le",
+        "la",
+        "les",
+        "el",
+        "los",
+        "las",
+        "l",
+    ]
 )
 _PICTURES: Final = frozenset(
-    "image picture slice photograph photo scan section view frame film ray study".split()
+    [
+        "image",
+        "picture",
+        "slice",
+        "photograph",
+        "photo",
+        "scan",
+        "section",
+        "view",
+        "frame",
+        "film",
+        "ray",
+        "study",
+    ]
 )
 # "The area of the polyp" is the polyp.
 _EXTENTS: Final = frozenset(
-    "area areas extent region outline contour contours border borders boundary boundaries location position patch "
-    "pixels size volume presence segmentation removal shape edges edge mask all any most some both each none one rid "
-    "location whereabouts".split()
+    [
+        "area",
+        "areas",
+        "extent",
+        "region",
+        "outline",
+        "contour",
+        "contours",
+        "border",
+        "borders",
+        "boundary",
+        "boundaries",
+        "location",
+        "position",
+        "patch",
+        "pixels",
+        "size",
+        "volume",
+        "presence",
+        "segmentation",
+        "removal",
+        "shape",
+        "edges",
+        "edge",
+        "mask",
+        "all",
+        "any",
+        "most",
+        "some",
+        "both",
+        "each",
+        "none",
+        "one",
+        "rid",
+        "location",
+        "whereabouts",
+    ]
 )
 _NEAR: Final = 4  # tokens between a side and its target
 

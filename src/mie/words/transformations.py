@@ -11,14 +11,77 @@ from mie.words.vocabulary import vocabulary
 
 _SURE: Final = 3  # weight of a phrase that names a transformation, beside 1 of a hint
 _BEFORE_GOAL: Final = frozenset(
-    "into to as on like missing synthetic matching corresponding no zu ins als en vers como a 成 为".split()
+    [
+        "into",
+        "to",
+        "as",
+        "on",
+        "like",
+        "missing",
+        "synthetic",
+        "matching",
+        "corresponding",
+        "no",
+        "zu",
+        "ins",
+        "als",
+        "en",
+        "vers",
+        "como",
+        "a",
+        "成",
+        "为",
+    ]
 )
 _SOURCE: Final = frozenset(
-    "this from instead only have dieses diesem aus statt cette depuis esta desde 这".split()
+    [
+        "this",
+        "from",
+        "instead",
+        "only",
+        "have",
+        "dieses",
+        "diesem",
+        "aus",
+        "statt",
+        "cette",
+        "depuis",
+        "esta",
+        "desde",
+        "这",
+    ]
 )
 _TRANSFER: Final = frozenset(
-    "turn convert synthesize synthesise translate generate predict render make show change give estimate look "
-    "switch transform get wandle erzeuge mach convertis transforme convierte transforma 转换 转 变 生".split()
+    [
+        "turn",
+        "convert",
+        "synthesize",
+        "synthesise",
+        "translate",
+        "generate",
+        "predict",
+        "render",
+        "make",
+        "show",
+        "change",
+        "give",
+        "estimate",
+        "look",
+        "switch",
+        "transform",
+        "get",
+        "wandle",
+        "erzeuge",
+        "mach",
+        "convertis",
+        "transforme",
+        "convierte",
+        "transforma",
+        "转换",
+        "转",
+        "变",
+        "生",
+    ]
 )
 _NUMBER: Final = r"(-?\d+(?:\.\d+)?)"
 _LEVEL: Final = re.compile(
@@ -85,8 +148,7 @@ def _transfer(found: Scan) -> Wish | None:
     if (
         not images
         or "put" in found.words
-        or not _TRANSFER & set(found.words)
-        and not any(m.says("operation", "none") for m in found.mentions)
+        or (not _TRANSFER & set(found.words) and not any(m.says("operation", "none") for m in found.mentions))
     ):
         return None
     kinds = vocabulary().images
@@ -190,7 +252,7 @@ def _window(found: Scan) -> str | None:
         if not mention.says("window"):
             continue
         after, before = found.after(mention.last, 1), found.before(mention.first, 1)
-        if after and after[0] in ("window", "preset", "settings", "fenster") or before in (["for"], ["to"]):
+        if (after and after[0] in ("window", "preset", "settings", "fenster")) or before in (["for"], ["to"]):
             return mention.of("window")[0].value
     return None
 

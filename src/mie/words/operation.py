@@ -8,6 +8,12 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from mie.words.scan import Mention, Scan
+from mie.words.vocabulary import fold, vocabulary
+
+
+def _set(words: str) -> frozenset[str]:
+    return frozenset(map(fold, words.split()))
+
 
 # Showing goes along with another request ("find the tumour and remove it"); marking does not.
 _WEAK: Final = frozenset(
@@ -47,7 +53,7 @@ _PARTICIPLES: Final = frozenset(
     ]
 )
 _NOUNS: Final = frozenset(
-    ("removal", "deletion", "addition", "resection", "entfernung", "suppression", "eliminacion")
+    ("removal", "deletion", "addition", "resection", "ablation", "entfernung", "suppression", "eliminacion")
 )
 _PASSIVE: Final = frozenset(["be", "get", "have", "want", "wants", "needs", "need", "gets"])
 _OVER: Final = frozenset(
@@ -169,6 +175,7 @@ _STRONG: Final = frozenset(
         "放",
     ]
 )
+_SKIPPED: Final = _set("area of new single and")
 _LEADS: Final = frozenset(["show", "see", "make", "give", "put", "write"])  # before "me what you think"
 _STATES: Final = frozenset(["is", "are", "was", "were", "has", "have", "shows", "there"])
 
@@ -241,6 +248,9 @@ def _opinions(found: Scan) -> set[int]:
         said = mention.operations() - {"none"} and found.words[mention.first] not in _LEADS
         if said or mention.says("target"):
             content.add(start)
+    for at, word in enumerate(found.words):  # "write: remove the tumour" is a text
+        if word == ":" and found.starts[at] in clauses:
+            clauses.add(at + 1)
     # A Chinese question ends with its particle.
     clauses |= {found.starts[at] for at, word in enumerate(found.words) if word == "吗"}
     return clauses
@@ -250,7 +260,8 @@ def _is_request(found: Scan, mention: Mention) -> bool:
     word = found.words[mention.first]
     before = found.before(mention.first, 3)
     if word in _PARTICIPLES:
-        return bool(_PASSIVE & set(before)) and "been" not in before and "not" not in before
+        possible = {"been", "not", "can", "could"} & set(before)  # "so that it can be removed"
+        return bool(_PASSIVE & set(before)) and not possible
     if word in _NOUNS:
         return not _OVER & set(before)
     if before and before[-1] == "without":  # "without removing"
@@ -273,10 +284,20 @@ def _is_request(found: Scan, mention: Mention) -> bool:
 def is_history(found: Scan, mention: Mention) -> bool:
     """Whether a mention stands in a clause that tells what was done: "the tumour was removed last year"."""
     start = found.starts[mention.first]
+    if _behind_noun(found, mention):
+        return True
     if all(found.starts[m.first] == start for m in found.mentions):
         return False
     clause = [word for at, word in enumerate(found.words) if found.starts[at] == start]
     return bool(_PARTICIPLES & set(clause)) and bool({"was", "were", "been"} & set(clause))
+
+
+def _behind_noun(found: Scan, mention: Mention) -> bool:
+    """Whether it reads "after resection of the tumour"."""
+    for at in range(max(0, mention.first - 4), mention.first):
+        if found.words[at] in _NOUNS and _OVER & set(found.before(at, 2)):
+            return True
+    return False
 
 
 def _indefinite(found: Scan, mention: Mention) -> bool:
@@ -290,7 +311,7 @@ def _indefinite(found: Scan, mention: Mention) -> bool:
             here.says("size") or found.words[at] in ("area", "of", "new", "single", "and")
         ):
             break
-        if here.says("size"):
+        if here is not None and here.says("size"):
             return found.words[here.first - 1] not in ("the", "this") if here.first else True
         at -= 1
     previous = next((m for m in kinds.values() if m.last == at + 1), None)
@@ -298,8 +319,6 @@ def _indefinite(found: Scan, mention: Mention) -> bool:
 
 
 def _is_lesion(mention: Mention) -> bool:
-    from mie.words.vocabulary import vocabulary
-
     known = vocabulary().targets
     return any(known[s.value].kind == "lesion" for s in mention.of("target")) and not mention.negated
 

@@ -211,6 +211,7 @@ class _Reader:
         if given.contradiction:
             return [], given.contradiction
         side = requested.sides(self.found, wanted) if not self.alters or self.operation == "removal" else {}
+        known = vocabulary()
         parts: list[tuple[Requested, bool]] = []
         for mention in wanted:
             written = self.found.written(mention.first, mention.last)
@@ -219,26 +220,39 @@ class _Reader:
                 self.notes.append(choice.question or "")
                 continue
             colour = None if self.alters else given.given.get(mention.first)
-            name = self._specific(choice.name, mention)
-            own_side = choice.side or side.get(mention.first)
+            name, organ_side = self._specific(choice.name, mention)
+            own_side = choice.side or organ_side or side.get(mention.first)
+            if choice.side and self._both_sides(mention, choice.side):
+                name, own_side = known.targets[name].parents[0] if known.targets[name].side else name, "both"
             if vocabulary().targets[name].sides is None and not choice.side:
                 own_side = None if own_side == "both" else own_side
             parts.append((Requested(name, colour, own_side), mention.first in given.direct))
         targets, contradiction = requested.merge(parts)
         return self._sides_joined(targets), contradiction
 
-    def _specific(self, name: str, mention: Mention) -> str:
-        """A general word and the organ behind it: a tumour of the liver is a liver tumour."""
-        if vocabulary().targets[name].modalities:
-            return name
+    def _specific(self, name: str, mention: Mention) -> tuple[str, str | None]:
+        """A general word and the organ behind it, with its side: a tumour of the liver is a liver tumour."""
+        known = vocabulary()
+        if known.targets[name].modalities:
+            return name, None
         for other in self.found.all_of("target"):
-            if 0 < other.first - mention.last <= 3 and is_place(self.found, other, [mention], True):
-                organ = meaning(other, self.modality, "").name
-                senses = vocabulary().senses.get((*phrase(organ or ""), *phrase(name)))
-                specific = [s.value for s in senses or () if s.kind == "target"]
-                if specific:
-                    return specific[0]
-        return name
+            if not (0 < other.first - mention.last <= 4 and is_place(self.found, other, [mention], True)):
+                continue
+            organ = meaning(other, self.modality, "")
+            if organ.name is None:
+                continue
+            for whole in (organ.name, *known.targets[organ.name].parents):
+                for form in (whole, whole.removesuffix("s")):
+                    senses = known.senses.get((*phrase(form), *phrase(name)), ())
+                    specific = [s.value for s in senses if s.kind == "target"]
+                    if specific:
+                        return specific[0], organ.side
+        return name, None
+
+    def _both_sides(self, mention: Mention, side: str) -> bool:
+        """Whether it reads "left and right kidney"."""
+        before = [m for m in self.found.all_of("side") if 0 < mention.first - m.last <= 1]
+        return any(m.of("side")[0].value != side for m in before)
 
     @staticmethod
     def _sides_joined(targets: list[Requested]) -> list[Requested]:

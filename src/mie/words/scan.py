@@ -143,7 +143,11 @@ def _mark_scopes(found: Scan) -> None:
                     break
             if not _verb_follows(found, index):
                 continue
-        for other in found.mentions[index + 1 : _scope_end(found, index)]:
+        end = _scope_end(found, index)
+        if negates and found.words[mention.first] in ("nicht", "not") and end == index + 1:
+            for other in found.mentions[:index]:  # "entferne den Tumor nicht"
+                other.negated |= found.starts[other.first] == found.starts[mention.first]
+        for other in found.mentions[index + 1 : end]:
             other.kept |= kept
             other.excepted |= excepted
             other.negated |= negates and not kept
@@ -157,7 +161,7 @@ def _verb_follows(found: Scan, index: int) -> bool:
 def _scope_end(found: Scan, index: int) -> int:
     """The mention at which what begins at mention `index` ends: the clause does, or a new verb follows."""
     start = found.mentions[index]
-    seen_verb = False
+    seen_verb = broken = False
     for at in range(index + 1, len(found.mentions)):
         mention = found.mentions[at]
         between = found.words[found.mentions[at - 1].last : mention.first]
@@ -165,10 +169,10 @@ def _scope_end(found: Scan, index: int) -> int:
             return at
         first = found.words[mention.first]
         verb = mention.operations() & _VERBS and not mention.says("target")
-        breaks = bool(_COMMAS & set(between)) or bool(_COMMAS & set(found.before(mention.first)))
+        broken |= bool(_COMMAS & set(between))
         if first in _TURNS and at > index + 1:
             return at
-        if verb and breaks and not (mention.says("not") or mention.says("except")):
+        if verb and broken and not (mention.says("not") or mention.says("except")):
             return at
         joined = found.before(mention.first) and found.before(mention.first)[-1] in (
             "and",
@@ -216,18 +220,20 @@ def correct(word: str) -> str | None:
                 near.append((distance, other))
     if not near:
         return None
-    near.sort()
-    best = near[0]
     meanings = _meanings()
-    rivals = [
-        other for distance, other in near if distance <= best[0] + 1 and meanings[other] != meanings[best[1]]
-    ]
-    targets = {meaning for meaning in (meanings[best[1]], *(meanings[r] for r in rivals)) if meaning[1]}
-    if len(targets) > 1 or any(distance == best[0] and other in rivals for distance, other in near):
+    near.sort(key=lambda pair: (pair[0], -len(meanings[pair[1]][1]), pair[1]))
+    least, best = near[0]
+    alters, targets = meanings[best]
+    for distance, other in near[1:]:
+        other_alters, other_targets = meanings[other]
+        apart = targets and other_targets and not targets & other_targets
+        if distance <= least + 1 and apart:
+            return None
+        if distance == least and (bool(targets) != bool(other_targets) or alters != other_alters):
+            return None
+    if alters and (len(word) <= _LETTERS or not _same_letters(word, best)):
         return None
-    if meanings[best[1]][0] and (len(word) <= _LETTERS or not _same_letters(word, best[1])):
-        return None
-    return best[1]
+    return best
 
 
 def _same_letters(word: str, other: str) -> bool:
@@ -238,6 +244,7 @@ def _same_letters(word: str, other: str) -> bool:
 @lru_cache(1)
 def _by_length() -> dict[int, list[tuple[str, int]]]:
     groups: dict[int, list[tuple[str, int]]] = {}
+    known = vocabulary().senses
     telling = {
         word
         for key, senses in vocabulary().senses.items()
@@ -245,7 +252,8 @@ def _by_length() -> dict[int, list[tuple[str, int]]]:
         for word in key
     }
     for word in sorted(telling):
-        if word.isalpha() and word.isascii() and len(word) >= _LETTERS:
+        shortest = _LETTERS if (word,) not in known or not known[(word,)][0].kind == "colour" else 3
+        if word.isalpha() and word.isascii() and len(word) >= shortest:
             groups.setdefault(len(word), []).append((word, _letters(word)))
     return groups
 

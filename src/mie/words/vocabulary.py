@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from mie.core.yaml_files import read_mapping
 from mie.vocabulary import MODALITIES
 
+OPERATIONS: Final = ("perception", "removal", "addition", "inpainting", "simulation", "transformation")
 LANGUAGES: Final = ("en", "de", "fr", "es", "zh")
 _FILE: Final = Path(__file__).with_name("vocabulary.yaml")
 # A number, a word (letters, then digits: "T1"), one Chinese character, or a sign. Hyphens and apostrophes part
@@ -103,6 +104,7 @@ class Vocabulary:
         }
         self.colours = tuple(body["colours"])
         self.windows = tuple(body["windows"])
+        self.operations = OPERATIONS
         self.images = {name: str(entry["kind"]) for name, entry in body["images"].items()}
         self.senses: dict[tuple[str, ...], list[Sense]] = {}
         self._lengths: dict[str, set[int]] = {}  # by first token

@@ -365,7 +365,8 @@ class Compact(Editor):
 
     `compact` uses the weights that ship with the package, `compact:PATH` those of a file. `size` forces the
     longer side that the network works at (0: chosen by `views`). `tta=flip` also shows it every image
-    mirrored and takes the mean. `modality` (CT, MRI, ...) settles words that mean several things.
+    mirrored and takes the mean. `modality` (CT, MRI, ...) settles words that mean several things;
+    `words=raw` hands every instruction to the network as it is written, without the parser's safeguards.
     """
 
     batch_size = 8
@@ -380,6 +381,7 @@ class Compact(Editor):
         precision: str = "auto",
         tta: str = "none",
         modality: str = "",
+        words: str = "parsed",
     ) -> None:
         missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
         if missing:
@@ -392,7 +394,10 @@ class Compact(Editor):
             raise ConfigError("no such test-time averaging", expected="none or flip", found=tta)
         if modality and modality not in MODALITIES:
             raise unknown_name("modality", modality, MODALITIES)
-        self._modality = modality or None
+        if words not in ("parsed", "raw"):
+            raise ConfigError("no such way of reading", expected="parsed or raw", found=words)
+        self._modality, self._raw = modality or None, words == "raw"
+        self._own_weights = weights is not None
         self.weights = shipped_weights(COMPACT, fix=_FIX) if weights is None else Path(weights).expanduser()
         if not self.weights.is_file():
             raise ConfigError("no such weights file", where=self.weights)
@@ -418,7 +423,11 @@ class Compact(Editor):
             return super().edit_batch(requests)
 
     def _edited(self, requests: Sequence[Request]) -> list[Edited]:
-        questions = [question(request.instruction, self._modality) for request in requests]
+        if self._raw:
+            return edit_all(self._inference, requests, self._size, self._flip)
+        questions = [
+            question(r.instruction, self._modality, self._own_weights or r.sample is not None) for r in requests
+        ]
         followed = [at for at, asked in enumerate(questions) if asked.text is not None]
         edits = edit_all(
             self._inference,

@@ -7,6 +7,7 @@ letter by letter. Anything else is put into one of those templates.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -68,9 +69,17 @@ class Question(NamedTuple):
 
 
 @lru_cache(512)
-def question(instruction: str, modality: str | None = None) -> Question:
-    """Return what the network is asked for an instruction."""
+def question(instruction: str, modality: str | None = None, trusted: bool = False) -> Question:
+    """Return what the network is asked for an instruction.
+
+    `trusted`: a sample of a dataset, or weights of the user's own, may name targets that the vocabulary lacks; one
+    of our own templates is passed on all the same.
+    """
     result = parse(instruction, modality)
+    if trusted and (result.operation == "none" or result.unknown or not result.targets):
+        for operation in dict.fromkeys((result.operation, *_PERSPECTIVE)):
+            if _fills(instruction, operation):
+                return Question(replace(result, operation=operation), instruction)
     if result.operation == "none":
         return Question(result, refusal=result.note)
     if result.unknown:
@@ -170,7 +179,11 @@ def is_own_wording(instruction: str, result: Parse) -> bool:
         or any(_cut(target) or target.colour is None for target in result.targets)
     ):
         return False
-    return any(filled(template, instruction) is not None for template in _templates(result.operation))
+    return _fills(instruction, result.operation)
+
+
+def _fills(instruction: str, operation: str) -> bool:
+    return any(filled(template, instruction) is not None for template in _templates(operation))
 
 
 @cache

@@ -30,7 +30,12 @@ def right(row: list[Any]) -> bool:
 @pytest.mark.parametrize("row", BODY["traps"], ids=lambda row: str(row[0])[:60])
 def test_a_trap_never_alters_anatomy(row: list[Any]) -> None:
     if row[2] in ("none", "perception"):
-        assert parse(row[0], row[1] or None).operation not in ("removal", "addition", "inpainting", "simulation")
+        assert parse(row[0], row[1] or None).operation not in (
+            "removal",
+            "addition",
+            "inpainting",
+            "simulation",
+        )
     assert parse(row[0], row[1] or None).operation == row[2]
 
 
@@ -38,7 +43,7 @@ def test_the_share_of_instructions_that_is_read_right() -> None:
     rows = BODY["instructions"] + BODY["traps"]
     wrong = {tuple(row[:2]) for row in rows if not right(row)}
     assert len(wrong) <= (1 - SHARE) * len(rows), wrong
-    assert wrong == set(KNOWN), (wrong ^ set(KNOWN))
+    assert wrong == set(KNOWN), wrong ^ set(KNOWN)
 
 
 def test_known_failures_say_what_is_read_instead() -> None:

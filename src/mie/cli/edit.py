@@ -21,7 +21,9 @@ def edit(
         help="An editor of the list below: NAME, NAME:ARGUMENT or NAME:ARGUMENT,KEY=VALUE.",
         show_default=False,
     ),
-    output: Path | None = typer.Option(None, "-o", "--output", help="The PNG file to write.", show_default=False),
+    output: Path | None = typer.Option(
+        None, "-o", "--output", help="The PNG file to write.", show_default=False
+    ),
     modality: str | None = typer.Option(
         None, help="What the image is, such as CT: settles words that mean several things."
     ),
@@ -62,7 +64,7 @@ def edit(
     if output.exists() and not overwrite:
         raise ConfigError("the output exists already", where=output, fix="give --overwrite to replace it")
     if modality is not None:
-        editor += f"{',' if ':' in editor else ':'}modality={modality}"
+        editor += f",modality={modality}"
     spec = parse_spec(editor)
     picture = read_image(image)
     make_folder(output.parent)
@@ -112,7 +114,9 @@ def _list(modality: str | None, json: bool) -> None:
                 }
                 for t in targets
             ],
-            "transformations": [{"name": t.name, "task": t.task, "modalities": list(t.modalities)} for t in changes],
+            "transformations": [
+                {"name": t.name, "task": t.task, "modalities": list(t.modalities)} for t in changes
+            ],
         }
         print_json(document)
         return

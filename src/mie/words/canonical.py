@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from mie.words.vocabulary import phrase, vocabulary
+
 if TYPE_CHECKING:
     from mie.words.parse import Parse, Requested
 
@@ -63,7 +65,9 @@ def canonical(parse: Parse) -> str:
     if excluded:
         sentence += f", but not {listed([f'the {name}' for name in excluded])}"
     if "place" in parse.attributes:
-        sentence += f" (place: {parse.attributes['place']})"
+        place = parse.attributes["place"]
+        organ = any(s.kind == "target" for s in vocabulary().senses.get(phrase(place), ()))
+        sentence += f" (of the {place})" if organ else f" (place: {place})"
     if "numbers" in parse.attributes:
         sentence += f" ({', '.join(parse.attributes['numbers'])})"
     return sentence + "."

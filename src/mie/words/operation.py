@@ -1,6 +1,6 @@
 """What kind of edit a text asks for. A verb decides; nothing is removed or added without one.
 
-Verbs in a question for an opinion, in a quotation, behind a negation or in a report of what was done are no request.
+Verbs in a question for an opinion, in a quotation, behind a negation or in a history are no request.
 """
 
 from __future__ import annotations
@@ -8,176 +8,38 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from mie.words.scan import Mention, Scan
-from mie.words.vocabulary import fold, vocabulary
-
-
-def _set(words: str) -> frozenset[str]:
-    return frozenset(map(fold, words.split()))
-
+from mie.words.vocabulary import vocabulary, word_set
 
 # Showing goes along with another request ("find the tumour and remove it"); marking does not.
-_WEAK: Final = frozenset(
-    [
-        "show",
-        "shows",
-        "see",
-        "view",
-        "find",
-        "finds",
-        "where",
-        "display",
-        "identify",
-        "fill",
-        "cover",
-        "mask",
-        "look",
-        "search",
-        "spot",
-        "detect",
-        "locate",
-    ]
+_WEAK: Final = word_set(
+    "show shows see view find finds where display identify fill cover mask look search spot detect locate"
 )
-_PARTICIPLES: Final = frozenset(
-    [
-        "removed",
-        "deleted",
-        "erased",
-        "eliminated",
-        "excised",
-        "resected",
-        "healed",
-        "cured",
-        "inserted",
-        "added",
-        "ablated",
-    ]
+_PARTICIPLES: Final = word_set(
+    "removed deleted erased eliminated excised resected healed cured inserted added ablated"
 )
-_NOUNS: Final = frozenset(
-    ("removal", "deletion", "addition", "resection", "ablation", "entfernung", "suppression", "eliminacion")
-)
-_PASSIVE: Final = frozenset(["be", "get", "have", "want", "wants", "needs", "need", "gets"])
-_OVER: Final = frozenset(
-    [
-        "after",
-        "before",
-        "post",
-        "following",
-        "prior",
-        "since",
-        "until",
-        "during",
-        "status",
-        "previous",
-        "planned",
-        "for",
-        "of",
-        "nach",
-        "vor",
-        "apres",
-        "avant",
-        "tras",
-    ]
+_NOUNS: Final = word_set("removal deletion addition resection ablation entfernung suppression eliminacion")
+_PASSIVE: Final = word_set("be get have want wants needs need gets")
+_OVER: Final = word_set(
+    "after before post following prior since until during status previous planned for of nach vor "
+    "apres avant tras"
 )
 # What is drawn over an image, and is no part of it.
-_MARKS: Final = frozenset(
-    [
-        "overlay",
-        "overlays",
-        "mask",
-        "masks",
-        "contour",
-        "contours",
-        "outline",
-        "outlines",
-        "tint",
-        "label",
-        "labels",
-        "arrow",
-        "arrows",
-        "box",
-        "boxes",
-        "circle",
-        "circles",
-        "marker",
-        "markers",
-        "marking",
-        "markings",
-        "annotation",
-        "annotations",
-        "highlight",
-        "highlights",
-        "color",
-        "colors",
-        "highlighting",
-        "markierung",
-        "contorno",
-        "umrandung",
-        "surlignage",
-        "line",
-        "legend",
-        "caption",
-        "text",
-        "scale",
-    ]
+_MARKS: Final = word_set(
+    "overlay overlays mask masks contour contours outline outlines tint label labels arrow arrows box "
+    "boxes circle circles marker markers marking markings annotation annotations highlight highlights "
+    "color colors highlighting markierung contorno umrandung surlignage line legend caption text "
+    "scale"
 )
-_STRONG: Final = frozenset(
-    [
-        "add",
-        "adds",
-        "adding",
-        "insert",
-        "inserts",
-        "inserting",
-        "introduce",
-        "introduces",
-        "implant",
-        "simulate",
-        "simulates",
-        "simulating",
-        "inject",
-        "embed",
-        "plant",
-        "hinzufuegen",
-        "hinzu",
-        "fuege",
-        "ergenze",
-        "ergenzen",
-        "ergaenze",
-        "einfuegen",
-        "einsetzen",
-        "simuliere",
-        "simulieren",
-        "ajoute",
-        "ajouter",
-        "ajoutez",
-        "insere",
-        "inserer",
-        "inserez",
-        "simule",
-        "simuler",
-        "simulez",
-        "anade",
-        "anadir",
-        "anada",
-        "agrega",
-        "agregar",
-        "agregue",
-        "inserta",
-        "insertar",
-        "inserte",
-        "simula",
-        "simular",
-        "添",
-        "增",
-        "加",
-        "插",
-        "模",
-        "放",
-    ]
+_STRONG: Final = word_set(
+    "add adds adding insert inserts inserting introduce introduces implant simulate simulates "
+    "simulating inject embed plant hinzufuegen hinzu fuege ergenze ergenzen ergaenze einfuegen "
+    "einsetzen simuliere simulieren ajoute ajouter ajoutez insere inserer inserez simule simuler "
+    "simulez anade anadir anada agrega agregar agregue inserta insertar inserte simula simular 添 增 加 "
+    "插 模 放"
 )
-_SKIPPED: Final = _set("area of new single and")
-_LEADS: Final = frozenset(["show", "see", "make", "give", "put", "write"])  # before "me what you think"
-_STATES: Final = frozenset(["is", "are", "was", "were", "has", "have", "shows", "there"])
+_SKIPPED: Final = word_set("area of new single and")
+_LEADS: Final = word_set("show see make give put write")  # before "me what you think"
+_STATES: Final = word_set("is are was were has have shows there")
 
 
 class Decision(NamedTuple):
@@ -295,27 +157,24 @@ def is_history(found: Scan, mention: Mention) -> bool:
 def _behind_noun(found: Scan, mention: Mention) -> bool:
     """Whether it reads "after resection of the tumour"."""
     for at in range(max(0, mention.first - 4), mention.first):
-        if found.words[at] in _NOUNS and _OVER & set(found.before(at, 2)):
+        behind = found.words[at : mention.first]
+        if found.words[at] in _NOUNS and _OVER & set(found.before(at, 2)) and "," not in behind:
             return True
     return False
 
 
 def _indefinite(found: Scan, mention: Mention) -> bool:
     """Whether a mention has "a" before it, or a size alone: "a small polyp", "small liver tumours"."""
-    before = list(found.before(mention.first, 5))
-    kinds = {m.first: m for m in found.mentions}
     at = mention.first - 1
-    while at >= 0 and len(before) > 0:
-        here = next((m for m in kinds.values() if m.first <= at < m.last), None)
-        if here is None or not (
-            here.says("size") or found.words[at] in ("area", "of", "new", "single", "and")
-        ):
-            break
+    while at >= 0:
+        here = next((m for m in found.mentions if m.first <= at < m.last), None)
         if here is not None and here.says("size"):
-            return found.words[here.first - 1] not in ("the", "this") if here.first else True
+            return here.first == 0 or found.words[here.first - 1] not in ("the", "this")
+        counted = found.words[at][0].isdigit() if here is None else here.says("unit")
+        if not counted and found.words[at] not in _SKIPPED:
+            break
         at -= 1
-    previous = next((m for m in kinds.values() if m.last == at + 1), None)
-    return previous is not None and previous.says("indefinite")
+    return any(m.last == at + 1 and m.says("indefinite") for m in found.mentions)
 
 
 def _is_lesion(mention: Mention) -> bool:

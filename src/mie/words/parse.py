@@ -1,4 +1,4 @@
-"""An instruction to what it asks for: operation, targets with colour and side, attributes, and what is not known."""
+"""An instruction to what it asks for: operation, targets with colour and side, and what is not known."""
 
 from __future__ import annotations
 
@@ -13,37 +13,15 @@ from mie.words.operation import decide, is_history
 from mie.words.requested import Requested, is_place, is_tissue, meaning
 from mie.words.scan import Mention, Scan, clean, scan
 from mie.words.transformations import wished
-from mie.words.vocabulary import phrase, vocabulary
+from mie.words.vocabulary import phrase, vocabulary, word_set
 
 LONGEST: Final = 1000  # characters of an instruction
 _MODIFICATIONS: Final = ("removal", "addition", "inpainting", "simulation")
 _CODE: Final = re.compile(r"^\s*[\[{<]|```|<\|?\w+\|?>|\b(?:system|assistant|user)\s*:", re.IGNORECASE)
-_COLOUR_BEFORE: Final = frozenset(
-    ["in", "as", "with", "to", "a", "it", "them", "en", "color", "gelb", "auf", "成", "为", "用"]
-)
-_PURPOSE: Final = frozenset(["for", "because", "since", "pour", "para", "weil", "damit", "fuer"])
-_UNITS: Final = frozenset(
-    [
-        "mm",
-        "cm",
-        "um",
-        "ml",
-        "cc",
-        "mg",
-        "%",
-        "percent",
-        "px",
-        "pixel",
-        "pixels",
-        "hu",
-        "mm2",
-        "cm2",
-        "cm3",
-        "degrees",
-        "kg",
-    ]
-)
-_PRONOUNS: Final = frozenset(["it", "them", "ihn", "sie", "es", "la", "le", "les", "lo", "los", "las", "它"])
+_COLOUR_BEFORE: Final = word_set("in as with to a it them en color gelb auf 成 为 用")
+_PURPOSE: Final = word_set("for because since pour para weil damit fuer")
+_UNITS: Final = word_set("mm cm um ml cc mg % percent px pixel pixels hu mm2 cm2 cm3 degrees kg")
+_PRONOUNS: Final = word_set("it them ihn sie es la le les lo los las 它")
 _REMEMBERED: Final = 512
 
 
@@ -226,6 +204,8 @@ class _Reader:
                 name, own_side = known.targets[name].parents[0] if known.targets[name].side else name, "both"
             if vocabulary().targets[name].sides is None and not choice.side:
                 own_side = None if own_side == "both" else own_side
+            if own_side and name.startswith(own_side):
+                own_side = known.targets[name].side
             parts.append((Requested(name, colour, own_side), mention.first in given.direct))
         targets, contradiction = requested.merge(parts)
         return self._sides_joined(targets), contradiction

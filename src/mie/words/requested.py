@@ -6,114 +6,21 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from mie.words.scan import Mention, Scan
-from mie.words.vocabulary import Sense, phrase, vocabulary
+from mie.words.vocabulary import Sense, phrase, vocabulary, word_set
 
-_PREPOSITIONS: Final = frozenset(
-    [
-        "of",
-        "in",
-        "from",
-        "within",
-        "into",
-        "inside",
-        "on",
-        "im",
-        "in",
-        "von",
-        "aus",
-        "der",
-        "du",
-        "de",
-        "dans",
-        "del",
-        "en",
-        "sur",
-        "the",
-    ]
+_PREPOSITIONS: Final = word_set(
+    "of in from within into inside on im in von aus der du de dans del en sur the"
 )
-_OF: Final = frozenset(
-    ["of", "in", "from", "within", "into", "inside", "im", "von", "aus", "du", "dans", "del", "de"]
+_OF: Final = word_set("of in from within into inside im von aus du dans del de")
+_DETERMINERS: Final = word_set(
+    "the this his her their my a an patient s der die das dem le la les el los las l"
 )
-_DETERMINERS: Final = frozenset(
-    [
-        "the",
-        "this",
-        "his",
-        "her",
-        "their",
-        "my",
-        "a",
-        "an",
-        "patient",
-        "s",
-        "der",
-        "die",
-        "das",
-        "dem",
-        "le",
-        "la",
-        "les",
-        "el",
-        "los",
-        "las",
-        "l",
-    ]
-)
-_PICTURES: Final = frozenset(
-    [
-        "image",
-        "picture",
-        "slice",
-        "photograph",
-        "photo",
-        "scan",
-        "section",
-        "view",
-        "frame",
-        "film",
-        "ray",
-        "study",
-    ]
-)
+_PICTURES: Final = word_set("image picture slice photograph photo scan section view frame film ray study")
 # "The area of the polyp" is the polyp.
-_EXTENTS: Final = frozenset(
-    [
-        "area",
-        "areas",
-        "extent",
-        "region",
-        "outline",
-        "contour",
-        "contours",
-        "border",
-        "borders",
-        "boundary",
-        "boundaries",
-        "location",
-        "position",
-        "patch",
-        "pixels",
-        "size",
-        "volume",
-        "presence",
-        "segmentation",
-        "removal",
-        "shape",
-        "edges",
-        "edge",
-        "mask",
-        "all",
-        "any",
-        "most",
-        "some",
-        "both",
-        "each",
-        "none",
-        "one",
-        "rid",
-        "location",
-        "whereabouts",
-    ]
+_EXTENTS: Final = word_set(
+    "area areas extent region outline contour contours border borders boundary boundaries location "
+    "position patch pixels size volume presence segmentation removal shape edges edge mask all any "
+    "most some both each none one rid location whereabouts"
 )
 _NEAR: Final = 4  # tokens between a side and its target
 
@@ -136,7 +43,7 @@ class Choice(NamedTuple):
 
 
 def meaning(mention: Mention, modality: str | None, written: str) -> Choice:
-    """Resolve a mention by the modality: names before synonyms, and what the modality has before what it has not."""
+    """Resolve a mention by the modality: what it has before what it has not, names before synonyms."""
     known = vocabulary().targets
     senses = [s for s in mention.of("target") if s.modality in (None, modality)]
     if not senses:
@@ -157,6 +64,11 @@ def meaning(mention: Mention, modality: str | None, written: str) -> Choice:
         listed = " or ".join(f"{name} ({', '.join(known[name].modalities)})" for name in names)
         return Choice(None, None, f"{written!r} may mean {listed}: say which, or give the modality")
     target = known[best[0].value]
+    if (
+        modality is not None and not target.modalities
+    ):  # a general word that this modality uses for one target
+        own = [s for s in vocabulary().senses[phrase(target.name)] if s.modality == modality]
+        target = known[own[0].value] if own else target
     if target.side and modality is not None and modality not in target.modalities:
         parents = vocabulary().senses[phrase(target.parents[0])]
         parent = meaning(Mention(0, 0, tuple(parents)), modality, written)
@@ -179,7 +91,7 @@ def is_place(found: Scan, mention: Mention, targets: list[Mention], strict: bool
     if strict:
         return True
     before = at - 1
-    if before >= 0 and found.words[before] in _PICTURES:
+    if before >= 0 and (found.words[before] in _PICTURES or found.words[before] == "("):
         return True
     return any(other is not mention and other.last in (before + 1, before) for other in targets) or any(
         other.says("modality") and other.last == before + 1 for other in found.mentions
@@ -292,7 +204,7 @@ def colours(found: Scan, targets: list[Mention]) -> Colours:
 
 
 def merge(parts: list[tuple[Requested, bool]]) -> tuple[list[Requested], str | None]:
-    """One entry per target and side: a colour next to it wins over one that is shared. And what contradicts."""
+    """One entry per target and side: a colour next to it wins over a shared one. And what contradicts."""
     result: dict[tuple[str, str | None], Requested] = {}
     direct: dict[tuple[str, str | None], str] = {}
     for part, near in parts:

@@ -9,15 +9,13 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
-from mie.words.vocabulary import Sense, Token, Vocabulary, tokens, vocabulary
+from mie.words.vocabulary import Sense, Token, Vocabulary, tokens, vocabulary, word_set
 
 _QUOTED: Final = re.compile(r"[\"“„«»”][^\"“„«»”]*[\"“„«»”]")
 _ENDS: Final = frozenset(".;:!?。；：！？¿¡()[]")
 _COMMAS: Final = frozenset(",，、")
-_VERBS: Final = frozenset(("perception", "removal", "addition", "fill"))
-_TURNS: Final = frozenset(
-    ("but", "just", "instead", "rather", "then", "aber", "sondern", "mais", "pero", "sino")
-)
+_VERBS: Final = word_set("perception removal addition fill")
+_TURNS: Final = word_set("but just instead rather then aber sondern mais pero sino")
 _LETTERS: Final = 4  # of a word that is corrected, at least
 _TWO: Final = 8  # letters from which two slips are corrected
 _CORRECTED: Final = 6  # words of one instruction
@@ -252,7 +250,7 @@ def _by_length() -> dict[int, list[tuple[str, int]]]:
         for word in key
     }
     for word in sorted(telling):
-        shortest = _LETTERS if (word,) not in known or not known[(word,)][0].kind == "colour" else 3
+        shortest = _LETTERS if (word,) not in known or known[(word,)][0].kind != "colour" else 3
         if word.isalpha() and word.isascii() and len(word) >= shortest:
             groups.setdefault(len(word), []).append((word, _letters(word)))
     return groups

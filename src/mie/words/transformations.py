@@ -7,81 +7,17 @@ from collections import Counter
 from typing import Final, NamedTuple
 
 from mie.words.scan import Mention, Scan
-from mie.words.vocabulary import vocabulary
+from mie.words.vocabulary import vocabulary, word_set
 
 _SURE: Final = 3  # weight of a phrase that names a transformation, beside 1 of a hint
-_BEFORE_GOAL: Final = frozenset(
-    [
-        "into",
-        "to",
-        "as",
-        "on",
-        "like",
-        "missing",
-        "synthetic",
-        "matching",
-        "corresponding",
-        "no",
-        "zu",
-        "ins",
-        "als",
-        "en",
-        "vers",
-        "como",
-        "a",
-        "成",
-        "为",
-    ]
+_BEFORE_GOAL: Final = word_set(
+    "into to as on like missing synthetic matching corresponding no zu ins als en vers como a 成 为"
 )
-_SOURCE: Final = frozenset(
-    [
-        "this",
-        "from",
-        "instead",
-        "only",
-        "have",
-        "dieses",
-        "diesem",
-        "aus",
-        "statt",
-        "cette",
-        "depuis",
-        "esta",
-        "desde",
-        "这",
-    ]
-)
-_TRANSFER: Final = frozenset(
-    [
-        "turn",
-        "convert",
-        "synthesize",
-        "synthesise",
-        "translate",
-        "generate",
-        "predict",
-        "render",
-        "make",
-        "show",
-        "change",
-        "give",
-        "estimate",
-        "look",
-        "switch",
-        "transform",
-        "get",
-        "wandle",
-        "erzeuge",
-        "mach",
-        "convertis",
-        "transforme",
-        "convierte",
-        "transforma",
-        "转换",
-        "转",
-        "变",
-        "生",
-    ]
+_SOURCE: Final = word_set("this from instead only have dieses diesem aus statt cette depuis esta desde 这")
+_TRANSFER: Final = word_set(
+    "turn convert synthesize synthesise translate generate predict render make show change give "
+    "estimate look switch transform get wandle erzeuge mach convertis transforme convierte transforma "
+    "转换 转 变 生"
 )
 _NUMBER: Final = r"(-?\d+(?:\.\d+)?)"
 _LEVEL: Final = re.compile(

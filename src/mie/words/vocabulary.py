@@ -1,4 +1,4 @@
-"""The words that an instruction may use, of `vocabulary.yaml`, and how a text becomes tokens to match them with."""
+"""The words that an instruction may use, of `vocabulary.yaml`, and a text as tokens to match them with."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from mie.vocabulary import MODALITIES
 OPERATIONS: Final = ("perception", "removal", "addition", "inpainting", "simulation", "transformation")
 LANGUAGES: Final = ("en", "de", "fr", "es", "zh")
 _FILE: Final = Path(__file__).with_name("vocabulary.yaml")
-# A number, a word (letters, then digits: "T1"), one Chinese character, or a sign. Hyphens and apostrophes part
-# words: "low-dose" and "low dose" are the same.
+# A number, a word (letters, then digits: "T1"), one Chinese character, or a sign. Hyphens and apostrophes
+# part words: "low-dose" and "low dose" are the same.
 _TOKEN: Final = re.compile(
     r"(?<![\w.])-\d+(?:[.,]\d+)?|\d+(?:[.,]\d+)?|[\u3400-\u9fff]|[^\W\d_\u3400-\u9fff]+\d*|[^\w\s'’`´\-‐‑–—]"
 )
@@ -58,6 +58,11 @@ def tokens(text: str) -> list[Token]:
 
 def phrase(text: str) -> tuple[str, ...]:
     return tuple(token.text for token in tokens(text))
+
+
+def word_set(words: str) -> frozenset[str]:
+    """Folded words, to look up those of a text."""
+    return frozenset(map(fold, words.split()))
 
 
 class Sense(NamedTuple):
@@ -219,7 +224,7 @@ def _in_capitals(word: str) -> bool:
 
 
 def _numbers(key: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Yield the other grammatical numbers of an English phrase: of its last word, or of the one before "of"."""
+    """Yield an English phrase in the other number: of its last word, or of the one before "of"."""
     at = key.index("of") - 1 if "of" in key[1:] else len(key) - 1
     word = key[at]
     if not word.isalpha() or len(word) < _SHORT or not word.isascii():

@@ -180,7 +180,9 @@ def test_a_network_from_a_file_alone_and_in_a_batch(tmp_path, perspective, resto
 def test_precisions_agree(tmp_path):
     path = tiny.weights(tmp_path / "w.safetensors", "transformation")
     whole, half = (
-        open_editor(f"compact:{path},words=raw,precision={p}").edit(crop(0), "Remove noise", seed=0, history=()).image
+        open_editor(f"compact:{path},words=raw,precision={p}")
+        .edit(crop(0), "Remove noise", seed=0, history=())
+        .image
         for p in ("fp32", "bf16")
     )
     assert np.abs(whole.astype(int) - half).mean() < 1
@@ -192,7 +194,9 @@ def test_a_network_with_a_gate(tmp_path, perspective):
     path = tiny.weights(tmp_path / "w.safetensors", perspective, config=tiny.CHANGE)
     image = np.minimum(crop(1, 100, 150), 250)
     image[30:60, 40:90] = 255
-    edited = open_editor(f"compact:{path},words=raw,precision=fp32").edit(image, "Fill the hole", seed=0, history=())
+    edited = open_editor(f"compact:{path},words=raw,precision=fp32").edit(
+        image, "Fill the hole", seed=0, history=()
+    )
     assert edited.meta["perspective"] == perspective
     assert edited.image.shape == image.shape
     assert 0 <= edited.meta["confidence"] <= 1

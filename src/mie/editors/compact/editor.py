@@ -426,7 +426,8 @@ class Compact(Editor):
         if self._raw:
             return edit_all(self._inference, requests, self._size, self._flip)
         questions = [
-            question(r.instruction, self._modality, self._own_weights or r.sample is not None) for r in requests
+            question(r.instruction, self._modality, self._own_weights or r.sample is not None)
+            for r in requests
         ]
         followed = [at for at, asked in enumerate(questions) if asked.text is not None]
         edits = edit_all(

@@ -1,4 +1,4 @@
-"""What the network is asked, and what is done with its answer: the parse of an instruction in its training's words.
+"""What the network is asked, and what is done with its answer: a parse in its training's words.
 
 An instruction that is one of our own templates, filled with names that it was trained on, reaches the network
 letter by letter. Anything else is put into one of those templates.

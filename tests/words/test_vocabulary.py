@@ -82,6 +82,7 @@ def test_a_misspelt_word_never_becomes_another_target() -> None:
 
 
 def test_the_words_load_no_torch_and_no_image_library() -> None:
-    code = "import sys, mie.words; mie.words.parse('mark the liver'); print(sorted({'torch', 'cv2'} & set(sys.modules)))"
+    code = "import sys; from mie.words import parse; parse('mark the liver'); "
+    code += "print(sorted({'torch', 'cv2'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -64,9 +64,7 @@ def meaning(mention: Mention, modality: str | None, written: str) -> Choice:
         listed = " or ".join(f"{name} ({', '.join(known[name].modalities)})" for name in names)
         return Choice(None, None, f"{written!r} may mean {listed}: say which, or give the modality")
     target = known[best[0].value]
-    if (
-        modality is not None and not target.modalities
-    ):  # a general word that this modality uses for one target
+    if modality is not None and not target.modalities:  # what this modality says for one
         own = [s for s in vocabulary().senses[phrase(target.name)] if s.modality == modality]
         target = known[own[0].value] if own else target
     if target.side and modality is not None and modality not in target.modalities:

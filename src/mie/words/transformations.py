@@ -29,7 +29,7 @@ _WIDTH: Final = re.compile(
 )
 _SLASH: Final = re.compile(rf"ww\s*/\s*wl\s*{_NUMBER}\s*/\s*{_NUMBER}", re.IGNORECASE)
 _FACTOR: Final = re.compile(
-    rf"(?:factor(?: of)?|acceleration(?: factor)?|accelerated|by a factor of|undersampled by|x|1/)\s*{_NUMBER}\b"
+    rf"(?:factor(?: of)?|acceleration(?: factor)?|accelerated|undersampled by|x|1/)\s*{_NUMBER}\b"
     rf"|{_NUMBER}\s*(?:x\b|-?fold|times|mal\b|倍)",
     re.IGNORECASE,
 )
@@ -124,7 +124,7 @@ def _image(mention: Mention) -> str:
 
 
 def _two(found: Scan, images: list[Mention]) -> tuple[str | None, str | None]:
-    """Return (goal, source). Words before a mention tell which it is; with two of them, one tells the other."""
+    """Return (goal, source). Words before a mention tell which it is; of two, one tells the other."""
     goals, sources, neither = [], [], []
     for mention in images:
         before = found.before(mention.first, 3)

@@ -107,8 +107,8 @@ def overlay(image: Pixels, probabilities: Iterable[Values], parts: Sequence[Part
 
     A pixel is painted at opacity 0.6 in the most probable of the three colours, where that has a little more
     than one half: a view that is sure does not outvote another one's plain no. The maps are taken one after
-    the other, so that a large image needs only one of them at a time. With `parts` only these are painted, each
-    in its own colour.
+    the other, so that a large image needs only one of them at a time. With `parts` only these are painted,
+    each in its own colour.
     """
     height, width = image.shape[:2]
     best: Values = np.full((height, width), _PAINTED, np.float32)
@@ -292,10 +292,10 @@ def _edited(
         confidence *= presence * composed.certainty
         meta["painted"] = round(share, 6)
         if absent:
-            what = f"no {asked.names}" if asked is not None and asked.names else "what is asked for"
-            meta["note"] = (
-                f"{what} was {'' if 'no ' in what[:3] else 'not '}found in this image; presence {presence:.2f}"
+            what = (
+                f"no {asked.names} was" if asked is not None and asked.names else "what is asked for was not"
             )
+            meta["note"] = f"{what} found in this image; presence {presence:.2f}"
         elif share == 0:
             meta["note"] = "nothing was found to paint; the image is unchanged"
         elif presence < _PRESENT:

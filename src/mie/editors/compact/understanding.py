@@ -62,9 +62,7 @@ class Question(NamedTuple):
         asked = {"asked": self.text} if self.text not in (None, instruction) else {}
         sides = [part.side for part in self.parts if part.side]
         if sides:
-            asked["sides"] = (
-                "image left is the patient's right; parts on one side of the body's midline are kept"
-            )
+            asked["sides"] = "image left is the patient's right; cut at the body's midline"
         return {"parse": self.parse.as_json(), **asked}
 
 
@@ -168,8 +166,8 @@ def _asked_colours(names: list[str], targets: tuple[Requested, ...]) -> list[str
 def is_own_wording(instruction: str, result: Parse) -> bool:
     """Whether the instruction is one of our templates, filled as a recipe fills it.
 
-    The template belongs to the operation that was parsed, every target is called by its own name, and nothing is
-    asked beyond it (a side, an exclusion).
+    The template belongs to the operation that was parsed, every target is called by its own name, and nothing
+    is asked beyond it (a side, an exclusion).
     """
     names = all(target.name.casefold() in instruction.casefold() for target in result.targets)
     if result.operation == "perception" and (
@@ -202,7 +200,7 @@ def _templates(operation: str) -> tuple[str, ...]:
 def on_side(mask: Mask, image: Pixels, side: str) -> Mask:
     """Return the part of `mask` on one side of the patient, "left" or "right", as radiology hangs an image.
 
-    A connected part that lies on one side of the body's midline is taken as a whole; one that crosses it is cut.
+    A connected part on one side of the body's midline is taken as a whole; one that crosses it is cut.
     """
     body = body_of(image, "ct")
     columns = np.flatnonzero(body.any(axis=0))

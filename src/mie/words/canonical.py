@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 from mie.words.vocabulary import phrase, vocabulary
 
 if TYPE_CHECKING:
-    from mie.words.parse import Parse, Requested
+    from mie.words.parse import Parse
+    from mie.words.requested import Requested
 
 _TRANSFORMATIONS: Final = {
     "low-dose CT noise, soft kernel": "Denoise this low-dose CT, soft kernel.",

@@ -140,11 +140,12 @@ class Vocabulary:
 
     def _add_target(self, entry: TargetWords) -> None:
         english = entry.synonyms.get("en", ())
-        for rank, words in ((0, (entry.name,)), (1, [w for many in entry.synonyms.values() for w in many])):
+        every = [word for many in entry.synonyms.values() for word in many]
+        for rank, words in ((0, [entry.name]), (1, every)):
             for word in words:
                 self._add(word, Sense("target", entry.name, rank, None, _in_capitals(word)))
-        for modality, words in entry.only.items():
-            for word in words:
+        for modality, own_words in entry.only.items():
+            for word in own_words:
                 self._add(word, Sense("target", entry.name, 0, modality, _in_capitals(word)))
         for word in (entry.name, *english, *(w for many in entry.only.values() for w in many)):
             own = next((m for m, many in entry.only.items() if word in many), None)

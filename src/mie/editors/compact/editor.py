@@ -203,7 +203,7 @@ def edit_all(
     if flip:
         _average_mirrored(inference, requests, instructions, seen)
     images = [request.image for request in requests]
-    asked = questions or [None] * len(requests)
+    asked: Sequence[Question | None] = questions or [None] * len(requests)
     return [_edited(*one) for one in zip(images, instructions, seen, asked, strict=True)]
 
 

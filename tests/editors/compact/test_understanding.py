@@ -35,7 +35,7 @@ def test_the_network_is_asked_in_its_own_words(instruction: str, asked: str) -> 
         ("Is this malignant?", "an opinion, a diagnosis or a text"),
         ("mark the lungs, but not the lungs", "contradiction"),
         ("mark the lungs " + 2000 * "x", "too long: 2,015 characters, at most 1,000"),
-        ("mark the left heart", "not one of a pair"),
+        ("mark the left mandible", "not one of a pair"),
     ],
 )
 def test_what_cannot_be_done_is_refused_with_the_reason(instruction: str, reason: str) -> None:

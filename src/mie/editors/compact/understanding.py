@@ -70,8 +70,8 @@ class Question(NamedTuple):
 def question(instruction: str, modality: str | None = None, trusted: bool = False) -> Question:
     """Return what the network is asked for an instruction.
 
-    `trusted`: a sample of a dataset, or weights of the user's own, may name targets that the vocabulary lacks;
-    one of our own templates is passed on all the same.
+    `trusted`: a sample of a dataset, or weights of the user's own, may name targets that are not in the
+    vocabulary; one of our own templates is passed on all the same.
     """
     result = parse(instruction, modality)
     if trusted and (result.operation == "none" or result.unknown or not result.targets):

@@ -68,7 +68,7 @@ def canonical(parse: Parse) -> str:
     if "place" in parse.attributes:
         place = parse.attributes["place"]
         organ = any(s.kind == "target" for s in vocabulary().senses.get(phrase(place), ()))
-        sentence += f" (of the {place})" if organ else f" (place: {place})"
+        sentence += "" if organ else f" (place: {place})"  # an organ is told by the target's name
     if "numbers" in parse.attributes:
         sentence += f" ({', '.join(parse.attributes['numbers'])})"
     return sentence + "."
@@ -79,8 +79,11 @@ def listed(words: Sequence[str]) -> str:
 
 
 def _named(target: Requested) -> str:
-    name = target.name
-    return name if target.side is None or name.startswith(target.side) else f"{target.side} {name}"
+    name, side = target.name, target.side
+    if side is None or name.startswith(side):
+        return name
+    # "The left heart" is a name of its own.
+    return f"{name} on the {side}" if phrase(f"{side} {name}") in vocabulary().senses else f"{side} {name}"
 
 
 def _transformation(parse: Parse) -> str:
@@ -106,4 +109,4 @@ def _transformation(parse: Parse) -> str:
             if source
             else f"Show the same section as {words['goal']}."
         )
-    return f"Apply: {name}."
+    return "Predict the tracer uptake of this MRI." if name == "MRI to PET" else f"Apply: {name}."

@@ -285,7 +285,8 @@ class _Reader:
 
     def _place(self, mention: Mention) -> str:
         word = self.found.words[mention.first]
-        return " ".join([*self.found.before(mention.first), "o'clock"]) if word == "o" else word
+        hour = [before for before in self.found.before(mention.first) if before.isdigit()]
+        return " ".join([*hour, "o'clock"]) if word == "o" else word
 
     def _unknown(self) -> tuple[str, ...]:
         """Words that nothing is known about; not those of a purpose ("for the tumour board on Monday")."""

@@ -64,7 +64,7 @@ def meaning(mention: Mention, modality: str | None, written: str) -> Choice:
         listed = " or ".join(f"{name} ({', '.join(known[name].modalities)})" for name in names)
         return Choice(None, None, f"{written!r} may mean {listed}: say which, or give the modality")
     target = known[best[0].value]
-    if modality is not None and not target.modalities:  # what this modality says for one
+    if modality is not None and modality not in target.modalities:  # its name may mean another one here
         own = [s for s in vocabulary().senses[phrase(target.name)] if s.modality == modality]
         target = known[own[0].value] if own else target
     if target.side and modality is not None and modality not in target.modalities:
@@ -195,9 +195,6 @@ def colours(found: Scan, targets: list[Mention]) -> Colours:
             waiting.append(mention)
         elif current is not None:
             result[mention.first] = current
-    for target in waiting:  # nothing came behind: what stands alone gets the only colour there is
-        if len(given) == 1:
-            result.setdefault(target.first, given[0].of("colour")[0].value)
     return Colours(result, direct)
 
 

@@ -110,11 +110,25 @@ def _mentions(row: Sequence[Token], words: list[str], known: Vocabulary) -> Iter
             capitals = length > 1 or row[at].capitals
             valid = tuple(sense for sense in senses if capitals or not sense.capitals)
             if valid:
+                if length > 1 and _is_side(known, words[at]) and _reaches(known, words, at + 1) > length - 1:
+                    continue  # "left kidney stones" are kidney stones
                 yield Mention(at, at + length, valid)
                 at += length
                 break
         else:
             at += 1
+
+
+def _is_side(known: Vocabulary, word: str) -> bool:
+    return any(sense.kind == "side" for sense in known.senses.get((word,), ()))
+
+
+def _reaches(known: Vocabulary, words: list[str], at: int) -> int:
+    """Return how many tokens the longest target that begins here has."""
+    for length, senses in known.longest(words, at) if at < len(words) else ():
+        if any(sense.kind == "target" for sense in senses):
+            return length
+    return 0
 
 
 def _clauses(words: Sequence[str]) -> list[int]:

@@ -195,4 +195,4 @@ def _window(found: Scan) -> str | None:
 
 def _artifacts(found: Scan) -> str:
     named = [m for m in found.mentions if m.says("sure", _ARTIFACTS)]
-    return found.written(named[0].first, named[-1].last).lower()
+    return found.written(named[0].first, named[-1].last).lower() if named else "overlay artifacts"

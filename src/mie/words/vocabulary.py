@@ -126,7 +126,8 @@ class Vocabulary:
         for operation, entry in body["operations"].items():
             self._add_all("operation", operation, _by_language(entry))
         for key, entry in body["transformations"].items():
-            self._add_all("sure", key, [entry["name"], *_split(entry.get("sure", ""))])
+            named = [] if "goal" in entry else [entry["name"]]  # "MRI to PET" says where it leads
+            self._add_all("sure", key, [*named, *_split(entry.get("sure", ""))])
             self._add_all("hint", key, _split(entry.get("hint", "")))
         for name, synonyms in body["modalities"].items():
             self._add_all("modality", name, _split(synonyms))

@@ -293,7 +293,7 @@ def test_mirrored_views_are_averaged_but_not_where_a_side_is_asked_for(tmp_path)
 
 
 def test_one_bad_request_does_not_spoil_the_batch(bright, monkeypatch):
-    editor, _ = bright("perception")
+    editor, _ = bright("perception", ",words=raw")
     read = inference.Inference._interpret
 
     def fussy(self, instruction):

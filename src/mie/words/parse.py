@@ -21,6 +21,7 @@ _CODE: Final = re.compile(r"^\s*[\[{<]|```|<\|?\w+\|?>|\b(?:system|assistant|use
 _COLOUR_BEFORE: Final = word_set("in as with to a it them en color gelb auf 成 为 用")
 _PURPOSE: Final = word_set("for because since pour para weil damit fuer")
 _UNITS: Final = word_set("mm cm um ml cc mg % percent px pixel pixels hu mm2 cm2 cm3 degrees kg")
+_NO_PLACE: Final = word_set("part side middle border margin edge segment")  # say little alone
 _PRONOUNS: Final = word_set("it them ihn sie es la le les lo los las 它")
 _REMEMBERED: Final = 512
 
@@ -204,7 +205,9 @@ class _Reader:
                 name, own_side = known.targets[name].parents[0] if known.targets[name].side else name, "both"
             if vocabulary().targets[name].sides is None and not choice.side:
                 own_side = None if own_side == "both" else own_side
-            if own_side and name.startswith(own_side):
+            if self.operation in ("addition", "simulation"):  # a side is a place there
+                own_side = known.targets[name].side
+            elif own_side and name.startswith(own_side):
                 own_side = known.targets[name].side
             parts.append((Requested(name, colour, own_side), mention.first in given.direct))
         targets, contradiction = requested.merge(parts)
@@ -275,11 +278,7 @@ class _Reader:
         if sizes and self.operation in ("addition", "simulation"):
             attributes["size"] = found.written(sizes[0].first, sizes[0].last).lower()
         places = [m for m in found.all_of("place") if not m.kept and not m.negated and not m.says("target")]
-        places = [
-            m
-            for m in places
-            if found.words[m.first] not in ("part", "side", "middle", "border", "margin", "edge")
-        ]
+        places = [m for m in places if found.words[m.first] not in _NO_PLACE]
         if places and self.operation != "inpainting":
             attributes["place"] = " ".join(self._place(m) for m in places[:3])
 

@@ -205,9 +205,9 @@ class _Reader:
                 name, own_side = known.targets[name].parents[0] if known.targets[name].side else name, "both"
             if vocabulary().targets[name].sides is None and not choice.side:
                 own_side = None if own_side == "both" else own_side
-            if self.operation in ("addition", "simulation"):  # a side is a place there
-                own_side = known.targets[name].side
-            elif own_side and name.startswith(own_side):
+            if self.operation in ("addition", "simulation") or (
+                own_side and name.startswith(own_side)
+            ):  # a side is a place there
                 own_side = known.targets[name].side
             parts.append((Requested(name, colour, own_side), mention.first in given.direct))
         targets, contradiction = requested.merge(parts)

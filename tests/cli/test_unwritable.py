@@ -37,7 +37,7 @@ VERBS = {
     "export-model": "export-model -e compact -o OUT.onnx",
 }
 # These write nothing, or only what `mie weights get` or a server sends, or need models: `score` is below.
-OTHERS = {"agree", "doctor", "privacy", "sources", "verify", "weights", "propose", "train", "score"}
+OTHERS = {"agree", "doctor", "parse", "privacy", "sources", "verify", "weights", "propose", "train", "score"}
 
 
 def test_every_verb_is_tried_or_named():

@@ -21,7 +21,7 @@ from mie.networks.compact import Heads  # noqa: E402
 from tests.conftest import crop, shipped  # noqa: E402
 from tests.editors.compact import tiny  # noqa: E402
 
-ASK = "Highlight the vessels in GREEN"
+ASK = "Highlight the retinal vessels in GREEN"
 
 
 @pytest.fixture(autouse=True)
@@ -133,7 +133,7 @@ def test_what_is_not_understood_changes_nothing(bright):
     assert np.array_equal(edited.image, image)
     assert net.seen == []
     assert edited.meta["confidence"] == 0
-    assert "not understood" in edited.meta["note"]
+    assert "nothing that can be done to an image is asked for" in edited.meta["note"]
 
 
 def test_absent_and_nothing_found_are_said(bright):
@@ -146,7 +146,7 @@ def test_absent_and_nothing_found_are_said(bright):
     edited = sure.edit(disc(128, 128), ASK, seed=0, history=())
     assert np.array_equal(edited.image, disc(128, 128))
     assert (edited.meta["painted"], edited.meta["confidence"]) == (0, 0)
-    assert "not found in this image" in edited.meta["note"]
+    assert edited.meta["note"] == "no retinal vessels was found in this image; presence 0.01"
     dark = np.zeros((64, 64, 3), np.uint8)
     edited = editor.edit(dark, ASK, seed=0, history=())
     assert np.array_equal(edited.image, dark)
@@ -162,8 +162,8 @@ def test_a_network_from_a_file_alone_and_in_a_batch(tmp_path, perspective, resto
     grey = np.repeat(crop(3)[..., :1], 3, 2)
     images = [crop(0), crop(1, 100, 220), grey, crop(2)]
     requests = [Request(image, f"{ASK} {n}") for n, image in enumerate(images)]
-    together = open_editor(f"compact:{path}").edit_batch(requests)
-    editor = open_editor(f"compact:{path}")
+    together = open_editor(f"compact:{path},words=raw").edit_batch(requests)
+    editor = open_editor(f"compact:{path},words=raw")
     for request, outcome in zip(reversed(requests), reversed(together), strict=True):
         assert isinstance(outcome, Edited)
         assert outcome.meta["perspective"] == perspective
@@ -180,7 +180,9 @@ def test_a_network_from_a_file_alone_and_in_a_batch(tmp_path, perspective, resto
 def test_precisions_agree(tmp_path):
     path = tiny.weights(tmp_path / "w.safetensors", "transformation")
     whole, half = (
-        open_editor(f"compact:{path},precision={p}").edit(crop(0), "Remove noise", seed=0, history=()).image
+        open_editor(f"compact:{path},words=raw,precision={p}")
+        .edit(crop(0), "Remove noise", seed=0, history=())
+        .image
         for p in ("fp32", "bf16")
     )
     assert np.abs(whole.astype(int) - half).mean() < 1
@@ -192,7 +194,9 @@ def test_a_network_with_a_gate(tmp_path, perspective):
     path = tiny.weights(tmp_path / "w.safetensors", perspective, config=tiny.CHANGE)
     image = np.minimum(crop(1, 100, 150), 250)
     image[30:60, 40:90] = 255
-    edited = open_editor(f"compact:{path},precision=fp32").edit(image, "Fill the hole", seed=0, history=())
+    edited = open_editor(f"compact:{path},words=raw,precision=fp32").edit(
+        image, "Fill the hole", seed=0, history=()
+    )
     assert edited.meta["perspective"] == perspective
     assert edited.image.shape == image.shape
     assert 0 <= edited.meta["confidence"] <= 1
@@ -208,7 +212,7 @@ def test_the_network_is_told_of_the_hole_only_when_something_is_to_be_modified(t
         net.forward = lambda *given, p=perspective, f=forward: told.update({p: given[3]}) or f(*given)
         monkeypatch.setattr(inference, "load_network", lambda path, n=net: (n, {}))
         (tmp_path / "w").write_bytes(b"")
-        editor = open_editor(f"compact:{tmp_path / 'w'},size=128,precision=fp32,device=cpu")
+        editor = open_editor(f"compact:{tmp_path / 'w'},words=raw,size=128,precision=fp32,device=cpu")
         editor.edit(image, "Fill the hole", seed=0, history=())
     assert told["modification"][0, 0, 30:60, 40:90].all()
     assert told["modification"].sum() == 30 * 50
@@ -235,7 +239,7 @@ def test_only_one_of_two_networks_runs(tmp_path, monkeypatch, perspective, tta):
     counted = Counted(net, monkeypatch)
     monkeypatch.setattr(inference, "load_network", lambda path: (net, {}))
     (tmp_path / "w").write_bytes(b"")
-    editor = open_editor(f"compact:{tmp_path / 'w'},precision=fp32,device=cpu,tta={tta}")
+    editor = open_editor(f"compact:{tmp_path / 'w'},words=raw,precision=fp32,device=cpu,tta={tta}")
     image = crop(0, 96, 128)
     edited = editor.edit(image, "Do it", seed=0, history=())
     times = 2 if tta == "flip" and perspective != "modification" else 1
@@ -273,7 +277,7 @@ def test_a_batch_of_both_kinds_is_shared_out_and_comes_back_in_order(monkeypatch
 
 def test_mirrored_views_are_averaged_but_not_where_a_side_is_asked_for(tmp_path):
     path = tiny.weights(tmp_path / "w.safetensors", "transformation")
-    plain, flip = (open_editor(f"compact:{path},precision=fp32,tta={t}") for t in ("none", "flip"))
+    plain, flip = (open_editor(f"compact:{path},words=raw,precision=fp32,tta={t}") for t in ("none", "flip"))
     image = crop(0, 64, 96)
 
     def made(editor, picture, instruction):
@@ -289,7 +293,7 @@ def test_mirrored_views_are_averaged_but_not_where_a_side_is_asked_for(tmp_path)
 
 
 def test_one_bad_request_does_not_spoil_the_batch(bright, monkeypatch):
-    editor, _ = bright("perception")
+    editor, _ = bright("perception", ",words=raw")
     read = inference.Inference._interpret
 
     def fussy(self, instruction):

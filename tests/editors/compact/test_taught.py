@@ -87,7 +87,7 @@ def editor(tmp_path, monkeypatch):
     monkeypatch.setattr(inference, "TextEncoder", tiny.Words)
     net = tiny.network("transformation")
     save_weights(tmp_path / "w", net.state_dict(), net.config, {"taught": TAUGHT})
-    return open_editor(f"compact:{tmp_path / 'w'},precision=fp32,device=cpu")
+    return open_editor(f"compact:{tmp_path / 'w'},words=raw,precision=fp32,device=cpu")
 
 
 def edited(editor, instruction):
@@ -122,7 +122,7 @@ def test_words_that_mean_nearly_the_same_are_taken_for_them(editor, monkeypatch)
 def test_the_command_says_what_was_not_understood_and_what_was_taken_for_it(editor, tmp_path, monkeypatch):
     monkeypatch.setattr(inference, "NEAR", 0.99999)
     cv2.imwrite(str(tmp_path / "in.png"), crop(0, 64, 96))
-    spec = f"compact:{tmp_path / 'w'},precision=fp32,device=cpu"
+    spec = f"compact:{tmp_path / 'w'},words=raw,precision=fp32,device=cpu"
 
     def said(instruction, name):
         command = ["edit", str(tmp_path / "in.png"), instruction, "-e", spec, "-o", str(tmp_path / name)]
@@ -147,7 +147,7 @@ def test_what_an_editor_says_cannot_steer_a_terminal():
 def test_weights_that_do_not_say_what_they_were_taught_doubt_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(inference, "TextEncoder", tiny.Words)
     path = tiny.weights(tmp_path / "w", "transformation")
-    made = edited(open_editor(f"compact:{path},precision=fp32,device=cpu"), "Paint my portrait")
+    made = edited(open_editor(f"compact:{path},words=raw,precision=fp32,device=cpu"), "Paint my portrait")
     assert made.meta["understood"] > 0.98
     assert not np.array_equal(made.image, crop(0, 64, 96))
 

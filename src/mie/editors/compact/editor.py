@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -20,15 +21,17 @@ from scipy.special import expit
 
 from mie.core.environment import install_hint
 from mie.core.files import digest
+from mie.core.registry import unknown_name
 from mie.editors.base import Edited, EditError, Editor, Request, Turn
 from mie.editors.compact.holes import find_hole
 from mie.editors.compact.kinds import EditKind
+from mie.editors.compact.understanding import Part, Question, on_side, question
 from mie.errors import ConfigError
 from mie.images.overlay import is_grey, paint
 from mie.images.resize import fitted_size, resize_image
 from mie.networks.shipped import COMPACT, shipped_weights
 from mie.records import Mask, Pixels, Values
-from mie.vocabulary import COLOURS
+from mie.vocabulary import COLOURS, MODALITIES
 
 if TYPE_CHECKING:  # it imports torch, without which this module must be able to say what is missing
     from mie.editors.compact.inference import Inference, Interpretation, Maps
@@ -99,12 +102,13 @@ class Composed(NamedTuple):
     certainty: float = 1.0  # mean of |2p - 1| over the painted or changed pixels, 0 without any
 
 
-def overlay(image: Pixels, probabilities: Iterable[Values]) -> Composed:
+def overlay(image: Pixels, probabilities: Iterable[Values], parts: Sequence[Part] = ()) -> Composed:
     """Paint `(H, W, 3)` by three maps `(H, W)`, of red, green and blue, each in [0, 1].
 
     A pixel is painted at opacity 0.6 in the most probable of the three colours, where that has a little more
     than one half: a view that is sure does not outvote another one's plain no. The maps are taken one after
-    the other, so that a large image needs only one of them at a time.
+    the other, so that a large image needs only one of them at a time. With `parts` only these are painted,
+    each in its own colour.
     """
     height, width = image.shape[:2]
     best: Values = np.full((height, width), _PAINTED, np.float32)
@@ -113,11 +117,14 @@ def overlay(image: Pixels, probabilities: Iterable[Values]) -> Composed:
         chosen[probability > best] = at
         np.maximum(best, probability, out=best)
     result = image
-    for at, colour in enumerate(COLOURS):
-        region: Mask = chosen == at
+    painted: Mask = np.zeros((height, width), np.bool_)
+    for part in parts or [Part(at, None, colour) for at, colour in enumerate(COLOURS)]:
+        region: Mask = chosen == part.channel
+        if part.side and region.any():
+            region = on_side(region, image, part.side)
         if region.any():
-            result = paint(result, region, colour)
-    painted: Mask = chosen >= 0
+            result = paint(result, region, part.colour)
+            painted |= region
     certainty = float(2 * best.mean(dtype=np.float64, where=painted) - 1) if painted.any() else 0.0
     return Composed(result, painted, certainty)
 
@@ -180,9 +187,13 @@ def _added(channel: Pixels, residual: Values) -> Pixels:
 
 
 def edit_all(
-    inference: Inference, requests: Sequence[Request], size: int = 0, flip: bool = False
+    inference: Inference,
+    requests: Sequence[Request],
+    size: int = 0,
+    flip: bool = False,
+    questions: Sequence[Question] = (),
 ) -> list[Edited]:
-    """Edit every request; `size` forces the longer side to work at.
+    """Edit every request; `size` forces the longer side to work at. `questions` say what to paint of each.
 
     With `flip` the network also sees each image mirrored, and the mean of both counts. Not where the
     instruction names a side, and not for edits of an area, whose texture a mean would blur.
@@ -192,7 +203,8 @@ def edit_all(
     if flip:
         _average_mirrored(inference, requests, instructions, seen)
     images = [request.image for request in requests]
-    return [_edited(*one) for one in zip(images, instructions, seen, strict=True)]
+    asked: Sequence[Question | None] = questions or [None] * len(requests)
+    return [_edited(*one) for one in zip(images, instructions, seen, asked, strict=True)]
 
 
 def _run_views(
@@ -241,7 +253,12 @@ def _average_mirrored(
             seen[at][number] = (view, mean)
 
 
-def _edited(image: Pixels, instruction: Interpretation, seen: Sequence[tuple[View, Maps]]) -> Edited:
+def _edited(
+    image: Pixels,
+    instruction: Interpretation,
+    seen: Sequence[tuple[View, Maps]],
+    asked: Question | None = None,
+) -> Edited:
     """Compose the edited image, and say how sure the network is.
 
     Confidence, from 0 to 1, is how far the instruction was understood, for an overlay times the probability
@@ -256,12 +273,16 @@ def _edited(image: Pixels, instruction: Interpretation, seen: Sequence[tuple[Vie
         near = f" (the nearest known: {instruction.taken_for!r})" if instruction.taken_for else ""
         note = f"the instruction was not understood{near}; the image is unchanged"
         return Edited(image, {**meta, "confidence": 0.0, "note": note})
+    if asked is not None and asked.perspective != instruction.perspective:
+        note = f"read as {asked.parse.operation}, which the network does not confirm; the image is unchanged"
+        return Edited(image, {**meta, "confidence": 0.0, "note": note})
     if instruction.taken_for:
         meta["taken_for"] = instruction.taken_for
     presence = _presence([maps for _, maps in seen])
     paints = instruction.kind is EditKind.OVERLAY
     absent = paints and presence is not None and presence < _ABSENT
-    composed = _unchanged(image) if absent else _COMPOSE[instruction.kind](image, seen)
+    parts = asked.parts if asked is not None else ()
+    composed = _unchanged(image) if absent else _COMPOSE[instruction.kind](image, seen, parts)
     share = float(composed.changed.mean())
     meta["views"] = [list(view.size) for view, _ in seen]
     if presence is not None:
@@ -271,7 +292,10 @@ def _edited(image: Pixels, instruction: Interpretation, seen: Sequence[tuple[Vie
         confidence *= presence * composed.certainty
         meta["painted"] = round(share, 6)
         if absent:
-            meta["note"] = "what is asked for was not found in this image; it is unchanged"
+            what = (
+                f"no {asked.names} was" if asked is not None and asked.names else "what is asked for was not"
+            )
+            meta["note"] = f"{what} found in this image; presence {presence:.2f}"
         elif share == 0:
             meta["note"] = "nothing was found to paint; the image is unchanged"
         elif presence < _PRESENT:
@@ -290,16 +314,18 @@ def _unchanged(image: Pixels) -> Composed:
     return Composed(image, np.zeros(image.shape[:2], np.bool_), 0.0)
 
 
-def _compose_overlay(image: Pixels, seen: Sequence[tuple[View, Maps]]) -> Composed:
+def _compose_overlay(
+    image: Pixels, seen: Sequence[tuple[View, Maps]], parts: Sequence[Part] = ()
+) -> Composed:
     height, width = image.shape[:2]
-    return overlay(image, (_probability(seen, colour, (height, width)) for colour in range(3)))
+    return overlay(image, (_probability(seen, colour, (height, width)) for colour in range(3)), parts)
 
 
-def _compose_image(image: Pixels, seen: Sequence[tuple[View, Maps]]) -> Composed:
+def _compose_image(image: Pixels, seen: Sequence[tuple[View, Maps]], _parts: Sequence[Part] = ()) -> Composed:
     return restored(image, _residual(image, seen))
 
 
-def _compose_area(image: Pixels, seen: Sequence[tuple[View, Maps]]) -> Composed:
+def _compose_area(image: Pixels, seen: Sequence[tuple[View, Maps]], _parts: Sequence[Part] = ()) -> Composed:
     ((view, maps),) = seen
     height, width = image.shape[:2]
     gate = None if maps.change is None else expit(back(maps.change, view.size, (height, width)))
@@ -339,7 +365,8 @@ class Compact(Editor):
 
     `compact` uses the weights that ship with the package, `compact:PATH` those of a file. `size` forces the
     longer side that the network works at (0: chosen by `views`). `tta=flip` also shows it every image
-    mirrored and takes the mean.
+    mirrored and takes the mean. `modality` (CT, MRI, ...) settles words that mean several things;
+    `words=raw` hands every instruction to the network as it is written, without the parser's safeguards.
     """
 
     batch_size = 8
@@ -353,6 +380,8 @@ class Compact(Editor):
         device: str = "auto",
         precision: str = "auto",
         tta: str = "none",
+        modality: str = "",
+        words: str = "parsed",
     ) -> None:
         missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
         if missing:
@@ -363,6 +392,12 @@ class Compact(Editor):
             raise ConfigError("no such precision", expected="auto, fp32 or bf16", found=precision)
         if tta not in ("none", "flip"):
             raise ConfigError("no such test-time averaging", expected="none or flip", found=tta)
+        if modality and modality not in MODALITIES:
+            raise unknown_name("modality", modality, MODALITIES)
+        if words not in ("parsed", "raw"):
+            raise ConfigError("no such way of reading", expected="parsed or raw", found=words)
+        self._modality, self._raw = modality or None, words == "raw"
+        self._own_weights = weights is not None
         self.weights = shipped_weights(COMPACT, fix=_FIX) if weights is None else Path(weights).expanduser()
         if not self.weights.is_file():
             raise ConfigError("no such weights file", where=self.weights)
@@ -388,4 +423,32 @@ class Compact(Editor):
             return super().edit_batch(requests)
 
     def _edited(self, requests: Sequence[Request]) -> list[Edited]:
-        return edit_all(self._inference, requests, self._size, self._flip)
+        if self._raw:
+            return edit_all(self._inference, requests, self._size, self._flip)
+        questions = [
+            question(r.instruction, self._modality, self._own_weights or r.sample is not None)
+            for r in requests
+        ]
+        followed = [at for at, asked in enumerate(questions) if asked.text is not None]
+        edits = edit_all(
+            self._inference,
+            [replace(requests[at], instruction=questions[at].text or "") for at in followed],
+            self._size,
+            self._flip,
+            [questions[at] for at in followed],
+        )
+        results = dict(zip(followed, edits, strict=True))
+        return [
+            _explained(results.get(at), request, asked)
+            for at, (request, asked) in enumerate(zip(requests, questions, strict=True))
+        ]
+
+
+def _explained(edited: Edited | None, request: Request, asked: Question) -> Edited:
+    """The edit, or the unchanged image, with what the instruction was understood as."""
+    meta = asked.meta(request.instruction)
+    if edited is None:
+        meta |= {"perspective": None, "understood": 0.0, "confidence": 0.0}
+        return Edited(request.image, {**meta, "note": asked.refusal})
+    notes = [note for note in (edited.meta.get("note"), asked.parse.note) if note]
+    return Edited(edited.image, {**edited.meta, **meta, **({"note": "; ".join(notes)} if notes else {})})

@@ -1,0 +1,222 @@
+"""What the network is asked, and what is done with its answer: a parse in its training's words.
+
+An instruction that is one of our own templates, filled with names that it was trained on, reaches the network
+letter by letter. Anything else is put into one of those templates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache, lru_cache
+from typing import Any, Final, NamedTuple
+
+import cv2
+import numpy as np
+
+from mie.datasets.faithful import filled
+from mie.perspectives.modification import phrasings as modification
+from mie.perspectives.modification.lesions import body_of
+from mie.perspectives.perception import phrasings as perception
+from mie.perspectives.perception.phrasings import listed
+from mie.perspectives.transformation import phrasings as transformation
+from mie.records import Mask, Pixels
+from mie.vocabulary import COLOURS
+from mie.words import Parse, Requested, canonical, parse, vocabulary
+
+# The patient's right is on the image's left in these; elsewhere a picture does not tell sides.
+RADIOLOGICAL: Final = ("CT", "MRI", "X-ray")
+_ONE_SIDE: Final = 0.9  # share of a connected part on one side of the midline that makes it that side's
+_PERSPECTIVE: Final = {
+    "perception": "perception",
+    "transformation": "transformation",
+    **dict.fromkeys(modification.PHRASINGS, "modification"),
+}
+
+
+class Part(NamedTuple):
+    """What is painted of one of the network's three maps."""
+
+    channel: int
+    side: str | None
+    colour: str
+
+
+class Question(NamedTuple):
+    """What the network is asked. Without a `text` nothing is done, and `refusal` says why."""
+
+    parse: Parse
+    text: str | None = None
+    parts: tuple[Part, ...] = ()  # none: painted as the network says
+    refusal: str | None = None
+
+    @property
+    def perspective(self) -> str | None:
+        return _PERSPECTIVE.get(self.parse.operation)
+
+    @property
+    def names(self) -> str:
+        return " or ".join(target.name for target in self.parse.targets)
+
+    def meta(self, instruction: str) -> dict[str, Any]:
+        asked = {"asked": self.text} if self.text not in (None, instruction) else {}
+        sides = [part.side for part in self.parts if part.side]
+        if sides:
+            asked["sides"] = "image left is the patient's right; cut at the body's midline"
+        return {"parse": self.parse.as_json(), **asked}
+
+
+@lru_cache(512)
+def question(instruction: str, modality: str | None = None, trusted: bool = False) -> Question:
+    """Return what the network is asked for an instruction.
+
+    `trusted`: a sample of a dataset, or weights of the user's own, may name targets that are not in the
+    vocabulary; one of our own templates is passed on all the same.
+    """
+    result = parse(instruction, modality)
+    if trusted and (result.operation == "none" or result.unknown or not result.targets):
+        for operation in dict.fromkeys((result.operation, *_PERSPECTIVE)):
+            if _fills(instruction, operation):
+                return Question(replace(result, operation=operation), instruction)
+    if result.operation == "none":
+        return Question(result, refusal=result.note)
+    if result.unknown:
+        return Question(result, refusal=_unknown(result, modality))
+    if is_own_wording(instruction, result):
+        return Question(result, instruction)
+    if result.operation == "perception":
+        return _perception(result, modality)
+    if result.operation == "removal":
+        if not result.targets:
+            return Question(result, refusal=result.note or "nothing is named that could be removed")
+        names = listed([f"the {target.name}" for target in result.targets])
+        return Question(result, f"Take out {names} and restore healthy tissue.")
+    if result.operation == "transformation":
+        return Question(result, canonical(result) if result.targets else instruction)
+    if result.operation == "addition" and not result.targets:
+        return Question(result, refusal=result.note or "nothing is named that could be added")
+    return Question(result, instruction if instruction.isascii() else canonical(result))
+
+
+def _unknown(result: Parse, modality: str | None) -> str:
+    if result.note and "not available" in result.note:
+        return result.note
+    words = " and ".join(f"'{word}'" for word in result.unknown[:3])
+    text = f"I do not know the word{'s' if len(result.unknown) > 1 else ''} {words}"
+    known = f"; known for {modality}: {', '.join(vocabulary().known(modality))}" if modality else ""
+    return text + known + "; the image is unchanged"
+
+
+def _perception(result: Parse, modality: str | None) -> Question:
+    names = list(dict.fromkeys(target.name for target in result.targets))
+    related = [name for name in result.attributes.get("exclude", ()) if _lies_inside(name, names)]
+    if not names:
+        return Question(result, refusal=result.note or "no structure or lesion is named")
+    if len(names) > len(COLOURS):
+        return Question(result, refusal=f"at most {len(COLOURS)} targets at a time, not {len(names)}")
+    sided = [target for target in result.targets if _cut(target)]
+    if sided and (modality or "CT") not in RADIOLOGICAL:
+        return Question(result, refusal=f"an image of {modality} does not tell left from right")
+    for target in sided:
+        if vocabulary().targets[target.name].sides is None:
+            return Question(
+                result, refusal=f"the {target.name} is not one of a pair: there is no {target.side} one"
+            )
+    asked = (names + related)[: len(COLOURS)]
+    colours = _asked_colours(asked, result.targets)
+    pairs = [f"the {name} in {colour}" for name, colour in zip(asked, colours, strict=True)]
+    text = f"Highlight {pairs[0]}." if len(pairs) == 1 else f"Paint {listed(pairs)}."
+    order = list(COLOURS)
+    own = dict(zip(asked, colours, strict=True))
+    parts = tuple(
+        Part(order.index(own[t.name]), t.side if _cut(t) else None, t.colour or own[t.name])
+        for t in result.targets
+    )
+    return Question(result, text, parts)
+
+
+def _cut(target: Requested) -> bool:
+    return target.side in ("left", "right") and not target.name.startswith(target.side)
+
+
+def _lies_inside(name: str, names: list[str]) -> bool:
+    """Whether what is excluded may lie inside what is asked for: a lesion, or a part of it."""
+    known = vocabulary()
+    if name not in known.targets:
+        return False
+    inside = known.ancestors(name) & set(names)
+    return bool(inside) or known.targets[name].kind == "lesion"
+
+
+def _asked_colours(names: list[str], targets: tuple[Requested, ...]) -> list[str]:
+    """A colour of its own for each name: the one that is asked for where that is free."""
+    wanted = {t.name: t.colour for t in reversed(targets) if t.colour}
+    free = list(COLOURS)
+    chosen: dict[str, str] = {}
+    for name in names:
+        if wanted.get(name) in free:
+            chosen[name] = str(wanted[name])
+            free.remove(chosen[name])
+    for name in names:
+        if name not in chosen:
+            chosen[name] = free.pop(0)
+    return [chosen[name] for name in names]
+
+
+def is_own_wording(instruction: str, result: Parse) -> bool:
+    """Whether the instruction is one of our templates, filled as a recipe fills it.
+
+    The template belongs to the operation that was parsed, every target is called by its own name, and nothing
+    is asked beyond it (a side, an exclusion).
+    """
+    names = all(target.name.casefold() in instruction.casefold() for target in result.targets)
+    if result.operation == "perception" and (
+        not result.targets
+        or not names
+        or "exclude" in result.attributes
+        or any(_cut(target) or target.colour is None for target in result.targets)
+    ):
+        return False
+    return _fills(instruction, result.operation)
+
+
+def _fills(instruction: str, operation: str) -> bool:
+    return any(filled(template, instruction) is not None for template in _templates(operation))
+
+
+@cache
+def _templates(operation: str) -> tuple[str, ...]:
+    def every() -> Iterator[str]:
+        if operation == "perception":
+            yield from (t for many in perception.PHRASINGS.values() for t in many)
+        elif operation == "transformation":
+            yield from (t for many in transformation.PHRASINGS.values() for t in many)
+        else:
+            yield from modification.PHRASINGS.get(operation, ())
+
+    return tuple(dict.fromkeys(every()))
+
+
+def on_side(mask: Mask, image: Pixels, side: str) -> Mask:
+    """Return the part of `mask` on one side of the patient, "left" or "right", as radiology hangs an image.
+
+    A connected part on one side of the body's midline is taken as a whole; one that crosses it is cut.
+    """
+    body = body_of(image, "ct")
+    columns = np.flatnonzero(body.any(axis=0))
+    middle = (int(columns[0]) + int(columns[-1]) + 1) // 2
+    half: Mask = np.zeros_like(mask)
+    if side == "left":
+        half[:, middle:] = True
+    else:
+        half[:, :middle] = True
+    count, labels = cv2.connectedComponents(mask.astype(np.uint8), connectivity=8)
+    kept: Mask = np.zeros_like(mask)
+    for at in range(1, count):
+        part = labels == at
+        share = float(half[part].mean())
+        if share >= _ONE_SIDE:
+            kept |= part
+        elif share > 1 - _ONE_SIDE:
+            kept |= part & half
+    return kept

@@ -1,0 +1,319 @@
+"""An instruction to what it asks for: operation, targets with colour and side, and what is not known."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final
+
+from mie.vocabulary import MODALITIES
+from mie.words import requested
+from mie.words.operation import decide, is_history
+from mie.words.requested import Requested, is_place, is_tissue, meaning
+from mie.words.scan import Mention, Scan, clean, scan
+from mie.words.transformations import wished
+from mie.words.vocabulary import phrase, vocabulary, word_set
+
+LONGEST: Final = 1000  # characters of an instruction
+_MODIFICATIONS: Final = ("removal", "addition", "inpainting", "simulation")
+_CODE: Final = re.compile(r"^\s*[\[{<]|```|<\|?\w+\|?>|\b(?:system|assistant|user)\s*:", re.IGNORECASE)
+_COLOUR_BEFORE: Final = word_set("in as with to a it them en color gelb auf 成 为 用")
+_PURPOSE: Final = word_set("for because since pour para weil damit fuer")
+_UNITS: Final = word_set("mm cm um ml cc mg % percent px pixel pixels hu mm2 cm2 cm3 degrees kg")
+_NO_PLACE: Final = word_set("part side middle border margin edge segment")  # say little alone
+_PRONOUNS: Final = word_set("it them ihn sie es la le les lo los las 它")
+_REMEMBERED: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Parse:
+    """What an instruction asks for."""
+
+    operation: str  # "none": nothing that an editor does, and `note` says why
+    task: str | None = None
+    targets: tuple[Requested, ...] = ()
+    attributes: dict[str, Any] = field(default_factory=dict)
+    unknown: tuple[str, ...] = ()
+    note: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "operation": self.operation,
+            "task": self.task,
+            "targets": [{"name": t.name, "colour": t.colour, "side": t.side} for t in self.targets],
+            "attributes": dict(self.attributes),
+            "unknown": list(self.unknown),
+            "note": self.note,
+        }
+
+
+@lru_cache(_REMEMBERED)
+def parse(instruction: str, modality: str | None = None) -> Parse:
+    """Parse an instruction; `modality`, one of `MODALITIES`, settles words that mean several things.
+
+    Never raises on a text: what is not understood is `none` or an unknown word.
+    """
+    assert modality is None or modality in MODALITIES, modality  # noqa: S101 (callers check)
+    if len(instruction) > LONGEST:
+        return _nothing(f"the instruction is too long: {len(instruction):,} characters, at most {LONGEST:,}")
+    text = clean(instruction)
+    if not text.strip():
+        return _nothing("the instruction is empty")
+    if _CODE.search(text):
+        return _nothing("code, mark-up or a transcript is text, not an instruction")
+    found = scan(text)
+    modality = modality or _named_modality(found)
+    wish = wished(found, modality)
+    decision = decide(found, wish is not None)
+    if decision.operation == "none":
+        return _nothing(decision.note or "", found)
+    if decision.operation == "transformation" and wish is not None:
+        known = vocabulary().transformations
+        targets = (Requested(known[wish.key].name),) if wish.key else ()
+        note = _note([*found.notes, *([wish.note] if wish.note else [])])
+        return Parse("transformation", wish.task, targets, dict(wish.attributes), (), note)
+    return _Reader(found, decision.operation, modality).parse()
+
+
+def _nothing(reason: str, found: Scan | None = None) -> Parse:
+    return Parse("none", note=_note([reason, *(found.notes if found else [])]))
+
+
+def _note(notes: list[str]) -> str | None:
+    return "; ".join(dict.fromkeys(note for note in notes if note)) or None
+
+
+def _named_modality(found: Scan) -> str | None:
+    named = {s.value for m in found.mentions if not m.negated for s in m.of("modality")}
+    return named.pop() if len(named) == 1 else None
+
+
+class _Reader:
+    """Reads targets and attributes once the operation is known."""
+
+    def __init__(self, found: Scan, operation: str, modality: str | None) -> None:
+        self.found, self.operation, self.modality = found, operation, modality
+        self.alters = operation in _MODIFICATIONS
+        self.notes = list(found.notes)
+        self.used: set[int] = set()  # tokens of places
+
+    def parse(self) -> Parse:
+        attributes: dict[str, Any] = {}
+        wanted, excluded = self._mentions(attributes)
+        targets, contradiction = self._requested(wanted)
+        names = self._names(excluded)
+        contradiction = contradiction or self._contradiction(targets, names)
+        if contradiction is not None:
+            return _nothing(contradiction, self.found)
+        unknown = self._unknown()
+        if names:
+            attributes["exclude"] = names
+        self._add_words(attributes)
+        if self.operation == "inpainting":
+            targets = []
+        elif not targets:
+            if not unknown and not self.notes:
+                return _nothing("no structure or lesion is named", self.found)
+            self.notes += [f"I do not know the word {word!r}" for word in unknown[:3]]
+            if unknown and self.modality:
+                self.notes.append(
+                    f"known for {self.modality}: {', '.join(vocabulary().known(self.modality))}"
+                )
+        elif unknown:
+            self.notes += [f"I do not know the word {word!r}" for word in unknown[:3]]
+        unavailable = self._unavailable_colours()
+        if unavailable and not any(t.colour for t in targets):
+            unknown = (*unavailable, *unknown)
+            have = ", ".join(vocabulary().colours)
+            self.notes.append(f"{' and '.join(unavailable)} is not available; the colours are {have}")
+        return Parse(
+            self.operation, self._task(targets), tuple(targets), attributes, unknown, _note(self.notes)
+        )
+
+    def _task(self, targets: list[Requested]) -> str | None:
+        if self.alters:
+            return self.operation
+        if len(targets) > 1:
+            return "holistic"
+        if not targets:
+            return None
+        return "lesion" if vocabulary().targets[targets[0].name].kind == "lesion" else "structure"
+
+    def _mentions(self, attributes: dict[str, Any]) -> tuple[list[Mention], list[Mention]]:
+        """The mentions of what is wanted, and of what is excluded."""
+        every = self.found.all_of("target")
+        without = self._without()
+        wanted: list[Mention] = []
+        excluded: list[Mention] = []
+        for mention in every:
+            if mention.kept or is_tissue(self.found, mention) or is_history(self.found, mention):
+                continue
+            if mention.negated or mention.excepted or mention.first in without:
+                excluded.append(mention)
+            elif is_place(self.found, mention, every, self.alters):
+                attributes.setdefault("place", self.found.written(mention.first, mention.last).lower())
+            else:
+                wanted.append(mention)
+        if not wanted and excluded and _PRONOUNS & set(self.found.words[excluded[-1].last :]):
+            wanted, excluded = excluded, []  # "do not remove the tumour, highlight it"
+        if self.alters:
+            lesions = [m for m in wanted if self._kind(m) == "lesion"]
+            others = [m for m in wanted if m not in lesions]
+            if lesions and others:
+                attributes.setdefault("place", self.found.written(others[0].first, others[0].last).lower())
+                wanted = lesions
+            excluded = []
+        elif not wanted and "place" in attributes:  # "the upper pole of the kidney": the kidney is meant
+            places = [m for m in every if not m.negated and not m.kept and not m.excepted]
+            wanted = [m for m in places if m.first not in without]
+            attributes.pop("place")
+        return wanted, excluded
+
+    def _without(self) -> set[int]:
+        """Targets behind "without", where something is marked."""
+        if self.alters:
+            return set()
+        starts = set()
+        for mention in self.found.all_of("without"):
+            for other in self.found.all_of("target"):
+                if 0 <= other.first - mention.last <= 3:
+                    starts.add(other.first)
+        return starts
+
+    def _kind(self, mention: Mention) -> str:
+        choice = meaning(mention, self.modality, "")
+        return vocabulary().targets[choice.name].kind if choice.name else "lesion"
+
+    def _requested(self, wanted: list[Mention]) -> tuple[list[Requested], str | None]:
+        given = requested.colours(self.found, wanted)
+        if given.contradiction:
+            return [], given.contradiction
+        side = requested.sides(self.found, wanted) if not self.alters or self.operation == "removal" else {}
+        known = vocabulary()
+        parts: list[tuple[Requested, bool]] = []
+        for mention in wanted:
+            written = self.found.written(mention.first, mention.last)
+            choice = meaning(mention, self.modality, written)
+            if choice.name is None:
+                self.notes.append(choice.question or "")
+                continue
+            colour = None if self.alters else given.given.get(mention.first)
+            name, organ_side = self._specific(choice.name, mention)
+            own_side = choice.side or organ_side or side.get(mention.first)
+            if choice.side and self._both_sides(mention, choice.side):
+                name, own_side = known.targets[name].parents[0] if known.targets[name].side else name, "both"
+            if vocabulary().targets[name].sides is None and not choice.side:
+                own_side = None if own_side == "both" else own_side
+            if self.operation in ("addition", "simulation") or (
+                own_side and name.startswith(own_side)
+            ):  # a side is a place there
+                own_side = known.targets[name].side
+            parts.append((Requested(name, colour, own_side), mention.first in given.direct))
+        targets, contradiction = requested.merge(parts)
+        return self._sides_joined(targets), contradiction
+
+    def _specific(self, name: str, mention: Mention) -> tuple[str, str | None]:
+        """A general word and the organ behind it, with its side: a tumour of the liver is a liver tumour."""
+        known = vocabulary()
+        if known.targets[name].modalities:
+            return name, None
+        for other in self.found.all_of("target"):
+            if not (0 < other.first - mention.last <= 4 and is_place(self.found, other, [mention], True)):
+                continue
+            organ = meaning(other, self.modality, "")
+            if organ.name is None:
+                continue
+            for whole in (organ.name, *known.targets[organ.name].parents):
+                for form in (whole, whole.removesuffix("s")):
+                    senses = known.senses.get((*phrase(form), *phrase(name)), ())
+                    specific = [s.value for s in senses if s.kind == "target"]
+                    if specific:
+                        return specific[0], organ.side
+        return name, None
+
+    def _both_sides(self, mention: Mention, side: str) -> bool:
+        """Whether it reads "left and right kidney"."""
+        before = [m for m in self.found.all_of("side") if 0 < mention.first - m.last <= 1]
+        return any(m.of("side")[0].value != side for m in before)
+
+    @staticmethod
+    def _sides_joined(targets: list[Requested]) -> list[Requested]:
+        """Without a second "lung" that has neither side nor colour: "show the lungs: left lung in red"."""
+        sided = {t.name for t in targets if t.side}
+        return [t for t in targets if t.side or t.colour or t.name not in sided] or targets
+
+    def _names(self, excluded: list[Mention]) -> list[str]:
+        side = requested.sides(self.found, excluded)
+        names = []
+        for mention in excluded:
+            choice = meaning(mention, self.modality, "")
+            if choice.name is not None:
+                where = choice.side or side.get(mention.first)
+                own = vocabulary().targets[choice.name].side
+                names.append(choice.name if where in (None, "both", own) else f"{where} {choice.name}")
+        return list(dict.fromkeys(names))
+
+    def _contradiction(self, targets: list[Requested], excluded: list[str]) -> str | None:
+        known = vocabulary()
+        for target in targets:
+            side = target.side if target.side in ("left", "right") else None
+            own = f"{side} {target.name}" if side and not target.name.startswith(side) else target.name
+            above = known.ancestors(target.name)
+            for name in excluded:
+                if name in above or name == own:
+                    return f"contradiction: it asks for the {own} and excludes the {name}"
+        return None
+
+    def _add_words(self, attributes: dict[str, Any]) -> None:
+        found = self.found
+        numbers = [
+            f"{found.words[at]} {found.words[at + 1]}"
+            for at in range(len(found.words) - 1)
+            if re.fullmatch(r"-?\d+(?:[.,]\d+)?", found.words[at]) and found.words[at + 1] in _UNITS
+        ]
+        if numbers:
+            attributes["numbers"] = numbers
+        sizes = [m for m in found.all_of("size") if not m.kept and not m.negated]
+        if sizes and self.operation in ("addition", "simulation"):
+            attributes["size"] = found.written(sizes[0].first, sizes[0].last).lower()
+        places = [m for m in found.all_of("place") if not m.kept and not m.negated and not m.says("target")]
+        places = [m for m in places if found.words[m.first] not in _NO_PLACE]
+        if places and self.operation != "inpainting":
+            attributes["place"] = " ".join(self._place(m) for m in places[:3])
+
+    def _place(self, mention: Mention) -> str:
+        word = self.found.words[mention.first]
+        hour = [before for before in self.found.before(mention.first) if before.isdigit()]
+        return " ".join([*hour, "o'clock"]) if word == "o" else word
+
+    def _unknown(self) -> tuple[str, ...]:
+        """Words that nothing is known about; not those of a purpose ("for the tumour board on Monday")."""
+        found = self.found
+        covered = {at for m in found.mentions for at in range(m.first, m.last)}
+        words: list[str] = []
+        skipping = -1
+        for at, token in enumerate(found.tokens):
+            if found.words[at] in _PURPOSE:
+                skipping = found.starts[at]
+            if (
+                at in covered
+                or found.starts[at] == skipping
+                or not token.text.isalpha()
+                or len(token.text) < 2
+            ) and (at in covered or not "\u3400" <= token.text <= "\u9fff"):
+                continue
+            written = found.text[token.start : token.end]
+            words.append(written)
+        return tuple(dict.fromkeys(words))[:12]
+
+    def _unavailable_colours(self) -> tuple[str, ...]:
+        names = []
+        for mention in self.found.all_of("other colour"):
+            before = self.found.before(mention.first)
+            after = self.found.after(mention.last)
+            behind_target = any(m.last == mention.first and m.says("target") for m in self.found.mentions)
+            asked = (before and before[0] in _COLOUR_BEFORE) or behind_target
+            if asked or (after and after[0] in ("overlay", "mask", "tint", "color")):
+                names.append(mention.of("other colour")[0].value)
+        return tuple(dict.fromkeys(names)) if not self.alters else ()

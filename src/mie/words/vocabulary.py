@@ -1,0 +1,242 @@
+"""The words that an instruction may use, of `vocabulary.yaml`, and a text as tokens to match them with."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from mie.core.yaml_files import read_mapping
+from mie.vocabulary import MODALITIES
+
+OPERATIONS: Final = ("perception", "removal", "addition", "inpainting", "simulation", "transformation")
+LANGUAGES: Final = ("en", "de", "fr", "es", "zh")
+_FILE: Final = Path(__file__).with_name("vocabulary.yaml")
+# A number, a word (letters, then digits: "T1"), one Chinese character, or a sign. Hyphens and apostrophes
+# part words: "low-dose" and "low dose" are the same.
+_TOKEN: Final = re.compile(
+    r"(?<![\w.])-\d+(?:[.,]\d+)?|\d+(?:[.,]\d+)?|[\u3400-\u9fff]|[^\W\d_\u3400-\u9fff]+\d*|[^\w\s'’`´\-‐‑–—]"
+)
+_LETTERS: Final = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "æ": "ae", "œ": "oe", "ø": "oe", "ß": "ss"})
+_WHOLE: Final = {"grey": "gray", "greys": "grays", "centre": "center", "centred": "centered"}
+_IZE: Final = re.compile(r"(?<=\w{3})is(e|ed|es|er|ing|ation)$")
+_LONG: Final = 5  # letters from which British spelling is folded: "four" and "does" are other words
+_SHORT: Final = 3  # letters of an abbreviation that counts in capitals alone: "LA" is no French article
+
+
+class Token(NamedTuple):
+    text: str  # folded
+    start: int
+    end: int
+    capitals: bool = False  # written in capital letters
+
+
+@lru_cache(4096)
+def fold(word: str) -> str:
+    """One spelling of a word: lower case, without accents, American.
+
+    >>> fold("Tumour"), fold("œdème"), fold("Oedema"), fold("four")
+    ('tumor', 'edeme', 'edema', 'four')
+    """
+    word = word.casefold().translate(_LETTERS)
+    word = "".join(c for c in unicodedata.normalize("NFKD", word) if not unicodedata.combining(c))
+    if len(word) < _LONG:
+        return _WHOLE.get(word, word)
+    word = word.replace("ae", "e").replace("oe", "e").replace("our", "or").replace("artefact", "artifact")
+    return _WHOLE.get(word, _IZE.sub(r"iz\1", word))
+
+
+def tokens(text: str) -> list[Token]:
+    return [
+        Token(fold(m[0]), m.start(), m.end(), len(m[0]) > 1 and m[0].isupper()) for m in _TOKEN.finditer(text)
+    ]
+
+
+def phrase(text: str) -> tuple[str, ...]:
+    return tuple(token.text for token in tokens(text))
+
+
+def word_set(words: str) -> frozenset[str]:
+    """Folded words, to look up those of a text."""
+    return frozenset(map(fold, words.split()))
+
+
+class Sense(NamedTuple):
+    """What a phrase may mean."""
+
+    kind: str  # "target", "colour", "operation", ...
+    value: str
+    rank: int = 0  # lower is nearer: 0 a name, 1 a synonym, 2 a plural that follows from one
+    modality: str | None = None  # true in this modality alone
+    capitals: bool = False  # an abbreviation that must be written in capitals
+
+
+@dataclass(frozen=True, slots=True)
+class TargetWords:
+    """One target: a structure, a lesion, or a general word for several."""
+
+    name: str
+    kind: str
+    plural: bool = False
+    modalities: tuple[str, ...] = ()  # none: a general word
+    parents: tuple[str, ...] = ()
+    sides: str | None = None  # "paired", "either"
+    side: str | None = None  # the name says it
+    synonyms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by language
+    only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by modality
+
+
+@dataclass(frozen=True, slots=True)
+class Transformation:
+    key: str
+    name: str
+    task: str
+    modalities: tuple[str, ...]
+
+
+class Vocabulary:
+    """Every phrase with its senses."""
+
+    def __init__(self, body: Mapping[str, Any]) -> None:
+        self.targets = {name: _target(name, entry) for name, entry in body["targets"].items()}
+        self.transformations = {
+            key: Transformation(key, entry["name"], entry["task"], _split(entry["in"]))
+            for key, entry in body["transformations"].items()
+        }
+        self.colours = tuple(body["colours"])
+        self.windows = tuple(body["windows"])
+        self.operations = OPERATIONS
+        self.images = {name: str(entry["kind"]) for name, entry in body["images"].items()}
+        self.senses: dict[tuple[str, ...], list[Sense]] = {}
+        self._lengths: dict[str, set[int]] = {}  # by first token
+        for entry in self.targets.values():
+            self._add_target(entry)
+        for kind, key in (("colour", "colours"), ("other colour", "other_colours"), ("side", "sides")):
+            for name, entry in body[key].items():
+                self._add_all(kind, name, [name, *_by_language(entry)])
+        for name, entry in body["images"].items():
+            self._add_all("image", name, [name, *_by_language(entry)])
+            modality = {"sequence": "MRI", "phase": "CT"}.get(entry["kind"], name)
+            if modality in MODALITIES:
+                self._add_all("modality", modality, [name, *_by_language(entry)])
+        for operation, entry in body["operations"].items():
+            self._add_all("operation", operation, _by_language(entry))
+        for key, entry in body["transformations"].items():
+            named = [] if "goal" in entry else [entry["name"]]  # "MRI to PET" says where it leads
+            self._add_all("sure", key, [*named, *_split(entry.get("sure", ""))])
+            self._add_all("hint", key, _split(entry.get("hint", "")))
+        for name, synonyms in body["modalities"].items():
+            self._add_all("modality", name, _split(synonyms))
+        for name, synonyms in body["windows"].items():
+            self._add_all("window", name, [name, *_split(synonyms)])
+        self._add_all("anatomy", "anatomy", _split(body["anatomies"]))
+        for name, words in body["grammar"].items():
+            self._add_all(name, name, _split(words))
+        self._add_all("filler", "filler", (w for words in body["filler"].values() for w in _split(words)))
+        self.words = frozenset(word for key in self.senses for word in key)
+
+    def _add_target(self, entry: TargetWords) -> None:
+        english = entry.synonyms.get("en", ())
+        every = [word for many in entry.synonyms.values() for word in many]
+        for rank, words in ((0, [entry.name]), (1, every)):
+            for word in words:
+                self._add(word, Sense("target", entry.name, rank, None, _in_capitals(word)))
+        for modality, own_words in entry.only.items():
+            for word in own_words:
+                self._add(word, Sense("target", entry.name, 0, modality, _in_capitals(word)))
+        for word in (entry.name, *english, *(w for many in entry.only.values() for w in many)):
+            own = next((m for m, many in entry.only.items() if word in many), None)
+            for form in _numbers(phrase(word)):
+                self._put(form, Sense("target", entry.name, 2, own))
+
+    def _add_all(self, kind: str, value: str, words: Iterable[str]) -> None:
+        for word in words:
+            self._add(word, Sense(kind, value))
+
+    def _add(self, word: str, sense: Sense) -> None:
+        self._put(phrase(word), sense)
+
+    def _put(self, key: tuple[str, ...], sense: Sense) -> None:
+        senses = self.senses.setdefault(key, [])
+        if not any(
+            (s.kind, s.value, s.modality) == (sense.kind, sense.value, sense.modality) for s in senses
+        ):
+            senses.append(sense)
+            self._lengths.setdefault(key[0], set()).add(len(key))
+
+    def longest(self, text: list[str], at: int) -> Iterator[tuple[int, list[Sense]]]:
+        """Yield the phrases that begin at a token, longest first, with their senses."""
+        for length in sorted(self._lengths.get(text[at], ()), reverse=True):
+            senses = self.senses.get(tuple(text[at : at + length]))
+            if senses is not None and at + length <= len(text):
+                yield length, senses
+
+    def ancestors(self, name: str) -> set[str]:
+        """Return what a target is a kind or part of, itself included."""
+        above = {name}
+        for parent in self.targets[name].parents:
+            above |= self.ancestors(parent)
+        return above
+
+    def known(self, modality: str | None) -> list[str]:
+        """Return the targets that data sets of this modality mark; all of them for None."""
+        return [
+            target.name
+            for target in self.targets.values()
+            if target.modalities and (modality is None or modality in target.modalities)
+        ]
+
+
+@cache
+def vocabulary() -> Vocabulary:
+    """Read the vocabulary, once per process."""
+    return Vocabulary(read_mapping(_FILE, "vocabulary", expected="targets:"))
+
+
+def _target(name: str, entry: Mapping[str, Any]) -> TargetWords:
+    modalities = _split(entry.get("in", ""))
+    assert set(modalities) <= set(MODALITIES), name  # noqa: S101 (our own file)
+    return TargetWords(
+        name,
+        entry["kind"],
+        bool(entry.get("plural", False)),
+        modalities,
+        _split(entry.get("parents", "")),
+        entry.get("sides"),
+        entry.get("side"),
+        {language: _split(entry[language]) for language in LANGUAGES if language in entry},
+        {modality: _split(words) for modality, words in entry.get("only", {}).items()},
+    )
+
+
+def _split(words: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in words.split(",") if word.strip())
+
+
+def _by_language(entry: Mapping[str, Any]) -> list[str]:
+    return [word for language in LANGUAGES for word in _split(entry.get(language, ""))]
+
+
+def _in_capitals(word: str) -> bool:
+    return word.isupper() and word.isascii() and word.isalpha() and len(word) <= _SHORT
+
+
+def _numbers(key: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Yield an English phrase in the other number: of its last word, or of the one before "of"."""
+    at = key.index("of") - 1 if "of" in key[1:] else len(key) - 1
+    word = key[at]
+    if not word.isalpha() or len(word) < _SHORT or not word.isascii():
+        return
+    forms = {f"{word}es"} if word.endswith(("s", "x", "ch")) else {f"{word}s"}
+    if word.endswith("y"):
+        forms.add(f"{word[:-1]}ies")
+    if word.endswith("ies"):
+        forms.add(f"{word[:-3]}y")
+    elif word.endswith("s") and not word.endswith(("ss", "us", "is")):
+        forms.add(word[:-1])
+    for form in forms:
+        yield (*key[:at], form, *key[at + 1 :])

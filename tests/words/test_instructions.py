@@ -1,0 +1,51 @@
+"""Hand-written instructions: what is read from them, and the share that is read wrongly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mie.core.yaml_files import read_mapping
+from mie.words import parse
+
+BODY = read_mapping(Path(__file__).with_name("instructions.yaml"), "instructions", expected="instructions:")
+SHARE = 0.95  # of the instructions that must be read right
+KNOWN = {tuple(row[:2]): row[2] for row in BODY.get("known_failures") or ()}
+
+
+def right(row: list[Any]) -> bool:
+    text, modality, operation, targets, *excluded = row
+    result = parse(text, modality or None)
+    wanted = []
+    for target in targets:
+        name, colour, side = [*target.split("/"), "-", "-"][:3]
+        wanted.append((name, None if colour == "-" else colour, None if side == "-" else side))
+    got = [(t.name, t.colour, t.side) for t in result.targets]
+    names = list(excluded[0]) if excluded else []
+    return result.operation == operation and got == wanted and result.attributes.get("exclude", []) == names
+
+
+@pytest.mark.parametrize("row", BODY["traps"], ids=lambda row: str(row[0])[:60])
+def test_a_trap_never_alters_anatomy(row: list[Any]) -> None:
+    if row[2] in ("none", "perception"):
+        assert parse(row[0], row[1] or None).operation not in (
+            "removal",
+            "addition",
+            "inpainting",
+            "simulation",
+        )
+    assert parse(row[0], row[1] or None).operation == row[2]
+
+
+def test_the_share_of_instructions_that_is_read_right() -> None:
+    rows = BODY["instructions"] + BODY["traps"]
+    wrong = {tuple(row[:2]) for row in rows if not right(row)}
+    assert len(wrong) <= (1 - SHARE) * len(rows), wrong
+    assert wrong == set(KNOWN), wrong ^ set(KNOWN)
+
+
+def test_known_failures_say_what_is_read_instead() -> None:
+    for (text, modality), operation in KNOWN.items():
+        assert parse(text, modality or None).operation == operation

@@ -206,7 +206,7 @@ def test_the_model_card_has_the_figures_of_the_files() -> None:
     from mie.networks import weights
     from mie.networks.shipped import FOLDER, SHIPPED
 
-    _, experts, detectors = CARD.read_text(encoding="utf-8").split("\n# The ")[1:]
+    _, experts, detectors, _ = CARD.read_text(encoding="utf-8").split("\n# The ")[1:]
     for name in SHIPPED:
         kind, _, family = Path(name).stem.partition("-")
         label = {"mri": "MRI", "ct": "CT", "xray": "X-ray"}.get(family, family)

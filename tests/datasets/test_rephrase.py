@@ -247,7 +247,7 @@ def test_refusals_filters_cuts_and_prose_are_reasons_and_rate_limits_are_waited_
                 status=429, headers={"retry-after-ms": "10"}, body='{"error": {"message": "slow down"}}'
             )
         if kind == 1:
-            return Say("", rejection="I cannot help with medical images.")
+            return Say("", refusal="I cannot help with medical images.")
         if kind == 2:
             return Say('{"rephrasings": ["Pai', finish="length")
         if kind == 3:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
+
+if TYPE_CHECKING:
+    from mie.privacy.gate import Finding, Gate
 
 _SHOWN = 50
 
@@ -24,7 +29,6 @@ def privacy(
     Example: mie privacy examples
     """
     from mie.cli._show import plural, print_json, progress_bar, table
-    from mie.editors.released import scan_dataset, scan_run
     from mie.errors import MieError
     from mie.privacy.gate import Gate, Policy
     from mie.privacy.scan import scan_files
@@ -34,9 +38,9 @@ def privacy(
     gate = Gate(Policy(), "nowhere: this only looks")
     with progress_bar("looking") as bar:
         if (place / "dataset.json").is_file():
-            images, findings = scan_dataset(place, gate, bar)
+            images, findings = _scan_dataset(place, gate, bar)
         elif (place / "run.json").is_file():
-            images, findings = scan_run(place, gate, bar)
+            images, findings = _scan_run(place, gate, bar)
         else:
             images, findings = scan_files(place, gate, bar)
     if json:
@@ -53,3 +57,34 @@ def privacy(
         typer.echo(f"{place}: nothing found in {plural(images, 'image')}; look yourself for faces")
     if findings:
         raise typer.Exit(3)
+
+
+def _scan_dataset(
+    folder: Path, gate: Gate, progress: Callable[[int, int], None]
+) -> tuple[int, list[Finding]]:
+    """How many images were looked at, and what was found in them and in the columns."""
+    from mie.datasets.dataset import Dataset
+    from mie.datasets.exports import row_findings
+
+    dataset = Dataset(folder)
+    findings: list[Finding] = []
+    images = 0
+    for done, row in enumerate(dataset.rows(), start=1):
+        findings += row_findings(row, gate)
+        images += 1 + (row["target_image"] is not None)
+        progress(done, len(dataset))
+    return images, findings
+
+
+def _scan_run(folder: Path, gate: Gate, progress: Callable[[int, int], None]) -> tuple[int, list[Finding]]:
+    """The outputs of a run, which a judge would be shown beside the dataset's images."""
+    from mie.editors.runs import Run
+    from mie.images.png import decode_png
+
+    run = Run.open(folder)
+    outputs = sorted((run.folder / "outputs").glob("*.png"))
+    findings: list[Finding] = []
+    for done, path in enumerate(outputs, start=1):
+        findings += gate.look(decode_png(path.read_bytes()), f"outputs/{path.name}")
+        progress(done, len(outputs))
+    return len(outputs), findings

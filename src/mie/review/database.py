@@ -240,6 +240,9 @@ def iso(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
+_RAISED: Final = "P0001"  # PostgreSQL: one of our own triggers, which keep the log append-only
+
+
 class DatabaseFailureError(MieError):
     """The disk of the database is full, its connection is lost, or it is none. Nothing was saved."""
 
@@ -280,6 +283,8 @@ class Database:
         except IntegrityError:  # two people at once, say: the caller knows what it means
             raise
         except DatabaseError as error:
+            if getattr(error.orig, "sqlstate", None) == _RAISED:
+                raise
             raise DatabaseFailureError(
                 "cannot open the review database",
                 where=self._place,

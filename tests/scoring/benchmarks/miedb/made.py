@@ -35,6 +35,6 @@ def answer(body: dict) -> Say:
     number = instruction.removesuffix("</instruction>").rstrip(".")[-1]
     said = SAID[number]
     if said is None:
-        return Say("", rejection="No.")
+        return Say("", refusal="No.")
     text = said if isinstance(said, str) else json.dumps({"conclusion": "-", "score_list": said})
     return Say(f"Here you are:\n```json\n{text}\n```")

@@ -231,6 +231,7 @@ def test_hints_of_lazy_functions_resolve():
     from mie.datasets.build import Progress as BuildProgress
     from mie.datasets.recipe import RecipeConfig
     from mie.editors.base import EditFunction
+    from mie.privacy.gate import Policy
 
     names = {
         "pd": pd,
@@ -240,6 +241,7 @@ def test_hints_of_lazy_functions_resolve():
         "Edited": mie.Edited,
         "Editor": mie.Editor,
         "EditFunction": EditFunction,
+        "Policy": Policy,
     }
     for name in ("build", "triplet", "compare", "edit"):
         assert "return" in typing.get_type_hints(getattr(api, name), localns=names)

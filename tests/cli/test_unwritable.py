@@ -34,7 +34,7 @@ VERBS = {
     "pack": "pack perception -o OUT",
     "review": "review perception --db OUT/review.sqlite --invite Ada",
     "review --export": "review perception runs/otsu --db new.sqlite --kind inspect --export OUT/x.csv",
-    "export-model": "export-model -e compact -o OUT.onnx",
+    "export-model": "export-model -e compact:tiny.safetensors -o OUT.onnx",
 }
 # These write nothing, or only what `mie weights get` or a server sends, or need models: `score` is below.
 OTHERS = {"agree", "doctor", "parse", "privacy", "sources", "verify", "weights", "propose", "train", "score"}
@@ -53,6 +53,11 @@ def here(tmp_path, monkeypatch, request):
     recipe = {"name": "small", "sources": [folder_source(root)]}
     (tmp_path / "recipe.yaml").write_text(json.dumps(recipe))
     monkeypatch.chdir(tmp_path)
+    if "export-model" in request.node.name:
+        pytest.importorskip("onnx", reason="the export needs the extra `onnx`")
+        from tests.editors.compact import tiny
+
+        tiny.weights(tmp_path / "tiny.safetensors")
     if "import" in request.node.name:
         assert mie("export perception -f folder -o exported")[0] == 0
     return tmp_path

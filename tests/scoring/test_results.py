@@ -9,11 +9,10 @@ import pytest
 
 from mie.errors import ConfigError, MieError
 from mie.scoring.benchmarks import Benchmark
-from mie.scoring.lines import Attempt, Line, Score
 from mie.scoring.metric import Metric
 from mie.scoring.results import Results, benchmarks_of
 from mie.scoring.score import score
-from mie.scoring.table import read_score_table
+from mie.scoring.scores import Attempt, Line, Score, read_score_table
 from tests.scoring.benchmarks.runs import attempt_at, structure, transformation, write_run, write_samples
 
 SAMPLES = [

@@ -2,6 +2,8 @@
 
 import gzip
 import itertools
+import struct
+import tracemalloc
 import zlib
 from pathlib import Path
 
@@ -455,3 +457,19 @@ def test_same_geometry() -> None:
     shifted = AFFINE.copy()
     shifted[1, 3] += 1.5
     assert "positions differ by up to 1.5 mm" in str(same_geometry(a, canonical(phantom(), shifted)))
+
+
+def test_a_nifti_file_shorter_than_its_header_says_takes_no_memory(tmp_path):
+    """1,384 bytes that promise two gigabytes, as the fuzz harness made them."""
+    path = tmp_path / "short.nii"
+    nib.save(nib.Nifti1Image(np.zeros((4, 4, 4), np.uint8), np.eye(4)), path)
+    data = bytearray(path.read_bytes())
+    struct.pack_into("<4h", data, 40, 3, 1024, 1024, 500)
+    path.write_bytes(data)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ImageError, match="fewer voxels than the header says"):
+            read_volume(path)
+        assert tracemalloc.get_traced_memory()[1] < 2**24
+    finally:
+        tracemalloc.stop()

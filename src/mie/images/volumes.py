@@ -131,8 +131,14 @@ def _nifti_values(path: Path, image: Any, max_voxels: int, stream: IO[bytes] | N
     scaled = (image.dataobj.slope, image.dataobj.inter) != (1, 0)
     check_size(shape, max_voxels, path, width=8 if scaled else kind.itemsize)
     affine, steps = _nifti_affine(image)
+    promised = math.prod(shape) * kind.itemsize
     if stream is not None:
-        check_promise(math.prod(shape) * kind.itemsize, path.stat().st_size, where=path)
+        check_promise(promised, path.stat().st_size, where=path)
+    elif promised > (held := Path(image.file_map["image"].filename).stat().st_size):
+        # Before the memory for them is taken.
+        raise ImageError(
+            "fewer voxels than the header says", where=path, expected=f"{promised:,} bytes", found=f"{held:,}"
+        )
     data = np.asanyarray(image.dataobj)
     if stream is not None:
         # To the file's end: only there does gzip's checksum tell whether the voxels are right.

@@ -61,6 +61,14 @@ SEQUENCES: Final = (
     "RequestAttributesSequence",
     "PersonIdentificationCodeSequence",
 )
+# All that is read of a header: what else it holds takes no memory.
+HEADER: Final = (
+    "PatientIdentityRemoved",
+    "BurnedInAnnotation",
+    "PatientID",
+    *sorted(DIRECT),
+    *SEQUENCES,
+)
 _DUMMY: Final = re.compile(r"(?:anon|de-?ident|removed|unknown|none|no[ _^]?name|dummy|redacted|x+)", re.I)
 _DATE: Final = re.compile(
     r"(?<!\d)(?:19|20)\d\d[-_.]?(?:0[1-9]|1[0-2])[-_.]?(?:0[1-9]|[12]\d|3[01])(?!\d)"

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pydicom
-from pydicom.errors import InvalidDicomError
-
 from mie.errors import MieError
+from mie.images.dicom import read_header
 from mie.images.read import read_picture
 from mie.privacy.gate import Finding, Gate, PrivacyError
-from mie.privacy.identifiers import dicom_identifiers, name_reason
+from mie.privacy.identifiers import HEADER, dicom_identifiers, name_reason
 
 _PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp", ".gif")
 _DICOM = (".dcm", ".dicom", ".ima")
@@ -37,12 +35,12 @@ def scan_files(place: Path, gate: Gate, progress: Callable[[int, int], None]) ->
 def _scan_file(path: Path, name: str, gate: Gate) -> Iterator[Finding]:
     if path.suffix.lower() in _DICOM:
         try:
-            header = pydicom.dcmread(path, stop_before_pixels=True)
+            header = read_header(path, HEADER)
             for keyword in dicom_identifiers(header):
                 yield Finding(name, "dicom", f"the attribute {keyword} has content")
             if header.get("BurnedInAnnotation") == "YES":
                 yield Finding(name, "dicom", "the file says BurnedInAnnotation")
-        except (OSError, InvalidDicomError, ValueError, AttributeError, NotImplementedError):
+        except MieError:
             yield Finding(name, "dicom", "the header cannot be read")
             return
     try:

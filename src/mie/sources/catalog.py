@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_val
 from mie.core.registry import suggestion
 from mie.errors import ConfigError, MieError
 from mie.images.dicom import read_header
-from mie.privacy.identifiers import DIRECT, SEQUENCES, dicom_identifiers
+from mie.privacy.identifiers import HEADER, dicom_identifiers
 from mie.records import Pairing, Target, Unit
 from mie.sources import patterns
 from mie.vocabulary import LICENSE_USES, MODALITIES, SPLITS, TARGET_KINDS
@@ -368,9 +368,6 @@ __all__ = [
 ]
 
 
-_TAGS: Final = ["PatientIdentityRemoved", "BurnedInAnnotation", "PatientID", *sorted(DIRECT), *SEQUENCES]
-
-
 def deidentification(entry: Entry, root: Path, units: Iterable[Unit]) -> tuple[bool, str]:
     """(stated, in which words). Of pixels nothing is known: text in an image is not looked for.
 
@@ -383,7 +380,7 @@ def deidentification(entry: Entry, root: Path, units: Iterable[Unit]) -> tuple[b
     files = [file for unit in units for role in ("image", "pair") for file in unit.files.get(role, ())]
     for file in files:
         try:
-            header = read_header(root / file, _TAGS)
+            header = read_header(root / file, HEADER)
             identifiers = dicom_identifiers(header)
         except MieError:
             return False, "not every file can be read"

@@ -69,6 +69,7 @@ class Request:
     history: Sequence[Turn] = ()
     sample: SampleRef | None = None
     origin: str | None = None  # where `image` is the output of an earlier turn: that file's SHA-256
+    references: Sequence[Pixels] = ()  # further images that the instruction may speak of
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,7 @@ class Editor(ABC):
     workers: int | None = 1  # the default number of threads that do; None: one per core
     destination: str | None = None  # the host that images are sent to; None: they stay on this machine
     needs_target: ClassVar[bool] = False  # pass it the sample's target image
+    on_step: Callable[[int, int], None] | None = None  # told (done, total) where an edit has steps
     # Options that change how long an edit may take but never its result: a run may be resumed with others.
     tuning: ClassVar[frozenset[str]] = frozenset()
 

@@ -16,9 +16,9 @@ from PIL import Image
 
 from mie.datasets.dataset import Dataset, shard_name, write_info
 from mie.datasets.schema import RowEncoder, ShardWriter
-from mie.datasets.stats import dataset_stats, png_size, rows_for
+from mie.datasets.stats import dataset_stats, rows_for
 from mie.errors import ImageError
-from mie.images.png import encode_png
+from mie.images.png import encode_png, png_size
 from mie.records import Sample
 
 HEIGHT, WIDTH = 40, 50

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO
 
 from typer.core import TyperCommand
 
+from mie.core.documents import plural as plural
 from mie.core.environment import install_hint
 from mie.errors import ConfigError
 
@@ -142,15 +143,6 @@ class EditorHelp(TyperCommand):
         with formatter.section("Editors"):
             formatter.write_dl(sorted(editor_summaries().items()))
         super().format_epilog(ctx, formatter)
-
-
-def plural(count: int, noun: str) -> str:
-    """A count with its noun.
-
-    >>> plural(1, "sample"), plural(1200, "sample")
-    ('1 sample', '1,200 samples')
-    """
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def print_json(document: Any) -> None:

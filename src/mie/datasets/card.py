@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import yaml
 
-from mie.core.documents import DatasetInfo, facts_of, markdown_cell, markdown_table
+from mie.core.documents import DatasetInfo, facts_of, markdown_cell, markdown_table, plural
 from mie.datasets.schema import FEATURES, SCHEMA
 from mie.perspectives import PERSPECTIVES, Card
 from mie.vocabulary import LICENSE_USES, MODALITIES, SPLITS
@@ -176,7 +176,7 @@ def _summary(info: DatasetInfo) -> str:
     text = (
         f"{counts['samples']:,} text-guided medical image edits: each sample is an input image, an "
         "instruction in words, and the image that the instruction asks for. "
-        f"They cover {_n(modalities, 'modality')} and come from {_n(sources, 'data set')}"
+        f"They cover {plural(modalities, 'modality')} and come from {plural(sources, 'data set')}"
     )
     if len(counts["by_perspective"]) == 1:
         text += _card(next(iter(counts["by_perspective"]))).summary
@@ -334,8 +334,3 @@ def _splits(info: DatasetInfo) -> list[str]:
 
 def _kind(feature: Mapping[str, Any]) -> str:
     return {"Image": "image", "List": "list of string"}.get(feature["_type"]) or str(feature["dtype"])
-
-
-def _n(count: int, noun: str) -> str:
-    plural = noun[:-1] + "ies" if noun.endswith("y") else noun + "s"
-    return f"{count} {noun if count == 1 else plural}"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import re
-import struct
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -22,8 +21,7 @@ import mie
 from mie.core.documents import DatasetInfo
 from mie.datasets.dataset import Dataset, dataset_digest
 from mie.datasets.schema import params_of, row_errors
-from mie.errors import ImageError
-from mie.images.png import decode_png
+from mie.images.png import decode_png, png_size
 from mie.vocabulary import SPLITS
 
 _COUNTED: Final = ("split", "perspective", "task", "modality", "source")
@@ -249,14 +247,6 @@ class _Tally:
             patients_known=len(self.distinct["patient_id"]),
             rejected=_ranked(Counter(dataset.info["rejected"])),
         )
-
-
-def png_size(data: bytes) -> tuple[int, int]:
-    """(height, width) from the header of a PNG; nothing is decoded."""
-    if len(data) < 24 or data[:8] != b"\x89PNG\r\n\x1a\n" or data[12:16] != b"IHDR":
-        raise ImageError("not a PNG", found=repr(data[:16]))
-    width, height = struct.unpack(">II", data[16:24])
-    return height, width
 
 
 def rows_for(stats: Stats) -> list[Table]:

@@ -15,10 +15,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from mie.core.documents import plural
 from mie.errors import ConfigError, MieError
 from mie.report.charts import Chart, leaderboard_chart
 from mie.report.layouts import Layout, metric
-from mie.report.scored import Cell, ScoredRun, Support, counted
+from mie.report.scored import Cell, ScoredRun, Support
 from mie.report.views import NONE, Label, MeanCell, Row, Section, TextTable, interval
 from mie.scoring.clusters import Identity, clusters_of_samples
 from mie.scoring.metric import Metric
@@ -189,14 +190,14 @@ def _row(name: str, *cells: MeanCell) -> Row:
 
 
 def _samples_words(samples: str, support: Support, raters: int) -> str:
-    return f"{samples}, {support}, {counted(raters, 'rater')}"
+    return f"{samples}, {support}, {plural(raters, 'rater')}"
 
 
 def preference_table(people: People, question: Question) -> TextTable:
     """Make mean rank, Bradley-Terry and Plackett-Luce of each model, the strongest first."""
     board = question.found["leaderboard"]
     luce = {one["model"]: one for one in board["plackett-luce"]}
-    of = _samples_words(counted(question.samples, "sample"), question.support, question.raters)
+    of = _samples_words(plural(question.samples, "sample"), question.support, question.raters)
     rows = [
         _row(
             people.name_of(one["model"]),
@@ -262,7 +263,7 @@ def scores_table(people: People) -> TextTable:
     rows = []
     for question in people.scored:
         for one in question.tallies:
-            samples = f"n {counted(one.answers, 'answer')}, {counted(one.samples, 'sample')}"
+            samples = f"n {plural(one.answers, 'answer')}, {plural(one.samples, 'sample')}"
             of = _samples_words(samples, one.support, one.raters)
             cell, none = (
                 MeanCell(SHARE.show(one.value), interval(SHARE, one.low, one.high), coverage=of),

@@ -253,15 +253,6 @@ def benchmarks_of(runs: Iterable[ScoredRun]) -> list[str]:
     return ordered(name for run in runs for name in run.scores)
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a count with its noun.
-
-    >>> counted(1, "patient"), counted(1200, "sample")
-    ('1 patient', '1,200 samples')
-    """
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
 def cell_of(numbers: Mapping[str, Any], support: Support | None = None) -> Cell:
     """Return a summary's entry."""
     low, high = (_number(end) for end in numbers.get("ci95") or (None, None))

@@ -45,6 +45,20 @@ class ApiError(Exception):
         return {"error": {"code": self.code, "message": self.message}}
 
 
+_STATUS_TEXT: Final = {
+    400: "not JSON",
+    401: "not logged in",
+    403: "wrong CSRF token, Origin, Host or role",
+    404: "does not exist, or is not yours",
+    409: "conflicts with the current state",
+    410: "the link has been used or has expired",
+    413: "too large",
+    415: "wrong media type",
+    422: "invalid",
+    429: "too many attempts",
+}
+
+
 class ErrorDetail(BaseModel):
     code: str
     message: str
@@ -54,6 +68,15 @@ class ErrorBody(BaseModel):
     """The body of every response to a rejected request."""
 
     error: ErrorDetail
+
+
+def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return the errors of a route for its OpenAPI description."""
+    common = (400, 401, 403, 413, 422)
+    return {
+        status: {"model": ErrorBody, "description": _STATUS_TEXT[status]}
+        for status in sorted({*common, *statuses})
+    }
 
 
 def _without_nul(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Cookie, Depends, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import delete, func, select, update
 from starlette.concurrency import run_in_threadpool
 
-from mie.review.api import Answer, ApiError, ErrorBody, Kind, Text
+from mie.review.api import Answer, ApiError, Kind, Text, error_responses
 from mie.review.auth import (
     SESSION_COOKIE,
     AdjudicatorSession,
@@ -38,33 +38,11 @@ from mie.review.export import csv_lines, json_lines, opinions
 from mie.review.figures import figures
 from mie.review.service import ReviewService
 
-_STATUS_TEXT: Final = {
-    400: "not JSON",
-    401: "not logged in",
-    403: "wrong CSRF token, Origin, Host or role",
-    404: "does not exist, or is not yours",
-    409: "conflicts with the current state",
-    410: "the link has been used or has expired",
-    413: "too large",
-    415: "wrong media type",
-    422: "invalid",
-    429: "too many attempts",
-}
-
 ItemId = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Key = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{8,64}$")]
 Name = Annotated[Text, Field(min_length=1, max_length=80)]
 Password = Annotated[str, Field(min_length=10, max_length=200)]
 Version = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
-
-
-def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return the errors of a route for its OpenAPI description."""
-    common = (400, 401, 403, 413, 422)
-    return {
-        status: {"model": ErrorBody, "description": _STATUS_TEXT[status]}
-        for status in sorted({*common, *statuses})
-    }
 
 
 # `async`, because it does not wait: other functions are run in a thread, which costs time.

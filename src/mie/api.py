@@ -6,7 +6,7 @@ They add nothing that the command cannot do; they only convert what a notebook h
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -193,6 +193,7 @@ def edit(
     *,
     seed: int = 0,
     policy: Policy | None = None,
+    references: Sequence[ImageLike] = (),
 ) -> Edited:
     """Edit one image. The result has `.image` and `.meta`; NumPy and Matplotlib take it as an array.
 
@@ -202,6 +203,7 @@ def edit(
         editor: A spec, an `Editor` or a function, as for `mie.run`.
         seed: For editors that draw.
         policy: What may leave this machine, for an editor on another one.
+        references: Further images that the instruction speaks of, for editors that take several.
 
     """
     from mie.editors.base import EditError, Request, edit_all, opened
@@ -209,13 +211,15 @@ def edit(
     from mie.privacy.gate import Gate, Policy
 
     pixels = as_pixels(image)
+    others = [as_pixels(reference) for reference in references]
     with opened(editor) as (editing, _):
         sent = pixels.copy()
         if editing.destination is not None:
             gate = Gate(policy or Policy(), editing.destination)
             gate.check_statement(None)
             sent = gate.release(sent, "the image")
-        (outcome,) = edit_all(editing, [Request(sent, instruction, seed)])
+            others = [gate.release(other, f"reference {n}") for n, other in enumerate(others, start=1)]
+        (outcome,) = edit_all(editing, [Request(sent, instruction, seed, references=others)])
     if isinstance(outcome, EditError):
         raise outcome
     return check_output(outcome, (pixels.shape[0], pixels.shape[1]))

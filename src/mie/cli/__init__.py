@@ -19,7 +19,7 @@ from mie.errors import ConfigError, MieError
 _GROUPS: Final = {
     "Start": ("demo", "doctor"),
     "Datasets": ("sources", "build", "verify", "stats", "export", "import", "privacy"),
-    "Editors": ("parse", "edit", "run", "score", "report", "weights", "propose"),
+    "Editors": ("parse", "edit", "inspect", "run", "score", "report", "weights", "propose"),
     "People": ("review", "sample", "agree"),
     "Training": ("pack", "train", "export-model"),
 }
@@ -36,6 +36,7 @@ COMMANDS: Final[Registry[Callable[..., Any] | typer.Typer]] = Registry(
         "export": "mie.cli.export:export",
         "export-model": "mie.cli.export_model:export_model",
         "import": "mie.cli.import_:import_",
+        "inspect": "mie.cli.inspect:inspect",
         "pack": "mie.cli.pack:pack",
         "parse": "mie.cli.parse:parse",
         "privacy": "mie.cli.privacy:privacy",

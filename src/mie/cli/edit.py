@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from mie.cli._show import EditorHelp
 from mie.cli._signals import end_in_order
 
+if TYPE_CHECKING:
+    from mie.editors.base import Editor
+    from mie.editors.saving import Marks
+    from mie.privacy.gate import Policy
+
 
 def edit(
-    image: Path | None = typer.Argument(None, help="A picture or DICOM file.", show_default=False),
+    image: Path | None = typer.Argument(
+        None, help="A picture or DICOM file, or a folder of them.", show_default=False
+    ),
     instruction: str | None = typer.Argument(None, help="What to change.", show_default=False),
     editor: str | None = typer.Option(
         None,
@@ -23,14 +32,33 @@ def edit(
         show_default=False,
     ),
     output: Path | None = typer.Option(
-        None, "-o", "--output", help="The PNG file to write.", show_default=False
+        None,
+        "-o",
+        "--output",
+        help="The .png or .dcm file to write; a folder for a folder.",
+        show_default=False,
     ),
     modality: str | None = typer.Option(
         None, help="What the image is, such as CT: settles words that mean several things."
     ),
     list_: bool = typer.Option(False, "--list", help="Print what can be asked for, in words and colours."),
+    reference: list[Path] = typer.Option(
+        [], "--reference", help="A further image that the instruction speaks of; may be repeated."
+    ),
     seed: int = typer.Option(0, min=0, max=2**31 - 1, help="The editor's seed."),
     overwrite: bool = typer.Option(False, help="Replace the output if it exists."),
+    dicom: bool = typer.Option(False, "--dicom", help="In a folder: write edited DICOM files as DICOM."),
+    watermark: bool = typer.Option(
+        False, "--watermark", help="Add an invisible watermark; it changes pixels by a few grey levels."
+    ),
+    certificate: Path | None = typer.Option(
+        None,
+        help="Sign the PNG (Content Credentials): a PEM file with your certificates.",
+        show_default=False,
+    ),
+    key: Path | None = typer.Option(
+        None, help="Sign the PNG: a PEM file with your private key.", show_default=False
+    ),
     deidentified: bool = typer.Option(
         False, "--deidentified", help="You vouch that no patient can be identified in what is sent."
     ),
@@ -38,21 +66,20 @@ def edit(
     allow_phi: bool = typer.Option(False, "--allow-phi", help="Send even what may identify a patient."),
     json: bool = typer.Option(False, "--json", help="Print the result as one JSON document."),
 ) -> None:
-    """Edit one image.
+    """Edit one image, or every image of a folder.
+
+    In a folder, edits that are there already are kept, so the same command resumes.
 
     Example: mie edit scan.png "Mark the optic disc in red." -e http:http://127.0.0.1:8000/edit -o out.png
     """
-    import time
-
-    from mie.api import edit as edit_image
-    from mie.api import read_image
-    from mie.cli._show import print_json
-    from mie.core.files import atomic_write, make_folder
+    from mie.cli._show import print_json, progress_bar
+    from mie.core.files import make_folder
     from mie.core.registry import unknown_name
     from mie.core.spec import parse_spec
+    from mie.editors.base import open_editor
     from mie.editors.runs import plain
-    from mie.errors import ConfigError
-    from mie.images.png import encode_png
+    from mie.editors.saving import Marks, edits_of
+    from mie.errors import ConfigError, MieError
     from mie.privacy.gate import Policy
     from mie.vocabulary import MODALITIES
 
@@ -66,35 +93,89 @@ def edit(
             "an edit needs an image, an instruction, an editor and an output",
             expected='mie edit IMAGE "INSTRUCTION" -e EDITOR -o OUT.png, or mie edit --list',
         )
-    if output.suffix.lower() != ".png":
-        raise ConfigError("the output is written as PNG", expected="a name that ends in .png", found=output)
-    if output.exists() and not overwrite:
+    marks = Marks(watermark, certificate, key)
+    pairs = edits_of(image, output, dicom=dicom)
+    whole_folder = image.is_dir()
+    if output.exists() and not overwrite and not whole_folder:
         raise ConfigError("the output exists already", where=output, fix="give --overwrite to replace it")
     end_in_order()
     if modality is not None:
         editor += f",modality={modality}"
     spec = parse_spec(editor)
-    policy = Policy(deidentified, redact, allow_phi)
-    picture = read_image(image)
-    make_folder(output.parent)
-    started = time.perf_counter()
-    edited = edit_image(picture.pixels, instruction, editor, seed=seed, policy=policy)
-    seconds = round(time.perf_counter() - started, 4)
-    atomic_write(output, encode_png(edited.image))
-    size = list(edited.image.shape[:2])
+    ask = _Ask(instruction, seed, Policy(deidentified, redact, allow_phi), tuple(reference), marks)
+    make_folder(output if whole_folder else output.parent)
+    done: list[dict[str, Any]] = []
+    failed: list[dict[str, Any]] = []
+    todo = {a: b for a, b in pairs.items() if overwrite or not whole_folder or not b.exists()}
+    with open_editor(spec) as editing, progress_bar("editing") as bar:
+        for number, (source, target) in enumerate(todo.items()):
+            editing.on_step = lambda step, steps, number=number: bar(
+                number * steps + step, len(todo) * steps, "steps"
+            )
+            try:
+                done.append(ask.one(editing, spec.name, source, target))
+            except MieError as error:
+                if not whole_folder:
+                    raise
+                failed.append({"image": str(source), "reason": error.reason})
+            bar(number + 1, len(todo), "images")
+    document: dict[str, Any] = {"editor": str(spec.masked()), "seed": seed}
+    if not whole_folder:
+        document = {**done[0], **document}
+    else:
+        document |= {"edits": done, "failed": failed, "kept": len(pairs) - len(todo)}
     if json:
-        document = {
-            "output": str(output),
-            "editor": str(spec.masked()),
-            "seed": seed,
-            "size": size,
+        print_json(plain(document))
+    else:
+        for one in done:
+            size = one["size"]
+            remarks = _remarks(one["meta"])
+            typer.echo(f"{one['output']}: {size[1]}x{size[0]}, {one['seconds']:.2f} s{remarks}")
+        if len(pairs) > len(todo):
+            typer.echo(f"{len(pairs) - len(todo)} of {len(pairs)} were there already")
+        for one in failed:
+            typer.echo(f"{one['image']}: not edited: {one['reason']}", err=True)
+    if failed:
+        raise typer.Exit(1)
+
+
+@dataclass(frozen=True)
+class _Ask:
+    """The same instruction for every image."""
+
+    instruction: str
+    seed: int
+    policy: Policy
+    references: tuple[Path, ...]
+    marks: Marks
+
+    def one(self, editor: Editor, name: str, source: Path, target: Path) -> dict[str, Any]:
+        """Edit one file; what was done."""
+        from mie.api import edit as edit_image
+        from mie.api import read_image
+        from mie.editors.saving import save_edit
+        from mie.images.provenance import synthetic_mark
+
+        picture = read_image(source)
+        started = time.perf_counter()
+        edited = edit_image(
+            picture.pixels,
+            self.instruction,
+            editor,
+            seed=self.seed,
+            policy=self.policy,
+            references=self.references,
+        )
+        seconds = round(time.perf_counter() - started, 4)
+        mark = synthetic_mark(editor.marked_as(name), seed=self.seed) if editor.generative else {}
+        save_edit(edited.image, picture, source, target, mark, self.marks)
+        return {
+            "output": str(target),
+            "size": list(edited.image.shape[:2]),
             "seconds": seconds,
             "steps": list(picture.steps),
             "meta": edited.meta,
         }
-        print_json(plain(document))
-    else:
-        typer.echo(f"{output}: {size[1]}x{size[0]}, {seconds:.2f} s{_remarks(edited.meta)}")
 
 
 edit.cls = EditorHelp  # type: ignore[attr-defined]

@@ -100,6 +100,8 @@ class Editor(ABC):
     thread_safe: bool = False  # several threads may call it at the same time
     workers: int | None = 1  # the default number of threads that do; None: one per core
     destination: str | None = None  # the host that images are sent to; None: they stay on this machine
+    generative: bool = True  # a model makes its pixels, so its outputs are marked as synthetic
+    model: str | None = None  # which one, for that mark: no path, no address
     needs_target: ClassVar[bool] = False  # pass it the sample's target image
     on_step: Callable[[int, int], None] | None = None  # told (done, total) where an edit has steps
     # Options that change how long an edit may take but never its result: a run may be resumed with others.
@@ -126,6 +128,10 @@ class Editor(ABC):
     def about(self) -> dict[str, Any]:
         """What `run.json` should record besides the spec: model versions, resolved paths."""
         return {}
+
+    def marked_as(self, name: str) -> str:
+        """What the marks on its outputs call it: `name`, which it was opened by, and its model."""
+        return name if self.model is None else f"{name}:{self.model}"
 
     def close(self) -> None:  # noqa: B027 (most editors hold nothing)
         """Release processes and connections, including those that another thread is waiting for."""

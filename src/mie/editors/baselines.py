@@ -41,6 +41,7 @@ _TELEA_RADIUS: Final = 5  # pixels that a pixel is filled from
 
 class _Baseline(Editor):
     deterministic = True
+    generative = False
     thread_safe = True
     workers = None
 

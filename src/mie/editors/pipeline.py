@@ -21,6 +21,7 @@ from mie.editors.outputs import check_output, write_output
 from mie.editors.requests import TURN_BEFORE, Unreadable, edit_seed
 from mie.editors.runs import edit_line, output_name
 from mie.images.png import encode_png
+from mie.images.provenance import mark_png, synthetic_mark
 from mie.records import Edit
 
 # Lines are written in groups, because a sync costs as much as a hundred lines. A finished edit waits at
@@ -43,8 +44,10 @@ class Pipeline:
         *,
         workers: int,
         batch_size: int,
+        name: str,
     ) -> None:
         self._editor = editor
+        self._name = name  # of the editor, in the marks of its outputs
         self._folder = folder
         self._journal = journal
         self._on_edit = on_edit
@@ -116,6 +119,8 @@ class Pipeline:
         except EditError as error:
             return self._failed(name, k, error.reason, seconds)
         png = encode_png(edited.image)
+        if self._editor.generative:
+            png = mark_png(png, synthetic_mark(self._name, seed=request.seed, sample=name, attempt=k))
         path = output_name(name, k)
         write_output(self._folder / path, png)
         return Edit(

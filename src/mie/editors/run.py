@@ -306,7 +306,13 @@ def _run(
     journal = Journal(plan.folder / "edits.jsonl")
     try:
         pipeline = Pipeline(
-            plan.editor, plan.folder, journal, log.edit, workers=workers, batch_size=batch_size
+            plan.editor,
+            plan.folder,
+            journal,
+            log.edit,
+            workers=workers,
+            batch_size=batch_size,
+            name=plan.editor.marked_as(plan.origin.name),
         )
         for wave in conversations.waves(todo):
             attempts: dict[str, list[int]] = {}

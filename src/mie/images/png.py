@@ -64,6 +64,14 @@ def png_size(data: bytes) -> tuple[int, int]:
     return height, width
 
 
+def insert_text(data: bytes, keyword: str, text: str) -> bytes:
+    """A PNG with one text chunk more (iTXt, UTF-8, not compressed), before its pixels."""
+    png_size(data)
+    body = keyword.encode("latin-1") + b"\0\0\0\0\0" + text.encode()
+    end = len(_SIGNATURE) + 25  # behind IHDR, which is always first and has 13 bytes
+    return b"".join((data[:end], _chunk(b"iTXt", body), data[end:]))
+
+
 def _chunk(kind: bytes, body: bytes) -> bytes:
     crc = isal_zlib.crc32(body, isal_zlib.crc32(kind))
     return b"".join((struct.pack(">I", len(body)), kind, body, struct.pack(">I", crc)))

@@ -88,7 +88,7 @@ def _raster_bytes(path: Path, limits: Limits) -> bytes | None:
     check_bytes(status.st_size, where=path, limits=limits)
     with path.open("rb", buffering=0) as file:
         head = file.read(132)
-        if head[128:] == b"DICM" or (head[:2] in _BARE_DICOM and _has_sop_class(path)):
+        if _is_dicom(head, path):
             return None
         if raster_format(head) is None:
             raise ImageError(
@@ -99,6 +99,17 @@ def _raster_bytes(path: Path, limits: Limits) -> bytes | None:
             )
         file.seek(0)
         return file.readall()
+
+
+def picture_kind(path: Path) -> str | None:
+    """The format by the first bytes: "DICOM", "PNG" and so on; None for any other file."""
+    with _opening(path), path.open("rb", buffering=0) as file:
+        head = file.read(132)
+        return "DICOM" if _is_dicom(head, path) else raster_format(head)
+
+
+def _is_dicom(head: bytes, path: Path) -> bool:
+    return head[128:] == b"DICM" or (head[:2] in _BARE_DICOM and _has_sop_class(path))
 
 
 def _has_sop_class(path: Path) -> bool:

@@ -21,6 +21,7 @@ from mie.core.hashing import file_stem
 from mie.datasets.dataset import Dataset
 from mie.datasets.schema import sample_from_row
 from mie.errors import MieError
+from mie.images.provenance import copied_xmp
 from mie.images.read import read_picture
 from mie.images.resize import fitted_size, resize_image
 from mie.records import Pixels, Sample
@@ -282,7 +283,7 @@ def _write_output(
     coloured = cv2.applyColorMap(heat, cv2.COLORMAP_INFERNO)[..., ::-1]
     name = hashlib.sha256(f"{number} {attempt} {sample.id}".encode()).hexdigest()[:16]
     return ShownOutput(
-        output=_write(folder, f"images/{name}_output.webp", resize_image(output, size)),
+        output=_write(folder, f"images/{name}_output.webp", resize_image(output, size), copied_xmp(path)),
         difference=_write(
             folder, f"images/{name}_difference.webp", resize_image(np.ascontiguousarray(coloured), size)
         ),
@@ -290,8 +291,8 @@ def _write_output(
     )
 
 
-def _write(folder: Path, name: str, pixels: Pixels) -> str:
-    Image.fromarray(pixels).save(folder / name, format="WEBP", quality=88, method=1)
+def _write(folder: Path, name: str, pixels: Pixels, xmp: bytes = b"") -> str:
+    Image.fromarray(pixels).save(folder / name, format="WEBP", quality=88, method=1, xmp=xmp)
     return name
 
 

@@ -34,9 +34,9 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 demo: $(VENV)/.installed
 	$(BIN)/mie demo -o $(OUT)/demo
 
-# Two processes on two cores: one thread each.
+# Three processes on two cores, one thread each: many tests wait for a server, a browser or a kill.
 test: $(VENV)/.installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3
 
 # Apart, because tracing every line makes pure Python take up to three times as long.
 coverage: $(VENV)/.installed

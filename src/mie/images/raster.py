@@ -28,7 +28,15 @@ from PIL import (
 )
 
 from mie.errors import ImageError
-from mie.images.limits import DEFAULT_LIMITS, Limits, check_decoded, check_pixels, decoding, png_chunks
+from mie.images.limits import (
+    DEFAULT_LIMITS,
+    Limits,
+    check_decoded,
+    check_pixels,
+    decoding,
+    png_chunks,
+    png_picture,
+)
 from mie.images.windows import in_blocks, to_8bit
 from mie.records import Picture, Step
 
@@ -56,8 +64,6 @@ _ORIENTATION: Final = 274  # EXIF and TIFF tag
 _MODE_BYTES: Final = {"I": 4, "F": 4}  # of a channel, where it is not one
 _MOST_SCANS: Final = 200
 _MOST_PAGES: Final = 10_000
-# Chunks of a PNG that are no part of its picture, and may be bombs of their own.
-_NOT_PIXELS: Final = (b"acTL", b"fcTL", b"fdAT", b"tEXt", b"zTXt", b"iTXt", b"iCCP")
 _BITS, _PHOTOMETRIC, _PLANAR, _SAMPLE_FORMAT = 258, 262, 284, 339  # TIFF tags
 
 
@@ -355,9 +361,7 @@ def _decode_png(data: bytes, *, where: object, limits: Limits) -> _Raster:
     chunks = png_chunks(data, where=where, limits=limits)
     bodies = {kind: data[start + 8 : end - 4] for kind, start, end in chunks if kind != b"IDAT"}
     depth, colour = bodies[b"IHDR"][8], bodies[b"IHDR"][9]
-    if not bodies.keys().isdisjoint(_NOT_PIXELS):
-        # Without the animation: the picture is the one that every viewer can show.
-        data = data[:8] + b"".join(data[start:end] for kind, start, end in chunks if kind not in _NOT_PIXELS)
+    data = png_picture(data, chunks)
     values = cv2.imdecode(np.frombuffer(data, np.uint8), _CV2_FLAGS)
     if values is None:
         raise _bad_pixels("PNG", where)

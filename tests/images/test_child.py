@@ -2,6 +2,7 @@
 
 import io
 import os
+from pathlib import Path
 
 import numpy as np
 import pydicom
@@ -22,7 +23,8 @@ HARMFUL = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
 from mie.images import child
-child.TASKS.update({name: f"tests.images.test_child:{name}" for name in ("spin", "end", "hog", "echo", "write")})
+names = ("spin", "end", "hog", "echo", "write")
+child.TASKS.update({name: f"tests.images.test_child:{name}" for name in names})
 child.serve()
 """
 
@@ -41,8 +43,7 @@ def hog(facts, data):
 
 
 def write(facts, data):
-    with open(facts["path"], "wb") as file:
-        file.write(data)
+    Path(facts["path"]).write_bytes(data)
     return {}, []
 
 

@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import IO, Any, Final
 
 import numpy as np
@@ -157,7 +158,13 @@ def _end_child() -> None:
         _child.end()
 
 
-os.register_at_fork(after_in_child=_lock._at_fork_reinit)
+def _unlock() -> None:
+    """In a forked process, where the thread that held the lock does not exist."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_unlock)
 
 
 def _send(stream: IO[bytes], head: Mapping[str, Any], bodies: Sequence[Any]) -> None:
@@ -241,8 +248,7 @@ def _limit_memory() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # a decoder writes no file
     if sys.platform == "linux":  # macOS does not keep to it
-        with open("/proc/self/statm", encoding="ascii") as file:
-            taken = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        taken = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
         resource.setrlimit(resource.RLIMIT_AS, (taken + MEMORY, taken + MEMORY))
 
 

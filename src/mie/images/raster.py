@@ -233,7 +233,8 @@ def _decode(data: bytes, *, where: object, limits: Limits, frame: int) -> _Raste
             facts = {"frame": frame, "limits": asdict(limits)}
             pixels = image.height * image.width
             said, arrays = decode_limited("raster", facts, data, pixels=pixels, kind=kind, where=where)
-            return _Raster(arrays[0], *(arrays[1:] or [None]), tuple(said["steps"]), said["white_is_zero"])
+            palette = arrays[1] if len(arrays) > 1 else None
+            return _Raster(arrays[0], palette, tuple(said["steps"]), bool(said["white_is_zero"]))
         return _decode_opened(image, data, where=where, frame=frame)
 
 

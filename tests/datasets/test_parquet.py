@@ -83,6 +83,11 @@ def test_what_is_within_the_budget_is_read_whichever_way(tmp_path, monkeypatch, 
     assert [row["id"] for row in read_rows(path)] == expected
 
 
+def test_a_table_without_rows_is_read(tmp_path):
+    pq.write_table(pa.table({"id": pa.array([], pa.string())}), tmp_path / "a.parquet")
+    assert read_table(tmp_path / "a.parquet").num_rows == 0
+
+
 def test_headers_of_pages_are_those_that_arrow_writes(tmp_path):
     """Sizes by our reader against the sum in the footer, which counts headers too."""
     path = tmp_path / "a.parquet"

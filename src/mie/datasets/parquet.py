@@ -89,6 +89,8 @@ class _Chunk(NamedTuple):
 
 
 def _chunk(file: BinaryIO, column: Any, values: int) -> _Chunk:
+    if not values:
+        return _Chunk(0, 1, 0)  # of an empty table, without a page
     at = column.data_page_offset
     if column.dictionary_page_offset:
         at = min(at, column.dictionary_page_offset)

@@ -70,6 +70,21 @@ def test_the_public_recipe_holds_no_place_on_disk():
     assert "/base" not in str(parse(sources=[SOURCE]).public())
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "name: a\nsources: [drive_vessel]\n1: 2\n",
+        "name: a\nsources: [{name: drive_vessel, null: 2}]\n",
+        "name: a\nsources: [{name: own, layout: {}, 1.5: 2}]\n",
+    ],
+)
+def test_keys_that_are_no_words_are_a_config_error(tmp_path, text):
+    path = tmp_path / "r.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match="Keys should be strings|Field required"):
+        read_recipe(path)
+
+
 @pytest.mark.parametrize("text", ["name: [", "- a\n- b\n", "name: a\nname: b\nsources: []\n", "\x00"])
 def test_broken_yaml_is_a_config_error(tmp_path, text):
     path = tmp_path / "r.yaml"

@@ -107,6 +107,7 @@ class Watch:
     def __init__(self, folder: Path) -> None:
         here = Path(__file__).resolve().parents[2]
         roots = {folder, here, Path(sys.prefix), Path(sys.base_prefix), Path("/proc"), Path("/sys")}
+        roots.add(Path(os.devnull))  # given to the process that decodes what no header bounds
         self._roots = tuple(os.path.realpath(root) + "/" for root in roots)
         self.active = False
         self.outside: list[str] = []

@@ -411,7 +411,7 @@ def test_size_is_refused_before_anything_is_decoded(save, monkeypatch):
     ds = dataset(L)
     ds.Rows = ds.Columns = 60000
     path = save(ds)
-    monkeypatch.setattr("mie.images.dicom.get_decoder", None)
+    monkeypatch.setattr("mie.images.dicom.frame_values", None)
     with pytest.raises(ImageError, match="too large"):
         read_dicom(path)
     ds.Rows, ds.Columns, ds.NumberOfFrames = 10000, 10000, 2**31 - 1
@@ -438,7 +438,7 @@ def test_deflated_bomb(save):
 @pytest.mark.parametrize("change", [{"Rows": 16, "Columns": 16}, {"Rows": 3000}, {"SamplesPerPixel": 2}])
 def test_a_stream_that_says_another_size_than_the_header(save, monkeypatch, name, change):
     """A stream of a few hundred bytes may promise 20,000 x 20,000 pixels behind a header of 16 x 16."""
-    monkeypatch.setattr("mie.images.dicom.get_decoder", lambda _: pytest.fail("decoded"))
+    monkeypatch.setattr("mie.images.dicom.frame_values", lambda *_, **__: pytest.fail("decoded"))
     ds = pydicom.dcmread(shipped(name))
     for keyword, value in change.items():
         setattr(ds, keyword, value)
@@ -447,7 +447,7 @@ def test_a_stream_that_says_another_size_than_the_header(save, monkeypatch, name
 
 
 def test_a_compressed_stream_too_short_for_its_pixels(save, monkeypatch):
-    monkeypatch.setattr("mie.images.dicom.get_decoder", lambda _: pytest.fail("decoded"))
+    monkeypatch.setattr("mie.images.dicom.frame_values", lambda *_, **__: pytest.fail("decoded"))
     ds = pydicom.dcmread(shipped("MR_small_RLE.dcm"))
     ds.Rows = ds.Columns = 3000
     with pytest.raises(ImageError, match="bytes of runs"):
@@ -459,7 +459,7 @@ def test_a_compressed_stream_too_short_for_its_pixels(save, monkeypatch):
 
 
 def test_long_runs_are_counted_before_they_are_decoded(save, monkeypatch):
-    monkeypatch.setattr("mie.images.dicom.get_decoder", lambda _: pytest.fail("decoded"))
+    monkeypatch.setattr("mie.images.dicom.frame_values", lambda *_, **__: pytest.fail("decoded"))
     monkeypatch.setattr("mie.images.dicom_frames._RLE_PLAIN", 1000)
     ds = pydicom.dcmread(shipped("MR_small_RLE.dcm"))
     header = np.array([2, 64, 2064, *[0] * 13], "<u4").tobytes()

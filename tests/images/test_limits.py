@@ -117,6 +117,7 @@ def test_stored_images_have_the_same_limits(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("mie.images.png.cv2.imdecode", lambda *_: pytest.fail("decoded"))
     bomb = bytearray(good)
     bomb[16:24] = struct.pack(">II", 30_000, 30_000)
+    bomb[29:33] = struct.pack(">I", zlib.crc32(bomb[12:29]))
     with pytest.raises(ImageError, match="too large to decode safely"):
         decode_png(bytes(bomb))
 

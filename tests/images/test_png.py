@@ -1,12 +1,14 @@
 import io
 import struct
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from PIL import Image
+from PIL import Image, PngImagePlugin
 
 from mie.errors import ImageError
 from mie.images.png import decode_png, encode_png
@@ -57,3 +59,35 @@ def test_other_arrays_are_refused(bad):
 def test_noise_is_no_png():
     with pytest.raises(ImageError):
         decode_png(b"not a picture at all")
+
+
+def test_a_chunk_that_promises_more_than_the_file_has_takes_no_memory():
+    """OpenCV takes 4 GiB for the length 0xFFFFFFFF; the same bytes came out of a damaged Parquet shard."""
+    data = bytearray(encode_png(np.zeros((24, 20, 3), np.uint8)))
+    data[33:37] = b"\xff\xff\xff\xff"
+    code = (
+        "import resource, sys; from mie.images.png import decode_png\n"
+        "from mie.errors import ImageError\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "try: decode_png(sys.stdin.buffer.read())\n"
+        "except ImageError as error: print(error.found)\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], input=bytes(data), capture_output=True, check=True)
+    said, taken = done.stdout.decode().splitlines()
+    assert "truncated" in said
+    assert int(taken) < 100_000  # KiB
+
+
+def test_damaged_pixels_are_refused_and_texts_are_not_read():
+    pixels = np.arange(7 * 5 * 3, dtype=np.uint8).reshape(7, 5, 3)
+    buffer = io.BytesIO()
+    extras = PngImagePlugin.PngInfo()
+    extras.add_text("Comment", "x" * 2000, zip=True)
+    Image.fromarray(pixels).save(buffer, "PNG", pnginfo=extras)
+    assert b"zTXt" in buffer.getvalue()
+    assert np.array_equal(decode_png(buffer.getvalue()), pixels)
+    damaged = bytearray(encode_png(pixels))
+    damaged[-14] ^= 1  # of the pixels' checksum
+    with pytest.raises(ImageError, match="damaged"):
+        decode_png(bytes(damaged))

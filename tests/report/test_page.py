@@ -16,7 +16,6 @@ from types import SimpleNamespace
 import cv2
 import matplotlib
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import typer
 from hypothesis import given
@@ -27,6 +26,7 @@ from typer.testing import CliRunner
 from mie.cli.report import report as verb
 from mie.core.files import FolderTakenError, folder_lock
 from mie.datasets.dataset import Dataset
+from mie.datasets.parquet import ShardFile
 from mie.errors import ConfigError, MieError
 from mie.report.gallery import choose, rows_by_id
 from mie.report.layouts import layout_of, metric
@@ -277,13 +277,13 @@ def test_worst_and_best_are_the_extremes(scored_runs):
 def test_only_the_row_groups_that_are_shown_are_read(scored_dataset, monkeypatch):
     ids = scored_dataset.table(["id"])["id"]
     whole: list[int] = []
-    read = pq.ParquetFile.read_row_group
+    read = ShardFile.read_row_group
 
     def counted(self, group, columns=None, **options):
         whole.extend([group] if columns is None else [])
         return read(self, group, columns=columns, **options)
 
-    monkeypatch.setattr(pq.ParquetFile, "read_row_group", counted)
+    monkeypatch.setattr(ShardFile, "read_row_group", counted)
     found = list(rows_by_id(scored_dataset, {ids[-1]}))
     assert [row["id"] for row in found] == [ids[-1]]
     assert found[0]["input"]["bytes"]

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from mie.core.documents import DatasetInfo, read_document, write_document
 from mie.core.files import refuse_foreign
 from mie.core.registry import unknown_name
+from mie.datasets.parquet import ShardFile
 from mie.datasets.schema import (
     IMAGE_COLUMNS,
     SCHEMA,
@@ -230,7 +231,7 @@ class RowIndex:
         at = bisect_right(self._starts, position) - 1
         if self._read is None or self._read[0] != at:
             path, group = self._groups[at]
-            with pq.ParquetFile(path) as file:
+            with ShardFile(path) as file:
                 self._read = at, file.read_row_group(group)
         return dict(self._read[1].slice(position - self._starts[at], 1).to_pylist()[0])
 

@@ -180,7 +180,7 @@ def parse_recipe(body: Mapping[str, Any], *, where: str, base: Path) -> RecipeCo
         )
     try:
         configs = [_source(item, where, base) for item in sources]
-        return RecipeConfig(**{**body, "sources": configs})
+        return RecipeConfig.model_validate({**body, "sources": configs})
     except ValidationError as error:
         raise _explained(error, where) from None
     except ConfigError as error:  # a name that no registry knows
@@ -196,7 +196,7 @@ def _source(item: Any, where: str, base: Path) -> SourceConfig:
         raise ConfigError("a source has no name", where=where, expected="{name: ..., root: ...}", found=item)
     changes = {k: v for k, v in item.items() if k not in ("name", "root", "limit")}
     if "layout" in changes and item["name"] not in catalog.catalog():
-        entry = Entry(name=item["name"], **changes)
+        entry = Entry.model_validate({**changes, "name": item["name"]})
     else:
         entry = catalog.find(item["name"])
         entry = catalog.override(entry, changes) if changes else entry

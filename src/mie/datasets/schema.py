@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 
 from mie.core.files import atomic_path
 from mie.core.hashing import canonical
+from mie.datasets.parquet import ShardFile
 from mie.errors import MieError
 from mie.images.hashes import pixel_digest
 from mie.images.png import decode_png, encode_png
@@ -31,7 +32,7 @@ from mie.records import Pixels, Sample
 
 def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     """`pq.read_table` of one file, without `pyarrow.dataset`, which imports pandas too."""
-    with pq.ParquetFile(path) as file:
+    with ShardFile(path) as file:
         return file.read(columns=columns)
 
 
@@ -324,7 +325,7 @@ class ShardWriter:
 
 def read_rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
     """Rows of one shard, one row group in memory at a time."""
-    with row_errors(path), pq.ParquetFile(path) as file:
+    with row_errors(path), ShardFile(path) as file:
         for group in range(file.num_row_groups):
             rows = file.read_row_group(group, columns=columns).to_pylist()
             yield from rows

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from mie.core.hashing import file_stem, stable_hash
 from mie.datasets.dataset import Dataset
+from mie.datasets.parquet import ShardFile
 from mie.datasets.schema import params_of
 from mie.editors.base import Request, SampleRef, Turn
 from mie.editors.outputs import as_rgb
@@ -72,7 +72,7 @@ def sample_requests(
     left = dict(todo)
     columns = [*_COLUMNS, *(["target_image"] if needs_target else [])]
     for path in dataset.shards(split):
-        with dataset_errors(dataset), pq.ParquetFile(path) as file:
+        with dataset_errors(dataset), ShardFile(path) as file:
             for group in range(file.num_row_groups):
                 if not left:
                     return

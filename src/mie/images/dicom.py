@@ -16,7 +16,6 @@ import pydicom
 from numpy.typing import NDArray
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.filereader import read_dataset, read_file_meta_info
-from pydicom.pixels.decoders.base import get_decoder
 from pydicom.pixels.processing import apply_color_lut
 from pydicom.uid import (
     UID,
@@ -27,7 +26,7 @@ from pydicom.uid import (
 )
 
 from mie.errors import ImageError
-from mie.images.dicom_frames import check_frames
+from mie.images.dicom_frames import check_frames, frame_values
 from mie.images.limits import DEFAULT_LIMITS, Limits, check_bytes, check_pixels, decoding
 from mie.images.windows import (
     FUNCTIONS,
@@ -167,8 +166,7 @@ def stored_values(
             found=f"frame {frame}",
         )
     check_frames(dataset, frame, where=where, limits=limits)
-    values, image = get_decoder(dataset.file_meta.TransferSyntaxUID).as_array(dataset, index=frame)
-    photometric = str(image["photometric_interpretation"])
+    values, photometric = frame_values(dataset, frame, where=where)
     if photometric not in (*_GREY, "PALETTE COLOR", "RGB"):
         raise ImageError(
             "DICOM colours are of an unsupported kind",

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import itertools
 import struct
-from typing import Final, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
+from numpy.typing import NDArray
 from pydicom.dataset import Dataset
-from pydicom.encaps import generate_frames, get_frame
+from pydicom.encaps import encapsulate, generate_frames, get_frame
+from pydicom.pixels.decoders.base import get_decoder
+from pydicom.pixels.utils import as_pixel_options
 from pydicom.uid import (
     UID,
+    ExplicitVRLittleEndian,
     JPEG2000TransferSyntaxes,
     JPEGLSTransferSyntaxes,
     JPEGTransferSyntaxes,
@@ -21,6 +26,7 @@ from pydicom.uid import (
 )
 
 from mie.errors import ImageError
+from mie.images.child import Reply, decode_limited
 from mie.images.limits import Limits, check_decoded
 
 _WIDTH: Final = 4  # bytes of a sample while it is decoded: JPEG's and JPEG 2000's decoders work on 32 bits
@@ -73,6 +79,52 @@ def check_frames(dataset: Dataset, frame: int | None, *, where: object, limits: 
             continue  # pydicom has no decoder for it, and says so
         if found != expected:
             raise _rejection(where, _text(expected), "no size" if found is None else _text(found))
+
+
+def frame_values(dataset: Dataset, frame: int, *, where: object) -> tuple[NDArray[Any], str]:
+    """A frame's values and photometric interpretation; a compressed one is decoded in a limited process."""
+    syntax = UID(str(dataset.file_meta.TransferSyntaxUID))
+    if "PixelData" not in dataset or not syntax.is_encapsulated or syntax == RLELossless:
+        values, image = get_decoder(syntax).as_array(dataset, index=frame)
+        return values, str(image["photometric_interpretation"])
+    options = as_pixel_options(dataset)
+    frames, offsets = options["number_of_frames"], options.pop("extended_offsets", None)
+    stream = get_frame(dataset.PixelData, frame, number_of_frames=frames, extended_offsets=offsets)
+    pixels = options["rows"] * options["columns"]
+    options["number_of_frames"] = 1
+    facts = {"syntax": str(syntax), "options": options}
+    said, (values,) = decode_limited("frame", facts, stream, pixels=pixels, kind="DICOM", where=where)
+    return values, str(said["photometric"])
+
+
+def decode_frame(facts: Mapping[str, Any], stream: bytes) -> Reply:
+    """In the limited process: one frame's code stream."""
+    decoder = get_decoder(facts["syntax"])
+    values, image = decoder.as_array(encapsulate([stream]), index=0, **facts["options"])
+    return {"photometric": str(image["photometric_interpretation"])}, [values]
+
+
+def decompressed(dataset: Dataset, *, where: object) -> Dataset:
+    """The data set with plain pixels: libraries that are given it have nothing to decode."""
+    syntax = UID(str(dataset.file_meta.TransferSyntaxUID))
+    if not syntax.is_encapsulated:
+        return dataset
+    frames, photometric = [], ""
+    for index in range(int(dataset.get("NumberOfFrames") or 1)):
+        values, photometric = frame_values(dataset, index, where=where)
+        frames.append(values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes())
+    data = b"".join(frames)
+    dataset.PixelData = data + b"\0" * (len(data) % 2)
+    dataset["PixelData"].VR = "OW" if int(dataset.BitsAllocated) > 8 else "OB"
+    dataset["PixelData"].is_undefined_length = False
+    dataset.PhotometricInterpretation = photometric
+    if int(dataset.get("SamplesPerPixel") or 1) > 1:
+        dataset.PlanarConfiguration = 0
+    for keyword in ("ExtendedOffsetTable", "ExtendedOffsetTableLengths"):
+        if keyword in dataset:
+            delattr(dataset, keyword)
+    dataset.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    return dataset
 
 
 def _rejection(where: object, expected: object, found: object) -> ImageError:

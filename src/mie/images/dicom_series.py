@@ -17,7 +17,7 @@ from pydicom.pixels.processing import apply_modality_lut
 
 from mie.errors import ImageError
 from mie.images.dicom import open_dicom, read_header
-from mie.images.dicom_frames import check_frames
+from mie.images.dicom_frames import check_frames, decompressed
 from mie.images.limits import DEFAULT_LIMITS, check_pixels, decoding
 from mie.images.volumes import LPS_TO_RAS, MAX_VOXELS, Volume, canonical, check_size
 from mie.records import Mask, Step
@@ -66,8 +66,9 @@ def read_segments(path: Path, series: Volume) -> Iterator[Segment]:
 
 def _segments(path: Path, series: Volume) -> Iterator[Segment]:
     try:
-        check_frames(open_dicom(path), None, where=path, limits=DEFAULT_LIMITS)
-        seg = hd.seg.segread(path)
+        dataset = open_dicom(path)
+        check_frames(dataset, None, where=path, limits=DEFAULT_LIMITS)
+        seg = hd.seg.Segmentation.from_dataset(decompressed(dataset, where=path), copy=False)
         labels = {int(s.SegmentNumber): str(s.SegmentLabel) for s in seg.SegmentSequence}
         frames = _frames_by_segment(seg)
         to_voxels = np.linalg.inv(series.affine) @ LPS_TO_RAS
@@ -338,7 +339,7 @@ def _values(plane: _Plane) -> NDArray[np.float32]:
     dataset = open_dicom(plane.path)
     try:
         check_frames(dataset, None, where=plane.path, limits=DEFAULT_LIMITS)
-        pixels = dataset.pixel_array
+        pixels = decompressed(dataset, where=plane.path).pixel_array
         if pixels.shape != (plane.header.Rows, plane.header.Columns):
             raise ImageError(
                 "not one slice in the file",
@@ -355,8 +356,10 @@ def _read_enhanced(path: Path, header: pydicom.Dataset, max_voxels: int) -> Volu
     frames = int(header.get("NumberOfFrames", 1))
     check_size((header.get("Columns", 0), header.get("Rows", 0), frames), max_voxels, path, width=4)
     try:
-        check_frames(open_dicom(path), None, where=path, limits=DEFAULT_LIMITS)
-        volume = hd.imread(path).get_volume(dtype=np.float32, apply_real_world_transform=False)
+        dataset = open_dicom(path)
+        check_frames(dataset, None, where=path, limits=DEFAULT_LIMITS)
+        image = hd.Image.from_dataset(decompressed(dataset, where=path), copy=False)
+        volume = image.get_volume(dtype=np.float32, apply_real_world_transform=False)
     except BROKEN as error:
         raise ImageError("cannot make one volume of the frames", where=path, found=error) from error
     return canonical(

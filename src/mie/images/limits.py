@@ -33,6 +33,8 @@ _SMALL: Final = 1 << 16
 # By colour type, as decoded: a palette becomes RGB, and grey with alpha RGBA.
 _PNG_CHANNELS: Final = {0: 1, 2: 3, 3: 3}
 _PNG_CHUNKS: Final = 500_000
+# Chunks of a PNG that are no part of its picture, and may be bombs of their own.
+_NOT_PIXELS: Final = (b"acTL", b"fcTL", b"fdAT", b"tEXt", b"zTXt", b"iTXt", b"iCCP")
 
 
 def check_pixels(height: int, width: int, frames: int = 1, *, where: object, limits: Limits) -> None:
@@ -144,6 +146,13 @@ def png_chunks(data: bytes, *, where: object, limits: Limits) -> list[tuple[byte
         if len(chunks) > _PNG_CHUNKS:
             raise _bad_png(f"more than {_PNG_CHUNKS:,} chunks", where)
     return chunks
+
+
+def png_picture(data: bytes, chunks: list[tuple[bytes, int, int]]) -> bytes:
+    """The file without animation, texts and profile: the picture is the one that every viewer can show."""
+    if all(kind not in _NOT_PIXELS for kind, _, _ in chunks):
+        return data
+    return data[:8] + b"".join(data[start:end] for kind, start, end in chunks if kind not in _NOT_PIXELS)
 
 
 def _bad_png(found: str, where: object) -> ImageError:

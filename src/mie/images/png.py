@@ -12,7 +12,7 @@ import numpy as np
 from isal import isal_zlib
 
 from mie.errors import ImageError
-from mie.images.limits import DEFAULT_LIMITS, Limits, check_pixels, decoding
+from mie.images.limits import DEFAULT_LIMITS, Limits, decoding, png_chunks, png_picture
 from mie.records import Pixels
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -44,8 +44,9 @@ def decode_png(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Pixels:
 
     `ImageError` for anything else: a dataset or a run may come from a stranger.
     """
-    height, width = png_size(data)
-    check_pixels(height, width, where=None, limits=limits)
+    png_size(data)
+    # OpenCV takes the memory that a chunk's length asks for, before it looks whether the file has it.
+    data = png_picture(data, png_chunks(data, where=None, limits=limits))
     with decoding("PNG", where=None):
         pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
     if pixels is None or pixels.dtype != np.uint8 or (pixels.ndim == 3 and pixels.shape[2] != 3):

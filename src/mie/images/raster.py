@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import cv2
@@ -28,7 +28,16 @@ from PIL import (
 )
 
 from mie.errors import ImageError
-from mie.images.limits import DEFAULT_LIMITS, Limits, check_decoded, check_pixels, decoding, png_chunks
+from mie.images.child import Reply, decode_limited
+from mie.images.limits import (
+    DEFAULT_LIMITS,
+    Limits,
+    check_decoded,
+    check_pixels,
+    decoding,
+    png_chunks,
+    png_picture,
+)
 from mie.images.windows import in_blocks, to_8bit
 from mie.records import Picture, Step
 
@@ -55,10 +64,9 @@ _CV2_FLAGS: Final = cv2.IMREAD_UNCHANGED | cv2.IMREAD_IGNORE_ORIENTATION
 _ORIENTATION: Final = 274  # EXIF and TIFF tag
 _MODE_BYTES: Final = {"I": 4, "F": 4}  # of a channel, where it is not one
 _MOST_SCANS: Final = 200
+_MOST_PASSES: Final = 2**32  # pixels x scans: some seconds
 _MOST_PAGES: Final = 10_000
-# Chunks of a PNG that are no part of its picture, and may be bombs of their own.
-_NOT_PIXELS: Final = (b"acTL", b"fcTL", b"fdAT", b"tEXt", b"zTXt", b"iTXt", b"iCCP")
-_BITS, _PHOTOMETRIC, _PLANAR, _SAMPLE_FORMAT = 258, 262, 284, 339  # TIFF tags
+_BITS, _COMPRESSION, _PHOTOMETRIC, _PLANAR, _SAMPLE_FORMAT = 258, 259, 262, 284, 339  # TIFF tags
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,11 +228,33 @@ def _decode(data: bytes, *, where: object, limits: Limits, frame: int) -> _Raste
         if frame:
             _seek(image, frame, where)
             _check_size(image, where, limits)
-        orientation = int(image.getexif().get(_ORIENTATION, 1))
-        if isinstance(image, TiffImagePlugin.TiffImageFile):
-            raster = _decode_tiff(image, data, where=where, frame=frame, orientation=orientation)
-            return _oriented(raster, orientation, turn=False)
-        return _oriented(_from_pillow(image, where), orientation)
+        # Nothing in the header of a compressed TIFF bounds the work of its decoder.
+        if isinstance(image, TiffImagePlugin.TiffImageFile) and image.tag_v2.get(_COMPRESSION, 1) != 1:
+            facts = {"frame": frame, "limits": asdict(limits)}
+            pixels = image.height * image.width
+            said, arrays = decode_limited("raster", facts, data, pixels=pixels, kind=kind, where=where)
+            palette = arrays[1] if len(arrays) > 1 else None
+            return _Raster(arrays[0], palette, tuple(said["steps"]), bool(said["white_is_zero"]))
+        return _decode_opened(image, data, where=where, frame=frame)
+
+
+def decode_in_child(facts: Mapping[str, Any], data: bytes) -> Reply:
+    """In the limited process: a file whose header has been checked."""
+    frame = int(facts["frame"])
+    image = _open(str(raster_format(data)), data, where=None, limits=Limits(**facts["limits"]))
+    if frame:
+        _seek(image, frame, None)
+    raster = _decode_opened(image, data, where=None, frame=frame)
+    arrays = [raster.values] if raster.palette is None else [raster.values, raster.palette]
+    return {"steps": raster.steps, "white_is_zero": raster.white_is_zero}, arrays
+
+
+def _decode_opened(image: ImageFile.ImageFile, data: bytes, *, where: object, frame: int) -> _Raster:
+    orientation = int(image.getexif().get(_ORIENTATION, 1))
+    if isinstance(image, TiffImagePlugin.TiffImageFile):
+        raster = _decode_tiff(image, data, where=where, frame=frame, orientation=orientation)
+        return _oriented(raster, orientation, turn=False)
+    return _oriented(_from_pillow(image, where), orientation)
 
 
 def check_header(data: bytes, *, where: object, limits: Limits = DEFAULT_LIMITS) -> None:
@@ -240,13 +270,15 @@ def _open(kind: str, data: bytes, *, where: object, limits: Limits) -> ImageFile
     """The picture with its header read and its size checked, its pixels not decoded."""
     if kind == "TIFF":
         _check_directories(data, where)
-    # Each scan of a progressive JPEG is a pass over all pixels; the marker of one is nothing else.
-    if kind == "JPEG" and (scans := data.count(b"\xff\xda")) > _MOST_SCANS:
-        raise ImageError(
-            "JPEG file has too many scans", where=where, expected=f"at most {_MOST_SCANS}", found=scans
-        )
     image = _PLUGINS[kind](io.BytesIO(data))
     _check_size(image, where, limits)
+    if kind == "JPEG":
+        # Each scan of a progressive JPEG is a pass over all pixels; the marker of one is nothing else.
+        most = min(_MOST_SCANS, _MOST_PASSES // (image.height * image.width))
+        if (scans := data.count(b"\xff\xda")) > most:
+            raise ImageError(
+                "JPEG file has too many scans", where=where, expected=f"at most {most}", found=scans
+            )
     return image
 
 
@@ -355,9 +387,7 @@ def _decode_png(data: bytes, *, where: object, limits: Limits) -> _Raster:
     chunks = png_chunks(data, where=where, limits=limits)
     bodies = {kind: data[start + 8 : end - 4] for kind, start, end in chunks if kind != b"IDAT"}
     depth, colour = bodies[b"IHDR"][8], bodies[b"IHDR"][9]
-    if not bodies.keys().isdisjoint(_NOT_PIXELS):
-        # Without the animation: the picture is the one that every viewer can show.
-        data = data[:8] + b"".join(data[start:end] for kind, start, end in chunks if kind not in _NOT_PIXELS)
+    data = png_picture(data, chunks)
     values = cv2.imdecode(np.frombuffer(data, np.uint8), _CV2_FLAGS)
     if values is None:
         raise _bad_pixels("PNG", where)

@@ -13,12 +13,12 @@ from typing import Any, Final
 
 import cv2
 import numpy as np
-import pyarrow.parquet as pq
 from PIL import Image
 
 from mie.core.files import inside
 from mie.core.hashing import file_stem
 from mie.datasets.dataset import Dataset
+from mie.datasets.parquet import ShardFile
 from mie.datasets.schema import sample_from_row
 from mie.errors import MieError
 from mie.images.provenance import copied_xmp
@@ -125,7 +125,7 @@ def _samples(run: ScoredRun, layout: Layout) -> Samples | None:
 def rows_by_id(dataset: Dataset, wanted: set[str]) -> Iterator[dict[str, Any]]:
     """Read the rows with these ids: one pass over the id columns, then only the row groups that hold one."""
     for path in dataset.shards():
-        with pq.ParquetFile(path) as file:
+        with ShardFile(path) as file:
             for group in range(file.num_row_groups):
                 ids = file.read_row_group(group, columns=["id"]).column("id").to_pylist()
                 places = [at for at, name in enumerate(ids) if name in wanted]

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-import pyarrow.parquet as pq
 from sqlalchemy import Row, select
 
 from mie.core.files import inside
 from mie.core.hashing import canonical
 from mie.datasets.dataset import Dataset
+from mie.datasets.parquet import ShardFile
 from mie.editors.runs import Run, output_name
 from mie.errors import ConfigError, MieError
 from mie.images.limits import Limits, check_pixels
@@ -85,7 +85,7 @@ class Material:
     def entries(self) -> Iterator[Entry]:
         """Yield every sample in dataset order, without its images."""
         for name, path in self._shards.items():
-            with pq.ParquetFile(path) as file:
+            with ShardFile(path) as file:
                 rows = file.read(columns=list(INDEXED)).to_pylist()
                 sizes = [file.metadata.row_group(g).num_rows for g in range(file.num_row_groups)]
             places = ((name, group, at) for group, size in enumerate(sizes) for at in range(size))
@@ -98,7 +98,7 @@ class Material:
         path = self._shards.get(shard)
         if path is None:
             raise MieError("a shard of the dataset is missing", where=self.dataset.folder, expected=shard)
-        with pq.ParquetFile(path) as file:
+        with ShardFile(path) as file:
             table = file.read_row_group(group, columns=list(columns), use_threads=False)
         return dict(table.slice(at, 1).to_pylist()[0])
 

@@ -12,10 +12,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 
-import pyarrow.parquet as pq
-
 from mie.core.hashing import canonical
 from mie.datasets.dataset import Dataset
+from mie.datasets.parquet import ShardFile
 from mie.editors.runs import Run
 from mie.errors import ImageError, MetricError
 from mie.images.resize import resize_to
@@ -201,14 +200,14 @@ class Chunk:
 
     def rows(self, columns: list[str]) -> Iterator[tuple[dict[str, Any], tuple[Output, ...]]]:
         """Each row with its attempts. One row group is in memory, and one row of it as Python objects."""
-        with pq.ParquetFile(self.shard) as file:
+        with ShardFile(self.shard) as file:
             rows = chain.from_iterable(_rows(file, group, columns) for group in self.groups)
             for row, (_, attempts) in zip(rows, self.outputs, strict=False):
                 if attempts:  # none where the run's filters left the sample out
                     yield row, attempts
 
 
-def _rows(file: pq.ParquetFile, group: int, columns: list[str]) -> Iterator[dict[str, Any]]:
+def _rows(file: ShardFile, group: int, columns: list[str]) -> Iterator[dict[str, Any]]:
     table = file.read_row_group(
         group, columns=columns, use_threads=False
     )  # each thread keeps memory of its own
@@ -238,7 +237,7 @@ def make_chunks(run: Run, dataset: Dataset) -> list[Chunk]:
         return Output(k, str(path), stamp=(status.st_size, status.st_mtime_ns))
 
     for shard in dataset.shards(config.get("split")):
-        with pq.ParquetFile(shard) as file:
+        with ShardFile(shard) as file:
             ids = iter(file.read(columns=["id"]).column("id").to_pylist()[:left])
             sizes = [file.metadata.row_group(g).num_rows for g in range(file.metadata.num_row_groups)]
         groups: list[int] = []

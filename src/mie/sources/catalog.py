@@ -346,7 +346,7 @@ def override(entry: Entry, changes: Mapping[str, Any]) -> Entry:
             body[key] = {**body[key], **value}
         else:
             body[key] = value
-    return Entry(**body)
+    return Entry.model_validate(body)
 
 
 __all__ = [

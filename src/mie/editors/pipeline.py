@@ -16,7 +16,7 @@ from typing import Final
 
 from mie.core.files import sync_folder
 from mie.core.journal import Journal
-from mie.editors.base import Edited, EditError, Editor, Request, edit_all
+from mie.editors.base import Edited, EditError, Editor, RefusedError, Request, StopRunError, edit_all
 from mie.editors.outputs import check_output, write_output
 from mie.editors.requests import TURN_BEFORE, Unreadable, edit_seed
 from mie.editors.runs import edit_line, output_name
@@ -69,8 +69,12 @@ class Pipeline:
                     self._collect()
                 self._record()
             except BaseException as error:
-                editors.shutdown(wait=False, cancel_futures=True)
-                if isinstance(error, KeyboardInterrupt | SystemExit):
+                stopped = isinstance(error, StopRunError)
+                # An editor that stops the run has edits in progress that are paid for: they are waited for.
+                editors.shutdown(wait=stopped, cancel_futures=True)
+                if stopped:
+                    writers.shutdown()
+                if stopped or isinstance(error, KeyboardInterrupt | SystemExit):
                     self._record_finished()
                 self._editor.close()  # edits that fail from here on fail because we stop: not recorded
                 raise
@@ -80,7 +84,8 @@ class Pipeline:
         for request in requests:
             if isinstance(request, Unreadable):
                 self._in_flight += 1
-                self._results.put(self._failed(request.sample_id, request.attempt, request.reason, 0.0))
+                error = EditError(request.reason)
+                self._results.put(self._failed(request.sample_id, request.attempt, error, 0.0))
                 continue
             batch.append(request)
             if len(batch) == self._batch_size:
@@ -114,7 +119,7 @@ class Pipeline:
                 raise outcome
             edited = check_output(outcome, (height, width))
         except EditError as error:
-            return self._failed(name, k, error.reason, seconds)
+            return self._failed(name, k, error, seconds)
         png = encode_png(edited.image)
         path = output_name(name, k)
         write_output(self._folder / path, png)
@@ -130,11 +135,12 @@ class Pipeline:
             meta=edited.meta if request.origin is None else {**edited.meta, TURN_BEFORE: request.origin},
         )
 
-    def _failed(self, sample_id: str, attempt: int, reason: str, seconds: float) -> Edit:
+    def _failed(self, sample_id: str, attempt: int, error: EditError, seconds: float) -> Edit:
         # A kill may have left an output without a line; beside a failure it would be taken for the edit.
         (self._folder / output_name(sample_id, attempt)).unlink(missing_ok=True)
         seed = edit_seed(sample_id, attempt)
-        return Edit(sample_id, attempt, seed, "failed", round(seconds, 4), reason=reason[:_MAX_REASON])
+        state, reason = "refused" if isinstance(error, RefusedError) else "failed", error.reason[:_MAX_REASON]
+        return Edit(sample_id, attempt, seed, state, round(seconds, 4), reason=reason)
 
     def _collect(self) -> None:
         """Wait for one edit, or until the group is due."""

@@ -1,7 +1,7 @@
 """What a provider was paid for: each answer is on disk before it is read, and money has a limit.
 
-`RUN/answers/<sample>_<attempt>-<digest>.answer` is the raw answer to one request, synced before it is decoded. A
-run that is killed reads it instead of asking again; once the edit is in `edits.jsonl` the file is removed.
+`RUN/answers/<sample>_<attempt>-<digest>.answer` is the raw answer to one request, synced before it is decoded.
+A run that was killed reads it instead of asking again; once the edit is in `edits.jsonl` the file is removed.
 `RUN/answers/paid.jsonl` has a line for each answer with its cost, and stays.
 """
 
@@ -78,7 +78,7 @@ def _price(entry: Any, size: str, quality: str | None, *, where: str, form: str)
 def answer_name(request: Request, url: str, body: bytes) -> str:
     """The file name for the answer to one request: whose it is, and a digest of all that was asked.
 
-    The seed and the attempt are part of it: some providers take no seed, and another attempt is another answer.
+    The seed and the attempt are part of it: some providers take no seed, and each attempt has its own answer.
     """
     asked = hashlib.sha256(f"{url}\n{request.seed}\n{request.attempt}\n".encode())
     asked.update(body)

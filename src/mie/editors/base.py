@@ -40,7 +40,7 @@ class EditError(MieError):
 
 
 class RefusedError(EditError):
-    """The model declined this edit, by its provider's content policy. The run records it apart from failures."""
+    """The model declined this edit, by its provider's content policy. It is recorded apart from failures."""
 
 
 class StopRunError(MieError):

@@ -1,9 +1,9 @@
 """A model behind a URL of the user's own.
 
 The editor sends a POST request with JSON, `{"instruction": text, "seed": number, "image": base64 of a PNG}`;
-in a conversation also `"history": [{"instruction": text, "image": base64}]`, and where there are further images
-`"references": [base64]`. The server answers with a picture file, or with JSON: `{"image": base64 or data: URL}`,
-`{"error": text}`, or `{"refused": text}` where its model declines.
+in a conversation also `"history": [{"instruction": text, "image": base64}]`, and with further images
+`"references": [base64]`. The server answers with a picture file, or with JSON: `{"image": base64 or data:
+URL}`, `{"error": text}`, or `{"refused": text}` where its model declines.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """`mie run`: make every edit of a dataset, or resume a run that was interrupted.
 
 `edits.jsonl` decides what is done. An edit with a line there is not made again, unless its output is gone, it
-failed and `retry_failed` is set, or it was refused and `retry_refused` is. An output without a line is made again and replaced: after any number of
-kills the outputs are those of an uninterrupted run, as far as the editor is deterministic.
+failed and `retry_failed` is set, or it was refused and `retry_refused` is. An output without a line is made
+again and replaced: after any number of kills the outputs are those of an uninterrupted run, as far as the
+editor is deterministic.
 """
 
 from __future__ import annotations

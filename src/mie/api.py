@@ -201,7 +201,7 @@ def edit(
         instruction: What to change.
         editor: A spec, an `Editor` or a function, as for `mie.run`.
         seed: For editors that draw.
-        policy: What may leave this machine, for an editor on another one.
+        policy: What may leave this machine, for an editor on another one: `Policy(allow_remote=True)`.
 
     """
     from mie.editors.base import EditError, Request, edit_all, opened
@@ -213,6 +213,7 @@ def edit(
         sent = pixels.copy()
         if editing.destination is not None:
             gate = Gate(policy or Policy(), editing.destination)
+            gate.check_consent()
             gate.check_statement(None)
             sent = gate.release(sent, "the image")
         (outcome,) = edit_all(editing, [Request(sent, instruction, seed)])

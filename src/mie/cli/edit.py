@@ -31,6 +31,9 @@ def edit(
     list_: bool = typer.Option(False, "--list", help="Print what can be asked for, in words and colours."),
     seed: int = typer.Option(0, min=0, max=2**31 - 1, help="The editor's seed."),
     overwrite: bool = typer.Option(False, help="Replace the output if it exists."),
+    allow_remote: bool = typer.Option(
+        False, "--allow-remote", help="The editor may send the image to another machine."
+    ),
     deidentified: bool = typer.Option(
         False, "--deidentified", help="You vouch that no patient can be identified in what is sent."
     ),
@@ -74,7 +77,7 @@ def edit(
     if modality is not None:
         editor += f",modality={modality}"
     spec = parse_spec(editor)
-    policy = Policy(deidentified, redact, allow_phi)
+    policy = Policy(deidentified, redact, allow_phi, allow_remote)
     picture = read_image(image)
     make_folder(output.parent)
     started = time.perf_counter()

@@ -1,7 +1,7 @@
 """What a provider was paid for: each answer is on disk before it is read, and money has a limit.
 
-`RUN/answers/<sample>_<attempt>-<digest>.answer` is the raw answer to one request, synced before it is decoded.
-A run that was killed reads it instead of asking again; once the edit is in `edits.jsonl` the file is removed.
+`RUN/answers/<sample>_<attempt>-<digest>.answer` is the raw answer to one request, synced before it is read.
+A run that was killed takes it instead of asking again; once the edit is in `edits.jsonl` the file is removed.
 `RUN/answers/paid.jsonl` has a line for each answer with its cost, and stays.
 """
 

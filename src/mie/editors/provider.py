@@ -16,6 +16,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+import numpy as np
+
 from mie.editors.answers import Answers, ImagePrice, answer_name, find_image_price
 from mie.editors.base import Edited, EditError, Editor, RefusedError, Request, StopRunError, Turn
 from mie.editors.outputs import decode_output
@@ -29,9 +31,7 @@ from mie.records import Pixels
 JSON: Final = "application/json"
 _MODEL: Final = re.compile(r"[A-Za-z0-9][\w.@:-]*(/[A-Za-z0-9][\w.@:-]*)*", re.ASCII)
 _ANY_SIZE: Final = SizeRule(multiple=1, least=1, most=2**26)
-_LEAST_SIDE: Final = (
-    512  # an answer may be large even where the image is small: a side is counted as this much
-)
+_LEAST_SIDE: Final = 512  # pixels that a side counts at least, where an output's size has a limit
 _TEXT: Final = 500  # characters of a refusal
 _STOP: Final = (401, 402, 403, 404)  # what is wrong with one request is wrong with all of them
 
@@ -274,7 +274,7 @@ def images_of(request: Request, image: Pixels | None = None) -> list[Pixels]:
     The output of the last turn is left out where it is the image itself.
     """
     earlier = [turn.image for turn in request.history]
-    if earlier and request.origin is not None:
+    if earlier and np.array_equal(earlier[-1], request.image):
         earlier.pop()
     return [request.image if image is None else image, *earlier, *request.references]
 

@@ -2,8 +2,8 @@
 
 Two things must hold. Somebody says that the images are de-identified: the recipe's sources, or the user
 (`--deidentified`). And nothing identifying is found in the image itself; `--redact` blacks it out in what is
-sent, `--allow-phi` sends it as it is. An editor on another machine also needs the user's consent to send at all
-(`--allow-remote`). What was sent, redacted or allowed is appended to a log.
+sent, `--allow-phi` sends it as it is. An editor on another machine also needs the user's consent to send
+anything (`--allow-remote`). What was sent, redacted or allowed is appended to a log.
 """
 
 from __future__ import annotations

@@ -156,7 +156,13 @@ def test_what_people_see(many, tmp_path):
         "run", many, "--editor", "oracle", "-o", tmp_path / "a", "--split", "test", "--limit", 3, "--json"
     )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["counts"] == {"samples": 3, "edits": 3, "done": 3, "failed": 0, "refused": 0}
+    assert json.loads(done.stdout)["counts"] == {
+        "samples": 3,
+        "edits": 3,
+        "done": 3,
+        "failed": 0,
+        "refused": 0,
+    }
     done = mie("run", many, "-e", f"folder:{tmp_path}/a/outputs", "-o", tmp_path / "b", "--split", "test")
     assert done.returncode == 3
     assert "no output in the folder" in done.stdout

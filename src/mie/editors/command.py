@@ -5,7 +5,7 @@ One process per edit, with `{input}`, `{instruction}`, `{output}` and `{seed}` f
     command:python my.py --image {input} --prompt={instruction} --out {output} --seed {seed}
 
 `{request}` is a JSON file with all of them, and with earlier turns and reference images where there are any.
-With `jsonl=true` one process makes all edits, so that a model is loaded once: it reads such an object per line,
+With `jsonl=true` one process makes all edits, so that a model is loaded once: it reads an object per line,
 writes a picture to its `output`, and answers with a line (`mie.editors.worker`).
 
 There is no shell: the template is split into words once, and each value is put into its word as it is. A word
@@ -185,7 +185,7 @@ def _split(command: str, *, jsonl: bool) -> list[str]:
 
 
 def _line(request: Request, place: Path) -> dict[str, Any]:
-    """What the program is told. Images lie in `place`; `history` and `references` only where there are any."""
+    """What the program is told; its images lie in `place`. There is no key for what is not there."""
     place.mkdir(exist_ok=True)
     sample = request.sample
 

@@ -52,6 +52,7 @@ class Pipeline:
         self._batch_size = batch_size
         self._results: queue.SimpleQueue[Edit | BaseException] = queue.SimpleQueue()
         self._in_flight = 0
+        self._stopped = False  # the editor has said that no further edit can succeed
         self._group: list[Edit] = []
         self._written = time.monotonic()
 
@@ -95,6 +96,8 @@ class Pipeline:
             yield batch
 
     def _edit(self, batch: Sequence[Request], writers: ThreadPoolExecutor) -> None:
+        if self._stopped:
+            return
         try:
             started = time.perf_counter()
             outcomes = edit_all(self._editor, batch)
@@ -102,6 +105,7 @@ class Pipeline:
             for request, outcome in zip(batch, outcomes, strict=True):
                 writers.submit(self._write, request, outcome, seconds)
         except BaseException as error:
+            self._stopped = self._stopped or isinstance(error, StopRunError)
             self._results.put(error)
 
     def _write(self, request: Request, outcome: Edited | EditError, seconds: float) -> None:

@@ -1,8 +1,8 @@
 """A program that stays: requests as JSON lines on its stdin, replies on its stdout.
 
-The contract is docs/reference/worker-protocol.md. The process starts at the first request. After a crash it is
-started again, and what it had not answered is asked once more. After a late or invalid reply it is started
-again for the next request. One that ends `MOST_DEATHS` times in a row without a reply stops the run.
+docs/reference/worker-protocol.md is the contract. The process starts at the first request. After a crash it
+is started again, and what it had not answered is asked once more. After a late or invalid reply it is
+started again for the next request. One that ends `MOST_DEATHS` times in a row without a reply stops the run.
 """
 
 from __future__ import annotations

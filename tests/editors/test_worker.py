@@ -115,7 +115,6 @@ def test_earlier_turns_and_references_are_files(tmp_path, jsonl):
         "import json, shutil, sys\n"
         "for line in (sys.stdin if len(sys.argv) < 2 else open(sys.argv[1])):\n"
         "    r = json.loads(line)\n"
-        "    wanted = r['instruction'].split()\n"
         "    r['all'] = [t['image'] for t in r['history']] + r['references']\n"
         "    assert [t['instruction'] for t in r['history']] == ['first', 'second']\n"
         "    shutil.copy(r['all'][int(r['instruction'])], r['output'])\n"

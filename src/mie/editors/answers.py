@@ -106,8 +106,9 @@ class Answers:
         self._limit = limit
         self._usage = usage
         self._lock = threading.Lock()
+        self._freed = threading.Condition(self._lock)
         self._spent = self._reserved = 0.0
-        self._paid = 0
+        self._paid = self._in_progress = 0
         self._folder: Path | None = None
         self._journal: Journal | None = None
         self._names: dict[str, set[str]] = {}  # owner -> answers on disk
@@ -145,19 +146,27 @@ class Answers:
     def reserved(self) -> Iterator[None]:
         """Reserve the price of an edit while it is in progress; `StopRunError` beyond the limit.
 
-        Where edits have cost more than the price on average, that is reserved.
+        Where edits have cost more than the price on average, that is reserved. Where only the edits in
+        progress stand in the way, they are waited for: a refusal may cost nothing.
         """
         dollars = 0.0
         with self._lock:
-            if self._limit is not None and self.price is not None:
-                dollars = max(self.price.image, self._spent / max(1, self._paid))
+            while True:
+                if self._limit is not None and self.price is not None:
+                    dollars = max(self.price.image, self._spent / max(1, self._paid))
+                if not self._in_progress or self._covers(dollars):
+                    break
+                self._freed.wait()
             self._check_budget(dollars)
+            self._in_progress += 1
             self._reserved += dollars
         try:
             yield
         finally:
             with self._lock:
+                self._in_progress -= 1
                 self._reserved -= dollars
+                self._freed.notify_all()
 
     def keep(self, name: str, body: bytes) -> float | None:
         """Put an answer on disk before anything is made of it. Returns its cost."""
@@ -196,9 +205,12 @@ class Answers:
                 self._journal.close()
                 self._journal = None
 
+    def _covers(self, dollars: float) -> bool:
+        """Whether what is spent, what edits in progress may cost and `dollars` stay within the limit."""
+        return self._limit is None or self._spent + self._reserved + dollars <= self._limit + 1e-9
+
     def _check_budget(self, dollars: float) -> None:
-        """Raise where what is spent, what edits in progress may cost and `dollars` exceed the limit."""
-        if self._limit is not None and self._spent + self._reserved + dollars > self._limit + 1e-9:
+        if not self._covers(dollars):
             raise StopRunError(
                 "the budget does not cover another edit",
                 expected=f"at most {self._limit:g} USD",

@@ -163,6 +163,7 @@ class Providers(ThreadingHTTPServer):
         self.seen: list[tuple[str, dict[str, str], dict[str, Any]]] = []
         self.raw: list[bytes] = []
         self.wrong: list[str] = []
+        self.lock = threading.Lock()
         self.fault: Any = lambda handler, number, fields: False
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -187,9 +188,11 @@ class _Handler(BaseHTTPRequestHandler):
         except Exception as error:
             self.server.wrong.append(f"{type(error).__name__}: {error}")
             return self.reply({"error": {"message": "bad request"}}, 400)
-        self.server.raw.append(body)
-        self.server.seen.append((self.path, headers, fields))
-        if self.server.fault(self, len(self.server.seen), fields):
+        with self.server.lock:
+            self.server.raw.append(body)
+            self.server.seen.append((self.path, headers, fields))
+            number = len(self.server.seen)
+        if self.server.fault(self, number, fields):
             return None
         if not authorised(name, headers):
             key = headers.get("authorization") or headers.get("x-goog-api-key")

@@ -202,7 +202,7 @@ def edit(
         instruction: What to change.
         editor: A spec, an `Editor` or a function, as for `mie.run`.
         seed: For editors that draw.
-        policy: What may leave this machine, for an editor on another one.
+        policy: What may leave this machine, for an editor on another one: `Policy(allow_remote=True)`.
         references: Further images that the instruction speaks of, for editors that take several.
 
     """
@@ -216,6 +216,7 @@ def edit(
         sent = pixels.copy()
         if editing.destination is not None:
             gate = Gate(policy or Policy(), editing.destination)
+            gate.check_consent()
             gate.check_statement(None)
             sent = gate.release(sent, "the image")
             others = [gate.release(other, f"reference {n}") for n, other in enumerate(others, start=1)]

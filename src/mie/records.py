@@ -143,7 +143,7 @@ class Edit:
     sample_id: str
     attempt: int
     seed: int
-    state: str  # "done" or "failed"
+    state: str  # "done", "failed" or "refused"
     seconds: float
     path: str | None = None  # relative to the run's folder
     sha256: str | None = None

@@ -101,7 +101,7 @@ def test_killed_again_and_again_it_loses_nothing_and_redoes_little(many, serve, 
     assert len(lines) == len(keys) == total
     info = json.loads((folder / "run.json").read_text())
     assert info["status"] == "complete"
-    assert info["counts"] == {"samples": total // 2, "edits": total, "done": total, "failed": 0}
+    assert info["counts"] == {"samples": total // 2, "edits": total, "done": total, "failed": 0, "refused": 0}
     # What a kill costs: the edits of the last moments, whose lines were not yet written.
     assert len(log.read_text().split()) <= total + kills * 64
 
@@ -156,7 +156,13 @@ def test_what_people_see(many, tmp_path):
         "run", many, "--editor", "oracle", "-o", tmp_path / "a", "--split", "test", "--limit", 3, "--json"
     )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["counts"] == {"samples": 3, "edits": 3, "done": 3, "failed": 0}
+    assert json.loads(done.stdout)["counts"] == {
+        "samples": 3,
+        "edits": 3,
+        "done": 3,
+        "failed": 0,
+        "refused": 0,
+    }
     done = mie("run", many, "-e", f"folder:{tmp_path}/a/outputs", "-o", tmp_path / "b", "--split", "test")
     assert done.returncode == 3
     assert "no output in the folder" in done.stdout

@@ -71,7 +71,7 @@ def test_run_json_says_enough_to_repeat_it(dataset, tmp_path):
     assert info["dataset"]["digest"] == Dataset(dataset).digest
     assert info["editor"]["spec"] == "identity"
     assert info["config"] == {"attempts": 2, "split": "test", "limit": 5, "turns": "free"}
-    assert info["counts"] == {"samples": 5, "edits": 10, "done": 10, "failed": 0}
+    assert info["counts"] == {"samples": 5, "edits": 10, "done": 10, "failed": 0, "refused": 0}
     assert info["timings"]["edits_per_second"] > 0
     assert {"mie", "python", "numpy"} <= set(info["versions"])
     assert info["environment"]["cores"] >= 1

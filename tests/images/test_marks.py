@@ -21,10 +21,11 @@ from mie.images.dicom import read_dicom
 from mie.images.dicom_write import derived_dicom
 from mie.images.inspection import inspect_image
 from mie.images.png import decode_png, encode_png
-from mie.images.provenance import SOURCE_TYPE, copied_xmp, mark_png, read_mark, synthetic_mark
+from mie.images.provenance import SOURCE_TYPE, copied_xmp, edit_mark, mark_png, read_mark, read_source_type
 from mie.images.watermark import THRESHOLD, add_watermark, has_watermark, watermark_score
+from tests.editors.conftest import make_dataset
 
-MARK = synthetic_mark('a "model" <1> & ü', seed=7, sample="s/1", attempt=2)
+MARK = edit_mark('a "model" <1> & ü', synthetic=True, seed=7, sample="s/1", attempt=2)
 
 
 def _scene(height: int = 200, width: int = 240) -> np.ndarray:
@@ -40,7 +41,8 @@ def test_a_mark_comes_back_and_leaves_the_pixels_alone(tmp_path: Path) -> None:
     pixels = _scene()
     path = tmp_path / "a.png"
     path.write_bytes(mark_png(encode_png(pixels), MARK))
-    assert read_mark(path) == {"source_type": SOURCE_TYPE, **MARK}
+    assert read_mark(path) == MARK
+    assert read_source_type(path) == SOURCE_TYPE
     assert np.array_equal(decode_png(path.read_bytes()), pixels)
     with Image.open(path) as image:  # a reader of somebody else's sees it too, and the file is sound
         image.verify()
@@ -53,6 +55,21 @@ def test_a_copy_as_webp_keeps_the_mark(tmp_path: Path) -> None:
     source.write_bytes(mark_png(encode_png(_scene()), MARK))
     Image.fromarray(_scene()).save(copy, xmp=copied_xmp(source))
     assert read_mark(copy)["editor"] == MARK["editor"]
+
+
+def test_a_run_marks_its_outputs_and_a_folder_of_them_keeps_the_marks(tmp_path: Path) -> None:
+    import mie
+
+    dataset = make_dataset(tmp_path / "dataset", 1)
+    run = mie.run(dataset, lambda image, instruction: 255 - image, tmp_path / "run")
+    (output,) = (tmp_path / "run/outputs").iterdir()
+    mark = read_mark(output)
+    assert mark["synthetic"] is True
+    assert mark["sample"] == run.sample_ids()[0]
+    mie.run(dataset, f"folder:{tmp_path}/run/outputs", tmp_path / "again")
+    assert (tmp_path / "again/outputs" / output.name).read_bytes() == output.read_bytes()
+    mie.run(dataset, "identity", tmp_path / "plain")
+    assert read_mark(next((tmp_path / "plain/outputs").iterdir())) == {}
 
 
 def test_a_picture_without_a_mark_says_nothing(tmp_path: Path) -> None:

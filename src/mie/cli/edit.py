@@ -59,6 +59,9 @@ def edit(
     key: Path | None = typer.Option(
         None, help="Sign the PNG: a PEM file with your private key.", show_default=False
     ),
+    allow_remote: bool = typer.Option(
+        False, "--allow-remote", help="The editor may send the image to another machine."
+    ),
     deidentified: bool = typer.Option(
         False, "--deidentified", help="You vouch that no patient can be identified in what is sent."
     ),
@@ -76,7 +79,7 @@ def edit(
     from mie.core.files import make_folder
     from mie.core.registry import unknown_name
     from mie.core.spec import parse_spec
-    from mie.editors.base import open_editor
+    from mie.editors.base import StopRunError, open_editor
     from mie.editors.runs import plain
     from mie.editors.saving import Marks, edits_of
     from mie.errors import ConfigError, MieError
@@ -102,7 +105,8 @@ def edit(
     if modality is not None:
         editor += f",modality={modality}"
     spec = parse_spec(editor)
-    ask = _Ask(instruction, seed, Policy(deidentified, redact, allow_phi), tuple(reference), marks)
+    policy = Policy(deidentified, redact, allow_phi, allow_remote)
+    ask = _Ask(instruction, seed, policy, tuple(reference), marks)
     make_folder(output if whole_folder else output.parent)
     done: list[dict[str, Any]] = []
     failed: list[dict[str, Any]] = []
@@ -115,7 +119,7 @@ def edit(
             try:
                 done.append(ask.one(editing, spec.name, source, target))
             except MieError as error:
-                if not whole_folder:
+                if not whole_folder or isinstance(error, StopRunError):
                     raise
                 failed.append({"image": str(source), "reason": error.reason})
             bar(number + 1, len(todo), "images")
@@ -154,7 +158,7 @@ class _Ask:
         from mie.api import edit as edit_image
         from mie.api import read_image
         from mie.editors.saving import save_edit
-        from mie.images.provenance import synthetic_mark
+        from mie.images.provenance import edit_mark
 
         picture = read_image(source)
         started = time.perf_counter()
@@ -167,7 +171,7 @@ class _Ask:
             references=self.references,
         )
         seconds = round(time.perf_counter() - started, 4)
-        mark = synthetic_mark(editor.marked_as(name), seed=self.seed) if editor.generative else {}
+        mark = edit_mark(editor.marked_as(name), synthetic=editor.generative, seed=self.seed)
         save_edit(edited.image, picture, source, target, mark, self.marks)
         return {
             "output": str(target),

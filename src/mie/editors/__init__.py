@@ -1,4 +1,4 @@
-"""What edits an image: baselines, the compact editor, a folder of outputs, a command, a server, a function.
+"""What edits an image: baselines, networks, a folder of outputs, a command, a server, an API, a function.
 
 A new editor is one class that inherits `Editor`, named in the entry-point group `mie.editors`.
 """
@@ -11,8 +11,10 @@ from mie.editors.base import (
     Edited,
     EditError,
     Editor,
+    RefusedError,
     Request,
     SampleRef,
+    StopRunError,
     Turn,
     editor_summaries,
     open_editor,
@@ -23,9 +25,11 @@ __all__ = [
     "EditError",
     "Edited",
     "Editor",
+    "RefusedError",
     "Request",
     "SampleRef",
     "Spec",
+    "StopRunError",
     "Turn",
     "editor_summaries",
     "mask_secrets",

@@ -39,6 +39,17 @@ class EditError(MieError):
     """One edit failed. The run records the reason and continues."""
 
 
+class RefusedError(EditError):
+    """The model declined this edit, by its provider's content policy. It is recorded apart from failures."""
+
+
+class StopRunError(MieError):
+    """No further edit can succeed: a wrong key, money spent, a program that never starts.
+
+    The run records what is finished and ends with this error; the same command resumes it.
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """An earlier turn of the same conversation: its instruction and the image that the editor returned."""
@@ -104,12 +115,17 @@ class Editor(ABC):
     model: str | None = None  # which one, for that mark: no path, no address
     needs_target: ClassVar[bool] = False  # pass it the sample's target image
     on_step: Callable[[int, int], None] | None = None  # told (done, total) where an edit has steps
+    spent: float | None = None  # US dollars that the edits of this run have cost; None: nothing, or unknown
     # Options that change how long an edit may take but never its result: a run may be resumed with others.
     tuning: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod
     def edit(self, image: Pixels, instruction: str, *, seed: int, history: Sequence[Turn]) -> Edited:
-        """Return the edited image. Any exception is recorded as the reason why this edit failed."""
+        """Return the edited image.
+
+        Any exception is recorded as the reason why this edit failed, `RefusedError` as a refusal; only
+        `StopRunError` ends the run.
+        """
 
     def edit_batch(self, requests: Sequence[Request]) -> Sequence[Edited | EditError]:
         """Return one outcome per request, in order; a request that fails has an error in its place."""
@@ -122,8 +138,27 @@ class Editor(ABC):
     def _outcome(self, request: Request) -> Edited | EditError:
         try:
             return self.edit_request(request)
+        except StopRunError:
+            raise
         except Exception as error:  # editors are third-party code
             return as_edit_error(error)
+
+    def sends(self, request: Request) -> tuple[int, int]:
+        """How many images and bytes this edit would send to `destination`. Nothing is sent."""
+        return 0, 0
+
+    def cost(self, edits: int) -> float | None:
+        """About how many US dollars so many edits cost; None where that is unknown."""
+        return 0.0 if self.destination is None else None
+
+    def keep_in(self, folder: Path) -> None:  # noqa: B027 (most editors keep nothing)
+        """Called before the first edit of a run, with its folder. What is kept there survives a kill.
+
+        Nothing may be written before the first edit.
+        """
+
+    def recorded(self, sample_id: str, attempt: int) -> None:  # noqa: B027
+        """Called once an edit is on record in the run's folder: it will not be asked for again."""
 
     def about(self) -> dict[str, Any]:
         """What `run.json` should record besides the spec: model versions, resolved paths."""
@@ -170,6 +205,8 @@ def edit_all(editor: Editor, batch: Sequence[Request]) -> list[Edited | EditErro
             raise EditError(
                 "the editor did not return one outcome per request", expected=len(batch), found=len(outcomes)
             )
+    except StopRunError:
+        raise
     except Exception as error:  # editors are third-party code
         if len(batch) == 1:
             return [as_edit_error(error)]
@@ -196,6 +233,10 @@ EDITORS: Final[Registry[type[Editor]]] = Registry(
         "folder": "mie.editors.folder:Folder",
         "command": "mie.editors.command:Command",
         "http": "mie.editors.http:Http",
+        "openai": "mie.editors.apis:OpenAI",
+        "gemini": "mie.editors.apis:Gemini",
+        "ark": "mie.editors.apis:Ark",
+        "fal": "mie.editors.apis:Fal",
         **found_in("mie.editors", "EDITOR"),
     },
     group="mie.editors",

@@ -24,6 +24,7 @@ from typing import Any, Final
 from mie.editors.base import Edited, EditError, Editor, Request, SampleRef, Turn
 from mie.editors.outputs import read_output
 from mie.errors import ConfigError
+from mie.images.provenance import MARK, read_mark
 from mie.records import Pixels
 
 SUFFIXES: Final = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp", ".gif")
@@ -36,6 +37,7 @@ class Folder(Editor):
     """
 
     deterministic = True
+    generative = False  # whether a model made them is not known; the marks that they have are kept
     thread_safe = True
     workers = None
 
@@ -69,7 +71,8 @@ class Folder(Editor):
         if not os.path.realpath(path).startswith(self._real_root.rstrip(os.sep) + os.sep):
             raise EditError("the output is a link out of the folder", found=relative)
         edited = read_output(path, like=request.image.shape)
-        return Edited(edited.image, {"file": relative, **edited.meta})
+        mark = read_mark(path)
+        return Edited(edited.image, {"file": relative, **({MARK: mark} if mark else {}), **edited.meta})
 
 
 def output_names(sample: SampleRef, attempt: int) -> Iterator[str]:

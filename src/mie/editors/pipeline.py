@@ -16,12 +16,12 @@ from typing import Final
 
 from mie.core.files import sync_folder
 from mie.core.journal import Journal
-from mie.editors.base import Edited, EditError, Editor, Request, edit_all
+from mie.editors.base import Edited, EditError, Editor, RefusedError, Request, StopRunError, edit_all
 from mie.editors.outputs import check_output, write_output
 from mie.editors.requests import TURN_BEFORE, Unreadable, edit_seed
 from mie.editors.runs import edit_line, output_name
 from mie.images.png import encode_png
-from mie.images.provenance import mark_png, synthetic_mark
+from mie.images.provenance import MARK, edit_mark, mark_png
 from mie.records import Edit
 
 # Lines are written in groups, because a sync costs as much as a hundred lines. A finished edit waits at
@@ -55,6 +55,7 @@ class Pipeline:
         self._batch_size = batch_size
         self._results: queue.SimpleQueue[Edit | BaseException] = queue.SimpleQueue()
         self._in_flight = 0
+        self._stopped = False  # the editor has said that no further edit can succeed
         self._group: list[Edit] = []
         self._written = time.monotonic()
 
@@ -72,8 +73,12 @@ class Pipeline:
                     self._collect()
                 self._record()
             except BaseException as error:
-                editors.shutdown(wait=False, cancel_futures=True)
-                if isinstance(error, KeyboardInterrupt | SystemExit):
+                stopped = isinstance(error, StopRunError)
+                # An editor that stops the run has edits in progress that are paid for: they are waited for.
+                editors.shutdown(wait=stopped, cancel_futures=True)
+                if stopped:
+                    writers.shutdown()
+                if stopped or isinstance(error, KeyboardInterrupt | SystemExit):
                     self._record_finished()
                 self._editor.close()  # edits that fail from here on fail because we stop: not recorded
                 raise
@@ -83,7 +88,8 @@ class Pipeline:
         for request in requests:
             if isinstance(request, Unreadable):
                 self._in_flight += 1
-                self._results.put(self._failed(request.sample_id, request.attempt, request.reason, 0.0))
+                error = EditError(request.reason)
+                self._results.put(self._failed(request.sample_id, request.attempt, error, 0.0))
                 continue
             batch.append(request)
             if len(batch) == self._batch_size:
@@ -93,6 +99,8 @@ class Pipeline:
             yield batch
 
     def _edit(self, batch: Sequence[Request], writers: ThreadPoolExecutor) -> None:
+        if self._stopped:
+            return
         try:
             started = time.perf_counter()
             outcomes = edit_all(self._editor, batch)
@@ -100,6 +108,7 @@ class Pipeline:
             for request, outcome in zip(batch, outcomes, strict=True):
                 writers.submit(self._write, request, outcome, seconds)
         except BaseException as error:
+            self._stopped = self._stopped or isinstance(error, StopRunError)
             self._results.put(error)
 
     def _write(self, request: Request, outcome: Edited | EditError, seconds: float) -> None:
@@ -117,10 +126,13 @@ class Pipeline:
                 raise outcome
             edited = check_output(outcome, (height, width))
         except EditError as error:
-            return self._failed(name, k, error.reason, seconds)
+            return self._failed(name, k, error, seconds)
         png = encode_png(edited.image)
         if self._editor.generative:
-            png = mark_png(png, synthetic_mark(self._name, seed=request.seed, sample=name, attempt=k))
+            about = {"seed": request.seed, "sample": name, "attempt": k}
+            png = mark_png(png, edit_mark(self._name, synthetic=True, **about))
+        elif MARK in edited.meta:
+            png = mark_png(png, edited.meta[MARK])
         path = output_name(name, k)
         write_output(self._folder / path, png)
         return Edit(
@@ -135,11 +147,12 @@ class Pipeline:
             meta=edited.meta if request.origin is None else {**edited.meta, TURN_BEFORE: request.origin},
         )
 
-    def _failed(self, sample_id: str, attempt: int, reason: str, seconds: float) -> Edit:
+    def _failed(self, sample_id: str, attempt: int, error: EditError, seconds: float) -> Edit:
         # A kill may have left an output without a line; beside a failure it would be taken for the edit.
         (self._folder / output_name(sample_id, attempt)).unlink(missing_ok=True)
         seed = edit_seed(sample_id, attempt)
-        return Edit(sample_id, attempt, seed, "failed", round(seconds, 4), reason=reason[:_MAX_REASON])
+        state, reason = "refused" if isinstance(error, RefusedError) else "failed", error.reason[:_MAX_REASON]
+        return Edit(sample_id, attempt, seed, state, round(seconds, 4), reason=reason)
 
     def _collect(self) -> None:
         """Wait for one edit, or until the group is due."""

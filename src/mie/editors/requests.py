@@ -87,11 +87,15 @@ def sample_requests(
 def released(gate: Gate, requests: Iterable[Request | Unreadable]) -> Iterator[Request | Unreadable]:
     """Pass every image through the gate. An output of an earlier turn came from the same server."""
     for request in requests:
-        if isinstance(request, Unreadable) or request.origin is not None:
+        if isinstance(request, Unreadable):
             yield request
-        else:
-            where = request.sample.id if request.sample is not None else "the image"
-            yield replace(request, image=gate.release(request.image, where))
+            continue
+        where = request.sample.id if request.sample is not None else "the image"
+        yield replace(
+            request,
+            image=request.image if request.origin is not None else gate.release(request.image, where),
+            references=tuple(gate.release(image, f"{where}, a reference") for image in request.references),
+        )
 
 
 def _row_requests(row: dict[str, Any], attempts: list[int]) -> Iterator[Request | Unreadable]:

@@ -1,8 +1,9 @@
 """`mie run`: make every edit of a dataset, or resume a run that was interrupted.
 
-`edits.jsonl` decides what is done. An edit with a line there is not made again, unless its output is gone, or
-it failed and `retry_failed` is set. An output without a line is made again and replaced: after any number of
-kills the outputs are those of an uninterrupted run, as far as the editor is deterministic.
+`edits.jsonl` decides what is done. An edit with a line there is not made again, unless its output is gone, it
+failed and `retry_failed` is set, or it was refused and `retry_refused` is. An output without a line is made
+again and replaced: after any number of kills the outputs are those of an uninterrupted run, as far as the
+editor is deterministic.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +23,7 @@ from mie.core.journal import Journal
 from mie.core.registry import unknown_name
 from mie.core.spec import Spec, parse_spec
 from mie.datasets.dataset import Dataset, Subset, Where
-from mie.editors.base import EditFunction, Editor, Origin, opened
+from mie.editors.base import EditFunction, Editor, Origin, StopRunError, Turn, opened
 from mie.editors.pipeline import Pipeline
 from mie.editors.requests import (
     FREE,
@@ -34,7 +35,7 @@ from mie.editors.requests import (
     released,
     sample_requests,
 )
-from mie.editors.runs import Run, chosen_ids, read_edits, refuse_other_files, write_run_info
+from mie.editors.runs import STATES, Run, chosen_ids, read_edits, refuse_other_files, write_run_info
 from mie.errors import ConfigError, MieError
 from mie.privacy.gate import LOG, Finding, Gate, Policy
 from mie.records import Edit
@@ -45,11 +46,12 @@ _CHECKPOINT: Final = 10.0  # seconds between two updates of `run.json`
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """`done` of `total` edits of this session, `failed` of them without an output, in `seconds`."""
+    """`done` of `total` edits of this session, `failed` and `refused` ones included, in `seconds`."""
 
     done: int
     total: int
     failed: int
+    refused: int
     earlier: int  # edits of earlier sessions
     seconds: float
 
@@ -98,6 +100,7 @@ def run_editor(
     limit: int | None = None,
     turns: str = FREE,
     retry_failed: bool = False,
+    retry_refused: bool = False,
     workers: int | None = None,
     batch_size: int | None = None,
     policy: Policy | None = None,
@@ -119,9 +122,10 @@ def run_editor(
         turns: For conversations: "free" passes the editor its own output of the turn before, "forced" the
             sample's input.
         retry_failed: Make the edits that failed again.
+        retry_refused: Make the edits that the model declined again.
         workers: Threads that call the editor; by default what it declares.
         batch_size: Requests per call; by default what the editor declares.
-        policy: What may leave this machine, for an editor on another one.
+        policy: What may leave this machine, for an editor on another one: `Policy(allow_remote=True)`.
         progress: Called after every edit.
         search_progress: Called with (done, total) while images are searched before they leave.
 
@@ -139,13 +143,14 @@ def run_editor(
             gate = None
             if editing.destination is not None:
                 gate = Gate(policy or Policy(), editing.destination, folder / LOG)
+                gate.check_consent()
                 gate.check_statement(part.dataset.info)
             try:
                 return _run(
                     plan,
                     workers,
                     batch_size or editing.batch_size,
-                    retry_failed,
+                    _retried(retry_failed, retry_refused),
                     progress,
                     gate,
                     search_progress,
@@ -153,6 +158,67 @@ def run_editor(
             finally:
                 if gate is not None:
                     gate.close()
+
+
+def preview_run(
+    dataset: Dataset | Subset | Path | str,
+    editor: str | Editor | EditFunction,
+    folder: Path | str,
+    *,
+    attempts: int = 1,
+    split: str | None = None,
+    limit: int | None = None,
+    turns: str = FREE,
+    retry_failed: bool = False,
+    retry_refused: bool = False,
+) -> dict[str, Any]:
+    """What `run_editor` with the same arguments would send, and what that costs. Sends and writes nothing.
+
+    Returns `editor`, `destination` (None: nothing leaves this machine), `edits` to make, the `images` and
+    `bytes` that they send, the number of different `instructions`, and `cost_usd` (None: unknown). A later
+    turn's image is not known yet; the sample's own input stands for it.
+    """
+    part = dataset if isinstance(dataset, Subset) else Dataset(dataset).filter()
+    config = RunConfig(attempts, split, limit, turns, part.where or None)
+    with opened(editor) as (editing, origin):
+        plan = _Plan(part.dataset, editing, origin, config, Path(folder))
+        plan.refuse_other()
+        plan.refuse_empty()
+        edits = read_edits(plan.folder / "edits.jsonl")
+        todo, conversations = _todo(plan, edits, _retried(retry_failed, retry_refused))
+        images = size = 0
+        instructions = set()
+        for request in sample_requests(part.dataset, split, _by_sample(todo), needs_target=False):
+            if isinstance(request, Unreadable) or request.sample is None:
+                continue
+            earlier = conversations.earlier(request.sample.id)
+            history = tuple(Turn(conversations.prompts[sample], request.image) for sample in earlier)
+            count, length = editing.sends(replace(request, history=history))
+            images, size = images + count, size + length
+            if count:
+                instructions.add(request.instruction)
+        return {
+            "editor": plan.document()["editor"]["spec"],
+            "destination": editing.destination,
+            "edits": len(todo),
+            "images": images,
+            "bytes": size,
+            "instructions": len(instructions),
+            "cost_usd": editing.cost(len(todo)),
+        }
+
+
+def _retried(failed: bool, refused: bool) -> set[str]:
+    """The states whose edits are made again."""
+    return {state for state, again in (("failed", failed), ("refused", refused)) if again}
+
+
+def _by_sample(keys: Iterable[Key]) -> dict[str, list[int]]:
+    """The attempts of each sample."""
+    attempts: dict[str, list[int]] = {}
+    for sample_id, k in keys:
+        attempts.setdefault(sample_id, []).append(k)
+    return attempts
 
 
 def _workers(editor: Editor, name: str, asked: int | None) -> int:
@@ -285,14 +351,14 @@ def _run(
     plan: _Plan,
     workers: int,
     batch_size: int,
-    retry_failed: bool,
+    retried: set[str],
     progress: Callable[[Progress], None],
     gate: Gate | None,
     search_progress: Callable[[int, int], None],
 ) -> Run:
     """Make the edits that are missing. The folder is locked."""
     edits = read_edits(plan.folder / "edits.jsonl")
-    todo, conversations = _todo(plan, edits, retry_failed)
+    todo, conversations = _todo(plan, edits, retried)
     past = Run.open(plan.folder).info if (plan.folder / "run.json").exists() else None
     if not todo and past is not None and past["status"] == "complete":
         return Run(plan.folder, past)
@@ -300,6 +366,9 @@ def _run(
         _search(plan, todo, gate, search_progress)
     for key in todo:
         edits.pop(key, None)
+    plan.editor.keep_in(plan.folder)
+    for edit in edits.values():
+        plan.editor.recorded(edit.sample_id, edit.attempt)
     log = _Log(plan, edits.values(), len(todo), progress, past["timings"]["seconds"] if past else 0.0)
     log.write("running")
     make_folder(plan.folder / "outputs")
@@ -315,25 +384,25 @@ def _run(
             name=plan.editor.marked_as(plan.origin.name),
         )
         for wave in conversations.waves(todo):
-            attempts: dict[str, list[int]] = {}
-            for sample_id, k in wave:
-                attempts.setdefault(sample_id, []).append(k)
             requests = sample_requests(
-                plan.dataset, plan.config.split, attempts, needs_target=plan.editor.needs_target
+                plan.dataset, plan.config.split, _by_sample(wave), needs_target=plan.editor.needs_target
             )
             made = read_edits(plan.folder / "edits.jsonl") if conversations.before else {}
             continued = conversations.continued(requests, plan.folder, made)
             pipeline.run(continued if gate is None else released(gate, continued))
+    except StopRunError:
+        log.write("running")  # with the counts of what is finished
+        raise
     finally:
         journal.close()
     log.write("complete")
     return Run.open(plan.folder)
 
 
-def _todo(plan: _Plan, edits: Mapping[Key, Edit], retry_failed: bool) -> tuple[list[Key], Conversations]:
+def _todo(plan: _Plan, edits: Mapping[Key, Edit], retried: set[str]) -> tuple[list[Key], Conversations]:
     """The edits to make, and the conversations that they belong to."""
     wanted = [(sample_id, k) for sample_id in plan.ids for k in range(plan.config.attempts)]
-    missing = {key for key in wanted if _is_missing(edits.get(key), plan.folder, retry_failed)}
+    missing = {key for key in wanted if _is_missing(edits.get(key), plan.folder, retried)}
     conversations = Conversations({}, {})
     if plan.config.turns == FREE:
         with dataset_errors(plan.dataset):
@@ -342,11 +411,11 @@ def _todo(plan: _Plan, edits: Mapping[Key, Edit], retry_failed: bool) -> tuple[l
     return [key for key in wanted if key in missing], conversations
 
 
-def _is_missing(edit: Edit | None, folder: Path, retry_failed: bool) -> bool:
+def _is_missing(edit: Edit | None, folder: Path, retried: set[str]) -> bool:
     if edit is None:
         return True
-    if edit.state == "failed":
-        return retry_failed
+    if edit.state != "done":
+        return edit.state in retried
     return edit.path is None or not (folder / edit.path).is_file()
 
 
@@ -370,10 +439,12 @@ class _Log:
         self._started = self._written = time.monotonic()
 
     def edit(self, edit: Edit) -> None:
+        self._plan.editor.recorded(edit.sample_id, edit.attempt)
         self._counts[edit.state] += 1
         now = self._counts - self._earlier
         seconds = time.monotonic() - self._started
-        self._progress(Progress(now.total(), self._total, now["failed"], self._earlier.total(), seconds))
+        states = (now["failed"], now["refused"])
+        self._progress(Progress(now.total(), self._total, *states, self._earlier.total(), seconds))
         if time.monotonic() - self._written >= _CHECKPOINT:
             self.write("running")
 
@@ -388,8 +459,9 @@ class _Log:
                 "counts": {
                     "samples": len(self._plan.ids),
                     "edits": edits,
-                    **{state: self._counts[state] for state in ("done", "failed")},
+                    **{state: self._counts[state] for state in STATES},
                 },
+                **({} if self._plan.editor.spent is None else {"cost_usd": self._plan.editor.spent}),
                 "timings": {
                     "seconds": round(seconds, 3),
                     "edits_per_second": round(edits / seconds, 3) if seconds else 0.0,

@@ -18,7 +18,7 @@ from mie.errors import MieError
 from mie.records import Edit
 
 SCHEMA_VERSION: Final = 1
-STATES: Final = ("done", "failed")
+STATES: Final = ("done", "failed", "refused")  # a refused edit was declined by the model's provider
 
 
 class Run:
@@ -33,10 +33,11 @@ class Run:
 
     def __repr__(self) -> str:
         counts = self.info["counts"]
-        failed = f", {counts['failed']:,} failed" if counts["failed"] else ""
+        # Runs of earlier versions count no refusals.
+        others = "".join(f", {counts[state]:,} {state}" for state in STATES[1:] if counts.get(state))
         return (
             f"{self.info['editor']['spec']} on {self.info['dataset']['name']}: {counts['done']:,} edits of "
-            f"{counts['samples']:,} samples{failed}, {self.info['status']}, in {self.folder}"
+            f"{counts['samples']:,} samples{others}, {self.info['status']}, in {self.folder}"
         )
 
     @classmethod
@@ -149,7 +150,7 @@ def _edit(line: bytes, *, where: str) -> Edit:
             isinstance(edit.sample_id, str)
             and isinstance(edit.attempt, int)
             and edit.state in STATES
-            and (edit.state == "failed" or edit.path == output_name(edit.sample_id, edit.attempt))
+            and (edit.state != "done" or edit.path == output_name(edit.sample_id, edit.attempt))
         )
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError):
         valid = False

@@ -79,7 +79,7 @@ def edits_of(image: Path, output: Path, *, dicom: bool) -> dict[Path, Path]:
 def save_edit(
     pixels: Pixels, picture: Picture, source: Path, output: Path, mark: Mapping[str, Any], marks: Marks
 ) -> None:
-    """Write an edit. An empty `mark` says that no model made these pixels.
+    """Write an edit. A PNG is marked where a model made its pixels.
 
     The watermark changes pixels by a few grey levels; the other marks do not touch them.
     """
@@ -89,7 +89,7 @@ def save_edit(
         data = derived_dicom(source, pixels, mark, _shown(picture.steps))
     else:
         data = encode_png(pixels)
-        data = mark_png(data, mark) if mark else data
+        data = mark_png(data, mark) if mark["synthetic"] else data
         if marks.certificate is not None and marks.key is not None:
             data = sign_png(data, mark, marks.certificate, marks.key)
     atomic_write(output, data)

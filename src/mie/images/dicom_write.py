@@ -2,8 +2,8 @@
 
 Patient and study are those of the source, so that the edit lies beside it. What described the source's pixels
 (window, rescale, palette, overlays, pixel data of other kinds) is left out: an editor sees 8 bits through a
-window, and that is what it returns. The file says that its pixels are synthetic, that it is for research, and
-what it was derived from. The same edit has the same UIDs.
+window, and that is what it returns. The file says whether a model made its pixels, that it is for research,
+and what it was derived from. The same edit has the same UIDs.
 """
 
 from __future__ import annotations
@@ -72,18 +72,18 @@ def derived_dicom(source: Path, pixels: Pixels, mark: Mapping[str, Any], window:
     derived.SOPClassUID = SecondaryCaptureImageStorage
     derived.SOPInstanceUID = generate_uid(entropy_srcs=[*entropy, "instance"])
     derived.SeriesInstanceUID = generate_uid(
-        entropy_srcs=[str(original.get("SeriesInstanceUID", "")), str(mark.get("editor")), "series"]
+        entropy_srcs=[str(original.get("SeriesInstanceUID", "")), str(mark["editor"]), "series"]
     )
     derived.SeriesNumber = None
     derived.InstanceNumber = original.get("InstanceNumber")
-    derived.SeriesDescription = f"SYNTHETIC {mark.get('editor')}"[:64]
-    derived.ImageType = ["DERIVED", "SECONDARY", "OTHER", "SYNTHETIC"]
+    synthetic = bool(mark["synthetic"])
+    derived.SeriesDescription = f"{'SYNTHETIC' if synthetic else 'EDITED'} {mark['editor']}"[:64]
+    derived.ImageType = ["DERIVED", "SECONDARY", "OTHER", *(["SYNTHETIC"] if synthetic else [])]
     derived.ConversionType = "WSD"  # from a workstation
-    derived.SyntheticData = "YES"
+    derived.SyntheticData = "YES" if synthetic else "NO"
     derived.ContentQualification = "RESEARCH"
     derived.DerivationDescription = (
-        f"Edited by {mark.get('editor')} with {mark.get('software')}, seed {mark.get('seed')}; 8 bits, "
-        f"{window}"
+        f"Edited by {mark['editor']} with {mark['software']}, seed {mark['seed']}; 8 bits, {window}"
     )[:1024]
     derived.LossyImageCompression = "01" if str(original.get("LossyImageCompression")) == "01" else "00"
     derived.SourceImageSequence = [_reference(original)] if "SOPInstanceUID" in original else []
@@ -106,9 +106,9 @@ def _equipment(mark: Mapping[str, Any]) -> Dataset:
     item = Dataset()
     item.PurposeOfReferenceCodeSequence = [_code("109103", "DCM", "Modifying Equipment")]
     item.Manufacturer = "mie"
-    item.ManufacturerModelName = str(mark.get("editor"))[:64]
+    item.ManufacturerModelName = str(mark["editor"])[:64]
     item.SoftwareVersions = mie.__version__
-    item.ContributionDescription = "Text-guided image editing; pixels are synthetic"
+    item.ContributionDescription = "Text-guided image editing"
     return item
 
 

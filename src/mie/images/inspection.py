@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from mie.core.environment import install_hint
 from mie.images.credentials import can_read_credentials, read_credentials
-from mie.images.provenance import read_mark
+from mie.images.provenance import read_mark, read_source_type
 from mie.images.read import picture_kind, read_picture
 from mie.images.watermark import SMALLEST, THRESHOLD, watermark_score
 
@@ -28,7 +28,7 @@ def inspect_image(path: Path) -> dict[str, Any]:
     """
     picture = read_picture(path)  # raises for what is no image, within limits
     kind = picture_kind(path)
-    mark = _dicom_mark(path) if kind == "DICOM" else read_mark(path) if kind in _MARKED else {}
+    mark = _dicom_mark(path) if kind == "DICOM" else _file_mark(path) if kind in _MARKED else {}
     score = watermark_score(picture.pixels) if min(picture.pixels.shape[:2]) >= SMALLEST else None
     watermarked = score is not None and score >= THRESHOLD
     credentials, note = None, "none"
@@ -46,6 +46,11 @@ def inspect_image(path: Path) -> dict[str, Any]:
         "credentials": credentials,
         "credentials_note": note,
     }
+
+
+def _file_mark(path: Path) -> dict[str, Any]:
+    source = read_source_type(path)
+    return {**({"source_type": source} if source else {}), **read_mark(path)}
 
 
 def _dicom_mark(path: Path) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from mie.errors import ImageError
 from mie.images.png import insert_text
 
 SOURCE_TYPE: Final = "http://cv.iptc.org/newscodes/digitalsourcetype/compositeWithTrainedAlgorithmicMedia"
+MARK: Final = "mark"  # in an edit's `meta`: what its file said already, and goes on saying
 _KEYWORD: Final = "XML:com.adobe.xmp"  # of the text chunk, as the XMP specification has it
 _PACKET: Final = (
     '<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?>'
@@ -34,11 +35,11 @@ _MARK: Final = re.compile(r'\bmie:mark="([^"]{2,4000})"')
 _SOURCE: Final = re.compile(r'DigitalSourceType="([^"]{1,200})"|DigitalSourceType>([^<]{1,200})<')
 
 
-def synthetic_mark(
-    editor: str, *, seed: int, sample: str | None = None, attempt: int | None = None
+def edit_mark(
+    editor: str, *, synthetic: bool, seed: int, sample: str | None = None, attempt: int | None = None
 ) -> dict[str, Any]:
-    """What is said about an image that an editor made."""
-    facts = {"synthetic": True, "editor": editor, "software": f"mie {mie.__version__}", "seed": seed}
+    """What is said about an image that an editor made; `synthetic` where a model made its pixels."""
+    facts = {"synthetic": synthetic, "editor": editor, "software": f"mie {mie.__version__}", "seed": seed}
     return {**facts, **({} if sample is None else {"sample": sample, "attempt": attempt or 0})}
 
 
@@ -55,29 +56,35 @@ def packet(mark: Mapping[str, Any]) -> str:
 
 
 def read_mark(path: Path) -> dict[str, Any]:
-    """What a PNG or WebP file says about its origin; {} where it says nothing.
+    """What `edit_mark` put into a PNG or WebP file; {} where nothing did."""
+    return _facts(_xmp(path))
 
-    `source_type` is the IPTC's term, also in files of other programs; the other keys are those of
-    `synthetic_mark`.
-    """
+
+def read_source_type(path: Path) -> str | None:
+    """The IPTC's digital source type, also in files of other programs; None without one."""
+    found = _SOURCE.search(_xmp(path))
+    return (found[1] or found[2]).strip() if found else None
+
+
+def _xmp(path: Path) -> str:
     try:
         with Image.open(path) as image:  # reads only the header
             found = image.info.get("xmp") or image.info.get(_KEYWORD) or b""
     except (UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError, SyntaxError) as error:
         raise ImageError("not a picture that can be read", where=path, found=str(error)[:200]) from None
-    text = found.decode(errors="replace") if isinstance(found, bytes) else str(found)
-    source = _SOURCE.search(text)
-    facts: dict[str, Any] = {"source_type": (source[1] or source[2]).strip()} if source else {}
+    return found.decode(errors="replace") if isinstance(found, bytes) else str(found)
+
+
+def _facts(text: str) -> dict[str, Any]:
     mark = _MARK.search(text)
     try:
-        body = json.loads(html.unescape(mark[1])) if mark else {}
+        facts = json.loads(html.unescape(mark[1])) if mark else {}
     except (ValueError, RecursionError):
-        body = {}
-    return {**facts, **body} if isinstance(body, dict) else facts
+        facts = {}
+    return facts if isinstance(facts, dict) else {}
 
 
 def copied_xmp(path: Path) -> bytes:
     """The mark of a file as a packet for a copy in another format; b"" where it has none of ours."""
     mark = read_mark(path)
-    mark.pop("source_type", None)
     return packet(mark).encode() if mark else b""

@@ -2,7 +2,8 @@
 
 Two things must hold. Somebody says that the images are de-identified: the recipe's sources, or the user
 (`--deidentified`). And nothing identifying is found in the image itself; `--redact` blacks it out in what is
-sent, `--allow-phi` sends it as it is. What was sent, redacted or allowed is appended to a log.
+sent, `--allow-phi` sends it as it is. An editor on another machine also needs the user's consent to send
+anything (`--allow-remote`). What was sent, redacted or allowed is appended to a log.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class Policy:
     deidentified: bool = False  # the user vouches that no patient can be identified
     redact: bool = False  # black out what is found, in what is sent
     allow_phi: bool = False  # send it as it is; logged
+    allow_remote: bool = False  # an editor may send images to another machine
 
 
 class Gate:
@@ -65,6 +67,18 @@ class Gate:
         self._log: Journal | None = None
         self._lock = threading.Lock()
         self._boxes: dict[bytes, list[Box]] = {}
+
+    def check_consent(self) -> None:
+        """Raise unless the user allows an editor to send images to another machine."""
+        if not self.policy.allow_remote:
+            raise PrivacyError(
+                "this editor sends images to another machine",
+                where=f"to {self.destination}",
+                expected="--allow-remote",
+                found="no consent",
+                fix="`mie run ... --dry-run` lists what would be sent; then give --allow-remote, or use an "
+                "editor on this machine",
+            )
 
     def check_statement(self, dataset: Mapping[str, Any] | None) -> None:
         """Raise unless somebody says that the images are de-identified.

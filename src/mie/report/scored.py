@@ -170,7 +170,7 @@ class ScoredRun:
     info: dict[str, Any]
     variant: str
     scores: dict[str, Scores]
-    failures: Counter[str]  # reason -> attempts
+    failures: Counter[tuple[str, str]]  # (state, reason) -> attempts
     edits: int
 
     @property
@@ -344,14 +344,15 @@ def metric_of_reason(name: str) -> str | None:
     return None if name == NO_OUTPUT else name
 
 
-def _failures(path: Path) -> tuple[Counter[str], int]:
-    """Return reason -> attempts, and how many attempts were made."""
+def _failures(path: Path) -> tuple[Counter[tuple[str, str]], int]:
+    """Return (state, reason) -> attempts without an output, and how many attempts were made."""
     if not path.exists():
         return Counter(), 0  # not one edit was made yet
-    last: dict[tuple[str, int], str | None] = {}  # a later line for the same attempt wins
+    last: dict[tuple[str, int], tuple[str, str] | None] = {}  # a later line for the same attempt wins
     for line in _lines(path, fix="give the folder that `mie run` wrote"):
-        failed = line["state"] == "failed"
-        last[line["sample_id"], int(line["attempt"])] = str(line.get("reason")) if failed else None
+        state = str(line["state"])
+        what = None if state == "done" else (state, str(line.get("reason")))
+        last[line["sample_id"], int(line["attempt"])] = what
     return Counter(reason for reason in last.values() if reason is not None), len(last)
 
 

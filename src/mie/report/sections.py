@@ -54,6 +54,7 @@ from mie.scoring.results import judges_differ
 
 _MOST_ROWS: Final = 40
 _MOST_REASONS: Final = 12
+_WITHOUT_OUTPUT: Final = {"failed": "the edit failed", "refused": "the model declined"}
 _MOST_PROMPTS: Final = 2  # beside a mean; all of them stand in the table of judges
 _MOST_DOTS: Final = 60  # groups times runs that one chart can hold
 # The ways to cut the samples that have charts, and those that only have numbers.
@@ -409,22 +410,25 @@ def _benchmark_reasons(scored: BenchmarkScores) -> TextTable | None:
 def coverage(runs: Sequence[ScoredRun], layout: Layout) -> Section:
     """Return what went wrong or could not be measured: counts first, then reasons, then drift."""
     heads = (
-        *("Run", "Attempts made", "Failed attempts"),
+        *("Run", "Attempts made", "Failed attempts", "Refused attempts"),
         *("Samples with something unscored", "Outputs with drift"),
     )
     counts: list[Row] = []
     failures, unscored, drifts = [], [], []
     for at, run in enumerate(runs):
-        failed = sum(run.failures.values())
+        without = {
+            state: sum(number for (one, _), number in run.failures.items() if one == state)
+            for state in ("failed", "refused")
+        }
         samples = run.scores[layout.name].samples if layout.leads and layout.name in run.scores else None
-        cells = [count(run.edits), count(failed, of=run.edits), NONE, NONE]
+        cells = [count(run.edits), *(count(n, of=run.edits) for n in without.values()), NONE, NONE]
         failures += [
-            (label(runs, at), "the edit failed", reason, number)
-            for reason, number in run.failures.most_common(_MOST_REASONS)
+            (label(runs, at), _WITHOUT_OUTPUT[state], reason, number)
+            for (state, reason), number in run.failures.most_common(_MOST_REASONS)
         ]
         if samples is not None:
-            cells[2] = count(samples.unscored, of=len(samples.table.ids))
-            cells[3] = count(len(samples.drifted), of=samples.drift_checked)
+            cells[3] = count(samples.unscored, of=len(samples.table.ids))
+            cells[4] = count(len(samples.drifted), of=samples.drift_checked)
             for (name, reason), number in samples.reasons.most_common(_MOST_REASONS):
                 about = metric_of_reason(name)
                 what = metric(about).label if about else "every metric"
@@ -450,7 +454,7 @@ def coverage(runs: Sequence[ScoredRun], layout: Layout) -> Section:
         for row, d in drifts
     ]
     content = {
-        "counts": TextTable("Counts", heads, counts, words=True, numbers=4),
+        "counts": TextTable("Counts", heads, counts, words=True, numbers=5),
         "reasons": TextTable(
             "Most frequent first", ("Run", "What", "Reason", "Attempts"), reasons, words=True, numbers=1
         ),

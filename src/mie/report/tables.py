@@ -47,8 +47,8 @@ def write_tables(runs: Sequence[ScoredRun], layout: Layout, folder: Path) -> lis
     )
     _write_csv(
         folder / "failures.csv",
-        ("run", "reason", "attempts"),
-        ((run.name, reason, count) for run in runs for reason, count in run.failures.most_common()),
+        ("run", "state", "reason", "attempts"),
+        ((run.name, *what, count) for run in runs for what, count in run.failures.most_common()),
     )
     _write_csv(
         folder / "drift.csv",

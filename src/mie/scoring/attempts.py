@@ -228,7 +228,7 @@ def make_chunks(run: Run, dataset: Dataset) -> list[Chunk]:
         if edit is None:
             return Output(k, None, "no output")
         if edit.state != "done":
-            return Output(k, None, f"edit failed: {edit.reason}")
+            return Output(k, None, f"edit {edit.state}: {edit.reason}")
         path = run.output_path(sample, k)
         try:
             status = path.stat()

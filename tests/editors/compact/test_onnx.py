@@ -18,7 +18,7 @@ from mie.networks.compact import NetConfig, load_network  # noqa: E402
 from tests.conftest import crop  # noqa: E402
 from tests.editors.compact import tiny  # noqa: E402
 
-# An export takes a minute, so two networks have all parts between them: the first has none of what came later.
+# An export takes a minute: two networks have all parts between them, the first none of what came later.
 SHAPES = {
     "first, efficientnet": (tiny.EFFICIENT, None),
     "change and restoration": (tiny.RESTORATION, "transformation"),

@@ -129,8 +129,8 @@ class Pipeline:
             return self._failed(name, k, error, seconds)
         png = encode_png(edited.image)
         if self._editor.generative:
-            about = {"seed": request.seed, "sample": name, "attempt": k}
-            png = mark_png(png, edit_mark(self._name, synthetic=True, **about))
+            mark = edit_mark(self._name, synthetic=True, seed=request.seed, sample=name, attempt=k)
+            png = mark_png(png, mark)
         elif MARK in edited.meta:
             png = mark_png(png, edited.meta[MARK])
         path = output_name(name, k)

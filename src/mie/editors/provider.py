@@ -43,6 +43,7 @@ class Api(Editor):
     workers = 4
     tuning = frozenset({"timeout", "retries", "max_mb", "key_env", "budget", "price", "prices"})
 
+    model: str
     name: ClassVar[str]
     base_url: ClassVar[str]
     key_env: ClassVar[str]

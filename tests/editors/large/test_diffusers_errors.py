@@ -146,6 +146,30 @@ def test_a_damaged_file_is_rejected(kontext):
     assert "the pipeline cannot be loaded" in refused(kontext)
 
 
+def test_a_model_that_makes_images_is_loaded_by_the_class_that_edits(tiny, tmp_path):
+    """SDXL-turbo is published as StableDiffusionXLPipeline."""
+    folder = shutil.copytree(tiny("StableDiffusionXLImg2ImgPipeline"), tmp_path / "Img2Img-turbo")
+    change_index(folder, _class_name="StableDiffusionXLPipeline")
+    turbo = open_editor(spec(folder, preset="paper"))
+    assert turbo.about()["pipeline"] == "StableDiffusionXLImg2ImgPipeline"
+    same = open_editor(spec(tiny("StableDiffusionXLImg2ImgPipeline"), preset="paper"))
+    edits = [editor.edit(crop(0, 64, 64), WORDS[0], seed=1, history=()) for editor in (turbo, same)]
+    assert np.array_equal(edits[0].image, edits[1].image)
+
+
+def test_the_safety_checker_is_not_loaded(tiny, tmp_path):
+    """The published InstructPix2Pix names one, which blacks out skin; its files need not be here."""
+    folder = shutil.copytree(tiny("StableDiffusionInstructPix2PixPipeline"), tmp_path / "pix2pix")
+    change_index(
+        folder,
+        safety_checker=["stable_diffusion", "StableDiffusionSafetyChecker"],
+        requires_safety_checker=True,
+    )
+    editor = open_editor(quick(folder))
+    assert editor.edit(crop(0, 64, 64), WORDS[0], seed=1, history=()).image.std() > 0
+    assert editor.pipe.safety_checker is None
+
+
 def test_a_variant_in_half_precision_is_found_by_its_name(kontext):
     editor = open_editor(quick(kontext))
     edited = editor.edit(crop(0, 64, 64), WORDS[0], seed=1, history=())

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mie.core.registry import unknown_name
+from mie.editors.diffusers.dialects import EDITING_CLASS
 from mie.errors import ConfigError
 from mie.networks.pretrained import model_folder, need_packages, put_lora, quiet
 
@@ -86,7 +87,7 @@ class Pipeline:
     """What a folder says about itself."""
 
     folder: Path
-    name: str  # the pipeline's class
+    name: str  # the class that edits
     parts: Mapping[str, tuple[str, str]]  # part -> (library, class)
 
     @property
@@ -124,7 +125,7 @@ def find_pipeline(text: str) -> Pipeline:
             found=", ".join(foreign),
         )
     real = {part: (value[0], value[1]) for part, value in parts.items() if value[0] and part != _CHECKER}
-    return Pipeline(folder, name, real)
+    return Pipeline(folder, EDITING_CLASS.get(name, name), real)
 
 
 def _is_known(value: list[Any]) -> bool:
@@ -227,7 +228,7 @@ def _parts(pipeline: Pipeline, machine: Machine, options: Mapping[str, Any]) -> 
     """What the pipeline is given instead of reading it itself."""
     parts: dict[str, Any] = {}
     if _CHECKER in json.loads(pipeline.index.read_text(encoding="utf-8")):
-        parts = {_CHECKER: None, "requires_safety_checker": False}
+        parts = {_CHECKER: None, "feature_extractor": None, "requires_safety_checker": False}
     for part, (library, kind) in pipeline.parts.items():
         if kind == _QWEN:
             parts[part] = _qwen_processor(pipeline.folder / part)

@@ -364,6 +364,8 @@ def _run(
         return Run(plan.folder, past)
     if gate is not None:
         _search(plan, todo, gate, search_progress)
+    if todo:
+        plan.editor.load()
     for key in todo:
         edits.pop(key, None)
     plan.editor.keep_in(plan.folder)

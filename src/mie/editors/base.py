@@ -105,6 +105,9 @@ class Editor(ABC):
     # Options that change how long an edit may take but never its result: a run may be resumed with others.
     tuning: ClassVar[frozenset[str]] = frozenset()
 
+    def load(self) -> None:  # noqa: B027 (most editors have nothing to load)
+        """Load weights. A run calls it before its first edit: what cannot be loaded ends the run at once."""
+
     @abstractmethod
     def edit(self, image: Pixels, instruction: str, *, seed: int, history: Sequence[Turn]) -> Edited:
         """Return the edited image. Any exception is recorded as the reason why this edit failed."""

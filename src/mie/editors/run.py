@@ -298,6 +298,8 @@ def _run(
         return Run(plan.folder, past)
     if gate is not None:
         _search(plan, todo, gate, search_progress)
+    if todo:
+        plan.editor.load()
     for key in todo:
         edits.pop(key, None)
     log = _Log(plan, edits.values(), len(todo), progress, past["timings"]["seconds"] if past else 0.0)

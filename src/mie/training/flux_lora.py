@@ -23,16 +23,15 @@ from torch import Tensor, nn
 
 from mie.errors import ConfigError, MieError
 from mie.images.families import FAMILIES
+from mie.networks.pretrained import model_digest, need_packages
 from mie.perspectives.modification.inpainters.flux import (
     MULTIPLE,
     PROMPTS,
     Words,
-    base_digest,
     encode_prompt,
     fill_picture,
     find_base,
     load_pipeline,
-    need_packages,
     save_lora,
 )
 from mie.perspectives.modification.inpainters.holes import LesionShapes, neighbourhood
@@ -306,7 +305,7 @@ class FluxFillLora(Trainee):
         self._base = find_base(own if own.is_dir() else self.shape.base)
         packs = [read_pack(self.config.path(path)) for path in self.data.packs]
         self.tissue = HealthyTissue(packs, self.data.family, self.data.size)
-        return {"packs": [pack.facts["digest"] for pack in packs], "base": base_digest(self._base)}
+        return {"packs": [pack.facts["digest"] for pack in packs], "base": model_digest(self._base)}
 
     def prepare(self, device: torch.device) -> None:
         self.device = device

@@ -12,13 +12,8 @@ of another model with a warning. Here that is an error.
 from __future__ import annotations
 
 import gc
-import hashlib
-import importlib.util
 import json
-import re
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,11 +21,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from mie.core.environment import install_hint
 from mie.core.files import digest
 from mie.core.spec import Spec, construct
 from mie.errors import ConfigError
 from mie.images.families import GREY
+from mie.networks.pretrained import model_digest, model_folder, need_packages, quiet
 from mie.perspectives.modification.inpainters import Inpainter, check_hole
 from mie.perspectives.modification.inpainters.holes import neighbourhood
 from mie.records import Mask, Pixels
@@ -51,8 +46,6 @@ PROMPTS: Final = {
 }
 TOKENS: Final = 128  # of the long text encoder; our prompts have some twenty
 MULTIPLE: Final = 16  # eight pixels to a latent, two by two latents to a token
-_NEEDS: Final = ("torch", "safetensors", "transformers", "diffusers", "peft")
-_HUB_ID: Final = re.compile(r"[\w.-]+/[\w.-]+")
 _WORDS: Final = ("tokenizer", "text_encoder", "tokenizer_2", "text_encoder_2")
 _LICENCE: Final = (
     "FLUX.1-Fill-dev is under the FLUX.1 [dev] Non-Commercial License: read and accept it at "
@@ -67,18 +60,10 @@ class Words(NamedTuple):
     pooled: Tensor
 
 
-def need_packages(what: str) -> None:
-    """Raise unless everything that `flux-fill` runs on is installed."""
-    missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ConfigError(f"{what} needs {', '.join(missing)}", fix=install_hint("models"))
-
-
 def find_base(text: str | Path) -> Path:
     """The folder of a FluxFillPipeline: `text` itself, or a hub id whose files are in the local cache."""
-    folder = Path(text).expanduser()
-    if not folder.is_dir():
-        folder = _cached(str(text))
+    download = f"hf auth login; hf download {text} --exclude 'flux1-*' (tens of gigabytes). {_LICENCE}"
+    folder = model_folder(text, PUBLISHED, download)
     index = folder / "model_index.json"
     try:
         kind = json.loads(index.read_text(encoding="utf-8"))["_class_name"]
@@ -89,33 +74,6 @@ def find_base(text: str | Path) -> Path:
     if kind != "FluxFillPipeline":
         raise ConfigError("not a FLUX Fill model", where=index, expected="FluxFillPipeline", found=kind)
     return folder
-
-
-def _cached(text: str) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
-    if not _HUB_ID.fullmatch(text):
-        raise ConfigError("no such folder", where=text, expected=f"a folder, or a hub id such as {PUBLISHED}")
-    try:
-        return Path(snapshot_download(text, local_files_only=True))
-    except LocalEntryNotFoundError:
-        raise ConfigError(
-            f"{text} is neither a folder nor in the local cache of models",
-            expected="files that are already here: nothing is fetched by itself",
-            fix=f"hf auth login; hf download {text} --exclude 'flux1-*' (tens of gigabytes). {_LICENCE}",
-        ) from None
-
-
-def base_digest(folder: Path) -> str:
-    """SHA-256 over the configs and over the names and sizes of the weights; reading those takes minutes."""
-    known = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        if path.suffix == ".json":
-            known.update(path.relative_to(folder).as_posix().encode() + path.read_bytes())
-        elif path.suffix == ".safetensors":
-            known.update(f"{path.relative_to(folder).as_posix()} {path.stat().st_size}".encode())
-    return known.hexdigest()
 
 
 def encode_prompt(folder: Path, prompt: str, device: str | device, dtype: dtype) -> Words:
@@ -166,7 +124,7 @@ def _load(folder: Path, dtype: dtype, **parts: Any) -> Any:
     from diffusers import FluxFillPipeline
 
     try:
-        with _quiet():
+        with quiet():
             return FluxFillPipeline.from_pretrained(  # type: ignore[no-untyped-call]
                 folder, torch_dtype=dtype, local_files_only=True, use_safetensors=True, **parts
             )
@@ -178,26 +136,6 @@ def _load(folder: Path, dtype: dtype, **parts: Any) -> Any:
             found=str(error).split("\n")[0][:300],
             fix="fetch the whole folder again",
         ) from error
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the libraries' progress bars, which would break ours, and their notes on coming names."""
-    import diffusers.utils.logging
-    import transformers.utils.logging
-
-    said = (diffusers.utils.logging, transformers.utils.logging)
-    shown = [each for each in said if each.is_progress_bar_enabled()]
-    for each in shown:
-        each.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            # `torch_dtype` is to become `dtype`, which older versions do not know.
-            warnings.simplefilter("ignore", FutureWarning)
-            yield
-    finally:
-        for each in shown:
-            each.enable_progress_bar()
 
 
 _FACTS: Final = "mie"  # our key in the header, beside those of diffusers
@@ -241,8 +179,6 @@ def load_lora(pipe: Any, path: Path, family: str) -> dict[str, Any]:
 
     Refused: one of another model, and one that was trained for another family.
     """
-    from diffusers.utils import logging
-
     facts = read_facts(path)
     if facts.get("family", family) != family:
         raise ConfigError(
@@ -259,12 +195,8 @@ def load_lora(pipe: Any, path: Path, family: str) -> dict[str, Any]:
             found="; ".join(wrong[:_SHOWN]) + more,
             fix="give the base model that the LoRA was trained on",
         )
-    level = logging.get_verbosity()
-    logging.set_verbosity_error()  # it would warn that the text encoders, which are not there, get no LoRA
-    try:
+    with quiet():  # it would warn that the text encoders, which are not there, get no LoRA
         pipe.load_lora_weights(str(path), use_safetensors=True, local_files_only=True, adapter_name="mie")
-    finally:
-        logging.set_verbosity(level)
     return facts
 
 
@@ -335,8 +267,8 @@ class FluxFill(Inpainter):
 
     @property
     def weights(self) -> str:
-        """Of the base (`base_digest`) and, behind a plus, of the LoRA."""
-        base = base_digest(self._base)
+        """Of the base (`model_digest`) and, behind a plus, of the LoRA."""
+        base = model_digest(self._base)
         return base if self._lora is None else f"{base}+{digest(self._lora)}"
 
     def __init__(self, base: Path, options: _Options, family: str) -> None:

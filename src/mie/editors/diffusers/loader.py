@@ -1,0 +1,267 @@
+"""A pipeline from a folder: checked before anything is loaded, from safetensors alone, without foreign code.
+
+`model_index.json` names the classes of the parts. Only classes of diffusers and transformers are accepted, so
+nothing that a folder brings along is ever executed, and pickled weights are rejected by name.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from mie.core.registry import unknown_name
+from mie.errors import ConfigError
+from mie.networks.pretrained import model_folder, need_packages, quiet
+
+INDEX: Final = "model_index.json"
+DTYPES: Final = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+OFFLOADS: Final = ("none", "model", "sequential")
+QUANTIZE: Final = ("none", "8bit", "4bit")
+_EXAMPLE: Final = "timbrooks/instruct-pix2pix"
+_LIBRARIES: Final = ("diffusers", "transformers")
+_PICKLES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+_VARIANT: Final = "fp16"
+_LARGE: Final = re.compile(r"(transformer|unet|text_encoder)(_\d)?")  # parts worth fewer bits
+# Not loaded: it blacks out what it takes for nudity, among it skin and operations.
+_CHECKER: Final = "safety_checker"
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where and how precisely a pipeline computes."""
+
+    dtype: str = "auto"
+    device: str = "auto"
+    offload: str = "none"
+    tiling: bool = False
+    quantize: str = "none"
+
+    def __post_init__(self) -> None:
+        for noun, value, known in (
+            ("dtype", self.dtype, ("auto", *DTYPES)),
+            ("offload", self.offload, OFFLOADS),
+            ("quantize", self.quantize, QUANTIZE),
+        ):
+            if value not in known:
+                raise unknown_name(noun, value, known)
+
+    def checked(self) -> Machine:
+        """The same with `auto` replaced. `ConfigError` for what this computer does not have."""
+        import torch
+
+        gpu = torch.cuda.is_available()
+        device = ("cuda" if gpu else "cpu") if self.device == "auto" else self.device
+        if device.startswith("cuda") and not gpu:
+            raise ConfigError("no GPU that torch can use", found=f"device={device}", fix="use device=cpu")
+        if not device.startswith("cuda"):
+            for option, value in (("offload", self.offload), ("quantize", self.quantize)):
+                if value != "none":
+                    raise ConfigError(
+                        f"{option} needs a GPU",
+                        found=f"{option}={value} on {device}",
+                        fix=f"leave out {option}",
+                    )
+        if self.quantize != "none" and importlib.util.find_spec("bitsandbytes") is None:
+            raise ConfigError(
+                "quantize needs the package bitsandbytes",
+                found=f"quantize={self.quantize}",
+                fix="run `pip install bitsandbytes`",
+            )
+        half = device.startswith("cuda") and torch.cuda.is_bf16_supported()
+        dtype = ("bf16" if half else "fp32") if self.dtype == "auto" else self.dtype
+        return Machine(dtype, device, self.offload, self.tiling, self.quantize)
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """What a folder says about itself."""
+
+    folder: Path
+    name: str  # the pipeline's class
+    parts: Mapping[str, tuple[str, str]]  # part -> (library, class)
+
+    @property
+    def index(self) -> Path:
+        """The file that names the parts."""
+        return self.folder / INDEX
+
+
+def find_pipeline(text: str) -> Pipeline:
+    """Read and check `model_index.json` of a folder or of a hub id in the local cache. Loads nothing."""
+    need_packages("the editor diffusers")
+    folder = model_folder(text, _EXAMPLE)
+    index = folder / INDEX
+    try:
+        body = json.loads(index.read_text(encoding="utf-8"))
+        name = body["_class_name"]
+        parts = {part: value for part, value in body.items() if isinstance(value, list)}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            "no pipeline of diffusers here",
+            where=index,
+            expected=f"{INDEX}, which names the class and its parts",
+            found=f"{type(error).__name__}: {error}",
+            fix="give the folder that was downloaded or saved as a whole",
+        ) from None
+    foreign = [] if isinstance(name, str) else [repr(name)]
+    for part, value in parts.items():
+        own = part == _CHECKER or value == [None, None]
+        if not own and not (len(value) == 2 and value[0] in _LIBRARIES and isinstance(value[1], str)):
+            foreign.append(f"{part} {value}")
+    if foreign:
+        raise ConfigError(
+            "this pipeline needs code of its own, which is not executed",
+            where=index,
+            expected=f"classes of {' and '.join(_LIBRARIES)}",
+            found=", ".join(foreign),
+        )
+    real = {part: (value[0], value[1]) for part, value in parts.items() if value[0] and part != _CHECKER}
+    return Pipeline(folder, name, real)
+
+
+def check_files(pipeline: Pipeline) -> str | None:
+    """Raise where a part is missing or pickled. Returns the variant of the weights (`fp16`), if any."""
+    variant = None
+    for part, (library, kind) in pipeline.parts.items():
+        folder = pipeline.folder / part
+        files = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+        if not files:
+            raise ConfigError(
+                f"the pipeline's {part} is missing",
+                where=folder,
+                expected=f"the files of {library}.{kind}",
+                fix="download the whole folder again",
+            )
+        safe = [name for name in files if name.endswith(".safetensors")]
+        pickles = [name for name in files if name.endswith(_PICKLES)]
+        if pickles and not safe:
+            raise ConfigError(
+                f"the weights of the {part} are pickled, and pickles can run code when they are read",
+                where=folder,
+                expected="safetensors",
+                found=", ".join(sorted(pickles)),
+                fix="download the safetensors version, or convert it on a machine that may run foreign code",
+            )
+        if safe and all(f".{_VARIANT}" in name for name in safe):
+            variant = _VARIANT
+    return variant
+
+
+def load_pipeline(pipeline: Pipeline, machine: Machine, lora: Path | None = None) -> Any:
+    """The pipeline itself, on its device. `machine` is `checked`."""
+    import diffusers
+    import torch
+
+    variant = check_files(pipeline)
+    parts: dict[str, Any] = {}
+    if _CHECKER in json.loads(pipeline.index.read_text(encoding="utf-8")):
+        parts = {_CHECKER: None, "requires_safety_checker": False}
+    if machine.quantize != "none":
+        parts["quantization_config"] = _quantized(pipeline, machine)
+    kind = getattr(diffusers, pipeline.name, None)
+    if kind is None:
+        raise ConfigError(
+            f"this version of diffusers has no {pipeline.name}",
+            where=pipeline.index,
+            found=f"diffusers {diffusers.__version__}",
+            fix="run `pip install --upgrade diffusers`",
+        )
+    try:
+        with quiet():
+            pipe = kind.from_pretrained(
+                pipeline.folder,
+                torch_dtype=getattr(torch, DTYPES[machine.dtype]),
+                local_files_only=True,
+                use_safetensors=True,
+                variant=variant,
+                **parts,
+            )
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # the libraries raise what they like
+        raise ConfigError(
+            "the pipeline cannot be loaded",
+            where=pipeline.folder,
+            expected="weights of the shapes that the configs describe, and every file of the parts",
+            found=f"{type(error).__name__}: {' '.join(str(error).split())[:400]}",
+            fix="download the whole folder again; its parts must belong to the same model",
+        ) from error
+    if lora is not None:
+        load_lora(pipe, lora)
+    if machine.tiling:
+        pipe.vae.enable_tiling()
+    if machine.offload == "model":
+        pipe.enable_model_cpu_offload(device=machine.device)
+    elif machine.offload == "sequential":
+        pipe.enable_sequential_cpu_offload(device=machine.device)
+    elif machine.quantize == "none":
+        pipe.to(machine.device)
+    return pipe
+
+
+def find_lora(text: str) -> Path:
+    """A LoRA's file: `text` itself, or the one safetensors file of a folder."""
+    path = Path(text).expanduser()
+    files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
+    if len(files) == 1 and files[0].suffix == ".safetensors" and files[0].is_file():
+        return files[0]
+    raise ConfigError(
+        "no LoRA here",
+        where=path,
+        expected="a safetensors file, or a folder with exactly one",
+        found=", ".join(file.name for file in files) or "none" if path.exists() else "no such path",
+    )
+
+
+def load_lora(pipe: Any, path: Path) -> None:
+    """Put a LoRA on top. Layers without a place here, which diffusers skips with a warning, are an error."""
+    try:
+        with quiet():
+            tensors = pipe.lora_state_dict(str(path), use_safetensors=True, local_files_only=True)
+            tensors = tensors[0] if isinstance(tensors, tuple) else tensors
+            pipe.load_lora_weights(str(path), use_safetensors=True, local_files_only=True, adapter_name="mie")
+    except Exception as error:  # the libraries raise what they like
+        raise _misfit(path, f"{type(error).__name__}: {' '.join(str(error).split())[:400]}") from error
+    wanted = sum(".lora_A." in name or ".lora.down." in name for name in tensors)
+    placed = sum(
+        "mie" in getattr(module, "lora_A", {})
+        for part in pipe.components.values()
+        if hasattr(part, "modules")
+        for module in part.modules()
+    )
+    if not wanted or placed < wanted:
+        raise _misfit(path, f"{placed} of its {wanted} layers have a place in this pipeline")
+
+
+def _misfit(path: Path, found: str) -> ConfigError:
+    return ConfigError(
+        "the LoRA does not fit the pipeline",
+        where=path,
+        expected="a LoRA of this very model",
+        found=found,
+        fix="give the model that the LoRA was trained on",
+    )
+
+
+def _quantized(pipeline: Pipeline, machine: Machine) -> Any:
+    import torch
+    from diffusers import PipelineQuantizationConfig
+
+    options: dict[str, Any] = {"load_in_8bit": True}
+    if machine.quantize == "4bit":
+        compute = getattr(torch, DTYPES[machine.dtype])
+        options = {
+            "load_in_4bit": True,
+            "bnb_4bit_quant_type": "nf4",
+            "bnb_4bit_compute_dtype": compute,
+        }
+    return PipelineQuantizationConfig(
+        quant_backend=f"bitsandbytes_{machine.quantize}",
+        quant_kwargs=options,
+        components_to_quantize=[part for part in pipeline.parts if _LARGE.fullmatch(part)],
+    )

@@ -183,7 +183,9 @@ class OmniGen2Editor(Editor):
                     on_step=self.on_step,
                 )
         except NotFiniteError as error:
-            raise EditError(f"{error}; fp16 overflows in this model: try dtype=bf16 or dtype=fp32") from None
+            raise EditError(
+                f"{error}; with fp16 a value may be too large: try dtype=bf16 or dtype=fp32"
+            ) from None
         return list(self._decoded(latents))
 
     def conditions(
@@ -294,7 +296,7 @@ def _edited(values: Any, placement: Placement, references: int) -> Edited:
     if not np.isfinite(values).all():
         raise EditError(
             "the decoded image holds values that are not numbers; "
-            "fp16 overflows in this model: try dtype=bf16 or dtype=fp32"
+            "with fp16 a value may be too large: try dtype=bf16 or dtype=fp32"
         )
     image = np.rint(np.clip(values / 2 + 0.5, 0, 1) * 255).astype(np.uint8)
     image, back = placement.back(image)

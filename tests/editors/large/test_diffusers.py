@@ -14,13 +14,13 @@ from mie.editors.run import run_editor
 from mie.scoring.score import score
 from tests.conftest import crop
 
-READY = [
-    "StableDiffusionInstructPix2PixPipeline",
-    "FluxKontextPipeline",
-    "FluxFillPipeline",
-    "Flux2KleinPipeline",
-]
 WORDS = ["Highlight the optic disc in red.", "Remove the lesion from the retina."]
+
+
+def quick(folder, **options):
+    """The spec of a tiny pipeline, with as few steps as it takes."""
+    least = {"steps": 2, **({"strength": 0.9} if "Img2Img" in folder.name else {})}
+    return spec(folder, **{**least, **options})
 
 
 def spec(folder, **options):
@@ -31,9 +31,9 @@ def difference(a, b):
     return int(np.abs(a.image.astype(int) - b.image).max())
 
 
-@pytest.mark.parametrize("name", READY)
+@pytest.mark.parametrize("name", DIALECTS)
 def test_every_dialect_runs_and_is_scored(name, tiny, small, tmp_path):
-    run = run_editor(small, spec(tiny(name), steps=2), tmp_path / "run")
+    run = run_editor(small, quick(tiny(name)), tmp_path / "run")
     assert run.info["counts"]["failed"] == 0, [edit.reason for edit in run.edits().values()]
     assert run.info["counts"]["done"] == len(Dataset(small))
     assert run.info["editor"]["meta"]["pipeline"] == name
@@ -45,9 +45,9 @@ def test_every_dialect_runs_and_is_scored(name, tiny, small, tmp_path):
     assert results["b_psnr"].n == len(Dataset(small))
 
 
-@pytest.mark.parametrize("name", READY)
+@pytest.mark.parametrize("name", DIALECTS)
 def test_a_seed_decides_the_bytes_and_steps_are_told(name, tiny):
-    editor = open_editor(spec(tiny(name), steps=2))
+    editor = open_editor(quick(tiny(name)))
     told = []
     editor.on_step = lambda done, total: told.append((done, total))
     request = Request(crop(1, 70, 90), WORDS[0], seed=5)
@@ -57,6 +57,6 @@ def test_a_seed_decides_the_bytes_and_steps_are_told(name, tiny):
     assert difference(first, editor.edit_request(replace(request, seed=6))) > 0
     assert difference(first, editor.edit_request(replace(request, image=crop(2, 70, 90)))) > 0
     assert difference(first, editor.edit_request(replace(request, instruction=WORDS[1]))) > 0
-    assert told[0][0] == 1
-    assert told[0][1] == len(told) // 5
-    assert told[-1][0] == told[-1][1]
+    count = len(told) // 5
+    assert count >= 1
+    assert told[:count] == [(done + 1, count) for done in range(count)]

@@ -53,7 +53,16 @@ class Dialect:
                 f"{name} has no {foreign[0]}", expected=", ".join(self.arguments), found=foreign[0]
             )
         published = (self.paper or {}) if preset == PAPER else {}
-        return {**self.default, **published, **changes}
+        settings = {**self.default, **published, **changes}
+        if int(settings["steps"] * min(settings.get("strength", 1.0), 1.0)) < 1:
+            raise ConfigError(
+                "no step is left",
+                expected="steps of at least 1; with strength, steps x strength of at least 1",
+                found=", ".join(
+                    f"{word} {settings[word]}" for word in ("steps", "strength") if word in settings
+                ),
+            )
+        return settings
 
 
 # The papers' settings: MieDB for SDXL-turbo, Kontext and Qwen-Image-Edit, MedEBench for the others.

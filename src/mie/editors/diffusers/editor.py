@@ -69,8 +69,6 @@ class DiffusersEditor(Editor):
         self._lora = None if lora is None else find_lora(lora)
         self._machine = Machine(dtype, device, offload, tiling, quantize)
         self._history = history
-        if self._settings["steps"] < 1:
-            raise ConfigError("steps must be at least 1", found=self._settings["steps"])
         if self._dialect.diptych is not None and self._size == AUTO:
             raise ConfigError(
                 f"{self._found.name} chooses no size for a pair of images",

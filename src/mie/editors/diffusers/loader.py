@@ -29,6 +29,7 @@ _VARIANT: Final = "fp16"
 _LARGE: Final = re.compile(r"(transformer|unet|text_encoder)(_\d)?")  # parts worth fewer bits
 # Not loaded: it blacks out what it takes for nudity, among it skin and operations.
 _CHECKER: Final = "safety_checker"
+_QWEN: Final = "Qwen2VLProcessor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,37 +159,39 @@ def load_pipeline(pipeline: Pipeline, machine: Machine, lora: Path | None = None
     import torch
 
     variant = check_files(pipeline)
-    parts: dict[str, Any] = {}
-    if _CHECKER in json.loads(pipeline.index.read_text(encoding="utf-8")):
-        parts = {_CHECKER: None, "requires_safety_checker": False}
-    if machine.quantize != "none":
-        parts["quantization_config"] = _quantized(pipeline, machine)
-    kind = getattr(diffusers, pipeline.name, None)
-    if kind is None:
-        raise ConfigError(
-            f"this version of diffusers has no {pipeline.name}",
-            where=pipeline.index,
-            found=f"diffusers {diffusers.__version__}",
-            fix="run `pip install --upgrade diffusers`",
-        )
     try:
         with quiet():
+            kind = getattr(diffusers, pipeline.name, None)
+            if kind is None:
+                raise ConfigError(
+                    f"this version of diffusers has no {pipeline.name}",
+                    where=pipeline.index,
+                    found=f"diffusers {diffusers.__version__}",
+                    fix="run `pip install --upgrade diffusers`",
+                )
             pipe = kind.from_pretrained(
                 pipeline.folder,
                 torch_dtype=getattr(torch, DTYPES[machine.dtype]),
                 local_files_only=True,
                 use_safetensors=True,
                 variant=variant,
-                **parts,
+                **_parts(pipeline, machine),
             )
-    except torch.OutOfMemoryError:
+    except (ConfigError, torch.OutOfMemoryError):
         raise
+    except ImportError as error:
+        raise ConfigError(
+            "the pipeline needs a package that is not installed",
+            where=pipeline.folder,
+            found=_line(error),
+            fix="install the package that is named",
+        ) from error
     except Exception as error:  # the libraries raise what they like
         raise ConfigError(
             "the pipeline cannot be loaded",
             where=pipeline.folder,
             expected="weights of the shapes that the configs describe, and every file of the parts",
-            found=f"{type(error).__name__}: {' '.join(str(error).split())[:400]}",
+            found=_line(error),
             fix="download the whole folder again; its parts must belong to the same model",
         ) from error
     if lora is not None:
@@ -202,6 +205,24 @@ def load_pipeline(pipeline: Pipeline, machine: Machine, lora: Path | None = None
     elif machine.quantize == "none":
         pipe.to(machine.device)
     return pipe
+
+
+def _parts(pipeline: Pipeline, machine: Machine) -> dict[str, Any]:
+    """What `from_pretrained` is given instead of reading it itself."""
+    parts: dict[str, Any] = {
+        part: _qwen_processor(pipeline.folder / part)
+        for part, (_, kind) in pipeline.parts.items()
+        if kind == _QWEN
+    }
+    if _CHECKER in json.loads(pipeline.index.read_text(encoding="utf-8")):
+        parts |= {_CHECKER: None, "requires_safety_checker": False}
+    if machine.quantize != "none":
+        parts["quantization_config"] = _quantized(pipeline, machine)
+    return parts
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
 
 
 def find_lora(text: str) -> Path:
@@ -226,7 +247,7 @@ def load_lora(pipe: Any, path: Path) -> None:
             tensors = tensors[0] if isinstance(tensors, tuple) else tensors
             pipe.load_lora_weights(str(path), use_safetensors=True, local_files_only=True, adapter_name="mie")
     except Exception as error:  # the libraries raise what they like
-        raise _misfit(path, f"{type(error).__name__}: {' '.join(str(error).split())[:400]}") from error
+        raise _misfit(path, _line(error)) from error
     wanted = sum(".lora_A." in name or ".lora.down." in name for name in tensors)
     placed = sum(
         "mie" in getattr(module, "lora_A", {})
@@ -248,9 +269,21 @@ def _misfit(path: Path, found: str) -> ConfigError:
     )
 
 
+def _qwen_processor(folder: Path) -> Any:
+    """Qwen's processor of texts and images without its part for videos, which needs torchvision."""
+    from transformers import Qwen2Tokenizer, Qwen2VLImageProcessorPil, Qwen2VLProcessor
+
+    class Processor(Qwen2VLProcessor):
+        def check_argument_for_proper_class(self, name: str, value: Any) -> None:
+            pass  # it would object to the missing part
+
+    images = Qwen2VLImageProcessorPil.from_pretrained(folder)
+    return Processor(images, Qwen2Tokenizer.from_pretrained(folder))
+
+
 def _quantized(pipeline: Pipeline, machine: Machine) -> Any:
     import torch
-    from diffusers import PipelineQuantizationConfig
+    from diffusers.quantizers.pipe_quant_config import PipelineQuantizationConfig
 
     options: dict[str, Any] = {"load_in_8bit": True}
     if machine.quantize == "4bit":

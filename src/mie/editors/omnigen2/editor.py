@@ -226,6 +226,12 @@ class OmniGen2Editor(Editor):
             texts, padding=True, truncation=True, max_length=MAX_TOKENS, return_tensors="pt"
         )
 
+    def word_positions(self, instruction: str, ends: Sequence[int]) -> list[int]:
+        """Among the text's tokens, the last one of each word; a word is given by where it ends."""
+        head = _CHAT.partition("{}")[0]
+        texts = [head + instruction[:end] for end in ends]
+        return [len(self._language[1](text).input_ids) - 1 for text in texts]
+
     def text_states(self, instructions: Sequence[str]) -> tuple[Tensor, list[int]]:
         """The last hidden states, `(batch, tokens, width)`, and how many tokens of each count."""
         import torch

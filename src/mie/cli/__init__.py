@@ -19,7 +19,7 @@ from mie.errors import ConfigError, MieError
 _GROUPS: Final = {
     "Start": ("demo", "doctor"),
     "Datasets": ("sources", "build", "verify", "stats", "export", "import", "privacy"),
-    "Editors": ("parse", "edit", "inspect", "run", "score", "report", "weights", "propose"),
+    "Editors": ("parse", "edit", "inspect", "run", "score", "ground", "report", "weights", "propose"),
     "People": ("review", "sample", "agree"),
     "Training": ("pack", "train", "export-model"),
 }
@@ -35,6 +35,7 @@ COMMANDS: Final[Registry[Callable[..., Any] | typer.Typer]] = Registry(
         "edit": "mie.cli.edit:edit",
         "export": "mie.cli.export:export",
         "export-model": "mie.cli.export_model:export_model",
+        "ground": "mie.cli.ground:ground",
         "import": "mie.cli.import_:import_",
         "inspect": "mie.cli.inspect:inspect",
         "pack": "mie.cli.pack:pack",
@@ -56,7 +57,7 @@ COMMANDS: Final[Registry[Callable[..., Any] | typer.Typer]] = Registry(
     check=lambda thing: None if callable(thing) else "a function, or a typer.Typer",
 )
 # These keep what is done and take it up again when the same command is run once more.
-_RESUMING: Final = ("build", "run", "score", "train", "demo")
+_RESUMING: Final = ("build", "run", "score", "ground", "train", "demo")
 
 
 class _Groups(TyperGroup):

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
+from pathlib import Path
 from threading import Lock
 from typing import Any, Final, Self
 
@@ -55,6 +56,7 @@ class DiffusersEditor(Editor):
         quantize: str = "none",
     ) -> None:
         self._found = find_pipeline(folder)
+        self.model = Path(folder).name
         self._dialect = dialect_of(self._found.name, self._found.index)
         check_files(self._found)
         given = {

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -71,6 +72,7 @@ class OmniGen2Editor(Editor):
         self._size = check_size(size)
         self._machine = Machine(dtype, device, offload)
         self._model = find_model(folder)
+        self.model = Path(folder).name
         self._lora = None if lora is None else find_lora(lora)
         self._settings = {"steps": steps, "text": text, "image": image, "start": start, "end": end}
         self._negative = negative

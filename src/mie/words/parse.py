@@ -36,8 +36,11 @@ class Parse:
     attributes: dict[str, Any] = field(default_factory=dict)
     unknown: tuple[str, ...] = ()
     note: str | None = None
+    taken_for: dict[str, str] = field(default_factory=dict)  # unknown words, and what stands for them
 
     def as_json(self) -> dict[str, Any]:
+        """As printed and stored; `taken_for` only where the fallback took words for others."""
+        taken_for = {"taken_for": dict(self.taken_for)} if self.taken_for else {}
         return {
             "operation": self.operation,
             "task": self.task,
@@ -45,6 +48,7 @@ class Parse:
             "attributes": dict(self.attributes),
             "unknown": list(self.unknown),
             "note": self.note,
+            **taken_for,
         }
 
 

@@ -36,7 +36,10 @@ class Mention:
         return [sense for sense in self.senses if sense.kind == kind]
 
     def says(self, kind: str, value: str | None = None) -> bool:
-        return any(s.kind == kind and value in (None, s.value) for s in self.senses)
+        for sense in self.senses:  # noqa: SIM110 (called thousands of times; twice as fast as any())
+            if sense.kind == kind and value in (None, sense.value):
+                return True
+        return False
 
     def operations(self) -> set[str]:
         return {sense.value for sense in self.senses if sense.kind == "operation"}
@@ -218,13 +221,16 @@ def correct(word: str) -> str | None:
     """Return the one known word that a misspelt one is near to; None where there is none, or more than one.
 
     Two words that mean the same (plural and singular of one target) do not compete. A verb that would remove
-    or add something is only read into a word whose letters are swapped, doubled or missing.
+    or add something is only read into a word whose letters are swapped, doubled or missing. Its first or last
+    letter must be right: this keeps the search short.
     """
     most = 1 if len(word) < _TWO else 2
     near: list[tuple[int, str]] = []
     letters = _letters(word)
+    groups = _by_ends()
     for length in range(len(word) - most, len(word) + most + 1):
-        for other, others in _by_length().get(length, ()):
+        ends = ((length, word[0], ""), (length, word[1], ""), (length, "", word[-1]))
+        for other, others in {pair for key in ends for pair in groups.get(key, ())}:
             if (letters ^ others).bit_count() > 2 * most:
                 continue
             distance = slips(word, other, most)
@@ -254,8 +260,9 @@ def _same_letters(word: str, other: str) -> bool:
 
 
 @lru_cache(1)
-def _by_length() -> dict[int, list[tuple[str, int]]]:
-    groups: dict[int, list[tuple[str, int]]] = {}
+def _by_ends() -> dict[tuple[int, str, str], list[tuple[str, int]]]:
+    """Words and their letters, by length with the first letter, and by length with the last one."""
+    groups: dict[tuple[int, str, str], list[tuple[str, int]]] = {}
     known = vocabulary().senses
     telling = {
         word
@@ -266,7 +273,8 @@ def _by_length() -> dict[int, list[tuple[str, int]]]:
     for word in sorted(telling):
         shortest = _LETTERS if (word,) not in known or known[(word,)][0].kind != "colour" else 3
         if word.isalpha() and word.isascii() and len(word) >= shortest:
-            groups.setdefault(len(word), []).append((word, _letters(word)))
+            for key in ((len(word), word[0], ""), (len(word), "", word[-1])):
+                groups.setdefault(key, []).append((word, _letters(word)))
     return groups
 
 
@@ -295,6 +303,10 @@ def _letters(word: str) -> int:
 
 def slips(one: str, other: str, most: int) -> int:
     """Return how many letters are wrong, missing, too many or swapped; `most + 1` where it is more."""
+    while one and other and one[0] == other[0]:
+        one, other = one[1:], other[1:]
+    while one and other and one[-1] == other[-1]:
+        one, other = one[:-1], other[:-1]
     before: list[int] = []
     row = list(range(len(other) + 1))
     for i, a in enumerate(one, 1):

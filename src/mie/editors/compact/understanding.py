@@ -6,9 +6,9 @@ letter by letter. Anything else is put into one of those templates.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 import cv2
@@ -58,26 +58,45 @@ class Question(NamedTuple):
     def names(self) -> str:
         return " or ".join(target.name for target in self.parse.targets)
 
-    def meta(self, instruction: str) -> dict[str, Any]:
-        asked = {"asked": self.text} if self.text not in (None, instruction) else {}
+    def meta(self, instruction: str, trained: Collection[str] = ()) -> dict[str, Any]:
+        """Return what was understood; `trained`: what the weights were trained to paint, if they say so."""
+        asked: dict[str, Any] = {"asked": self.text} if self.text not in (None, instruction) else {}
+        if trained and self.perspective == "perception":
+            asked["trained"] = {target.name: target.name in trained for target in self.parse.targets}
         sides = [part.side for part in self.parts if part.side]
         if sides:
             asked["sides"] = "image left is the patient's right; cut at the body's midline"
+        taken = [f"{name} (for {words!r})" for words, name in self.parse.taken_for.items()]
+        if taken:
+            asked["taken_for"] = ", ".join(taken)
         return {"parse": self.parse.as_json(), **asked}
 
+    def remarks(self, trained: Collection[str]) -> list[str]:
+        """Return which targets the weights were not trained on."""
+        new = [t.name for t in self.parse.targets if t.name not in trained] if trained else []
+        if self.perspective != "perception" or not new:
+            return []
+        return [f"not in this editor's training, so look closely: {', '.join(dict.fromkeys(new))}"]
 
-@lru_cache(512)
-def question(instruction: str, modality: str | None = None, trusted: bool = False) -> Question:
+
+def question(
+    instruction: str,
+    modality: str | None = None,
+    trusted: bool = False,
+    fallback: Callable[[str, str | None], Parse] = parse,
+) -> Question:
     """Return what the network is asked for an instruction.
 
-    `trusted`: a sample of a dataset, or weights of the user's own, may name targets that are not in the
-    vocabulary; one of our own templates is passed on all the same.
+    `trusted`: weights of the user's own may know targets that are not in the vocabulary; one of our own
+    templates is passed on all the same. `fallback` parses what has unknown words.
     """
     result = parse(instruction, modality)
     if trusted and (result.operation == "none" or result.unknown or not result.targets):
         for operation in dict.fromkeys((result.operation, *_PERSPECTIVE)):
             if _fills(instruction, operation):
                 return Question(replace(result, operation=operation), instruction)
+    if result.unknown or (result.operation == "transformation" and not result.targets):
+        result = fallback(instruction, modality)
     if result.operation == "none":
         return Question(result, refusal=result.note)
     if result.unknown:
@@ -85,7 +104,7 @@ def question(instruction: str, modality: str | None = None, trusted: bool = Fals
     if is_own_wording(instruction, result):
         return Question(result, instruction)
     if result.operation == "perception":
-        return _perception(result, modality)
+        return painting(result, modality)
     if result.operation == "removal":
         if not result.targets:
             return Question(result, refusal=result.note or "nothing is named that could be removed")
@@ -107,7 +126,42 @@ def _unknown(result: Parse, modality: str | None) -> str:
     return text + known + "; the image is unchanged"
 
 
-def _perception(result: Parse, modality: str | None) -> Question:
+def kinds(asked: Question, trained: Collection[str]) -> list[str]:
+    """Return the trained targets that a general word such as "tumour" stands for, if it is asked for alone.
+
+    Parts of another one of them are left out: a necrotic core is not what "tumour" asks for.
+    """
+    names = [target.name for target in asked.parse.targets]
+    known = vocabulary()
+    if asked.parse.operation != "perception" or len(names) != 1 or known.targets[names[0]].modalities:
+        return []
+    below = {name for name in trained if name in known.targets and names[0] in known.ancestors(name)}
+    return [name for name in sorted(below) if not known.ancestors(name) & (below - {name})]
+
+
+def of_kind(asked: Question, name: str, modality: str | None) -> Question:
+    """Return the same question for one kind of what a general word stands for."""
+    (target,) = asked.parse.targets
+    return painting(replace(asked.parse, targets=(replace(target, name=name),)), modality)
+
+
+def chosen_kind(
+    asked: Question, choices: Sequence[Question], seen: Sequence[float], least: float
+) -> Question:
+    """Return the choice with the highest presence in the image; none where it is below `least`."""
+    best = max(range(len(seen)), key=seen.__getitem__)
+    word = asked.names
+    if seen[best] < least:
+        looked = ", ".join(f"{q.names} {p:.2f}" for q, p in zip(choices, seen, strict=True))
+        return Question(asked.parse, refusal=f"no {word} was found in this image; presence: {looked}")
+    choice = choices[best]
+    note = f"{word!r} is read as {choice.names}, of {len(choices)} kinds the one seen best ({seen[best]:.2f})"
+    notes = [note, *([choice.parse.note] if choice.parse.note else [])]
+    return choice._replace(parse=replace(choice.parse, note="; ".join(notes)))
+
+
+def painting(result: Parse, modality: str | None) -> Question:
+    """Return how the targets of a parse are painted."""
     names = list(dict.fromkeys(target.name for target in result.targets))
     related = [name for name in result.attributes.get("exclude", ()) if _lies_inside(name, names)]
     if not names:

@@ -62,6 +62,7 @@ class Fallback:
 
     def __init__(self, embed: Callable[[Sequence[str]], Vectors]) -> None:
         self._embed = embed
+        self._known: dict[str, Vectors] = {}
 
     def parse(self, instruction: str, modality: str | None = None) -> Parse:
         """Parse an instruction, with unknown words taken for known ones where they are near enough."""
@@ -112,17 +113,19 @@ class Fallback:
 
         `without`: phrases that are left out, to measure what would happen without them.
         """
-        query = self._embed([words.lower()])[0]
         own = [_side_of(words, group) for group in _OPPOSITES]
+        entries = [
+            entry
+            for entry in self._entries
+            if entry.task == task
+            and (modality is None or not entry.modalities or modality in entry.modalities)
+            and entry.phrase not in without
+            and own == [_side_of(entry.phrase, group) for group in _OPPOSITES]
+        ]
+        query, *vectors = self._vectors([words.lower(), *(entry.phrase for entry in entries)])
         best: dict[str, float] = {}
-        for entry, cosine in zip(self._entries, (self._vectors @ query).tolist(), strict=True):
-            if (
-                entry.task == task
-                and (modality is None or not entry.modalities or modality in entry.modalities)
-                and entry.phrase not in without
-                and own == [_side_of(entry.phrase, group) for group in _OPPOSITES]
-            ):
-                best[entry.name] = max(cosine, best.get(entry.name, 0.0))
+        for entry, vector in zip(entries, vectors, strict=True):
+            best[entry.name] = max(float(vector @ query), best.get(entry.name, 0.0))
         order = sorted((Taken(words, name, cosine) for name, cosine in best.items()), key=lambda t: -t.cosine)
         return order[:1] + [t for t in order[1:] if not _related(order[0].name, t.name)]
 
@@ -130,9 +133,11 @@ class Fallback:
     def _entries(self) -> list[Entry]:
         return list(_phrases())
 
-    @cached_property
-    def _vectors(self) -> Vectors:
-        return self._embed([entry.phrase for entry in self._entries])
+    def _vectors(self, texts: Sequence[str]) -> list[Vectors]:
+        new = [text for text in dict.fromkeys(texts) if text not in self._known]
+        if new:
+            self._known.update(zip(new, self._embed(new), strict=True))
+        return [self._known[text] for text in texts]
 
 
 def _phrases() -> Iterator[Entry]:
@@ -162,9 +167,14 @@ def _related(one: str, other: str) -> bool:
 
 
 def _runs(found: Scan, vague: bool) -> Iterator[tuple[int, int]]:
-    """Runs of tokens (first, last excluded) of which nothing is known; with `vague`, hints among them too."""
-    known = {at for m in found.mentions if not (vague and m.says("hint")) for at in range(m.first, m.last)}
-    hints = {at for m in found.mentions for at in range(m.first, m.last)} - known
+    """Runs of tokens (first, last excluded) with a word of which nothing is known.
+
+    A target right beside it belongs to it: in "renal cortex" the cortex is not the brain's. So does a hint of
+    a transformation, with `vague`.
+    """
+    joined = [m for m in found.mentions if m.says("hint" if vague else "target")]
+    hints = {at for m in joined for at in range(m.first, m.last)}
+    known = {at for m in found.mentions for at in range(m.first, m.last)} - hints
     first = None
     for at in range(len(found.tokens) + 1):
         inside = at < len(found.tokens) and at not in known and found.tokens[at].text.isalpha()
@@ -179,11 +189,12 @@ def _runs(found: Scan, vague: bool) -> Iterator[tuple[int, int]]:
 def _agree(before: Parse, after: Parse, taken: list[Taken]) -> bool:
     """Whether the words that were put in changed what is edited, and nothing else."""
     names = {t.name for t in after.targets} | set(after.attributes.get("exclude", ()))
+    inside = {s.value for t in taken for m in scan(t.words).mentions for s in m.of("target")}
     return (
         before.operation == after.operation
         and len(after.unknown) < max(len(before.unknown), 1)
         and all(t.name in names for t in taken)
-        and {t.name for t in before.targets} <= {t.name for t in after.targets} | _places(after)
+        and {t.name for t in before.targets} - inside <= names | _places(after)
     )
 
 

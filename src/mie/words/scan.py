@@ -221,8 +221,8 @@ def correct(word: str) -> str | None:
     """Return the one known word that a misspelt one is near to; None where there is none, or more than one.
 
     Two words that mean the same (plural and singular of one target) do not compete. A verb that would remove
-    or add something is only read into a word whose letters are swapped, doubled or missing. Its first or last
-    letter must be right: this keeps the search short.
+    or add something is only read into a word whose letters are swapped, doubled or missing. Where two letters
+    are wrong, the first one is not among them.
     """
     most = 1 if len(word) < _TWO else 2
     near: list[tuple[int, str]] = []
@@ -231,10 +231,11 @@ def correct(word: str) -> str | None:
     for length in range(len(word) - most, len(word) + most + 1):
         ends = ((length, word[0], ""), (length, word[1], ""), (length, "", word[-1]))
         for other, others in {pair for key in ends for pair in groups.get(key, ())}:
-            if (letters ^ others).bit_count() > 2 * most:
+            allowed = most if word[0] == other[0] else 1
+            if (letters ^ others).bit_count() > 2 * allowed:
                 continue
-            distance = slips(word, other, most)
-            if distance <= most and (len(word) > _LETTERS or _same_letters(word, other)):
+            distance = slips(word, other, allowed)
+            if distance <= allowed and (len(word) > _LETTERS or _same_letters(word, other)):
                 near.append((distance, other))
     if not near:
         return None

@@ -28,6 +28,7 @@ from mie.editors.compact.kinds import EditKind
 from mie.editors.compact.understanding import (
     Part,
     Question,
+    Seen,
     chosen_kind,
     kinds,
     of_kind,
@@ -447,11 +448,11 @@ class Compact(Editor):
         """What the network is asked: of the kinds that a general word stands for, the one seen best."""
         asked = question(request.instruction, self._modality, self._own_weights, self._with_fallback)
         names = kinds(asked, self._trained)
-        if asked.text is None or not names:
+        if names is None:
             return asked
         choices = [of_kind(asked, name, self._modality) for name in names]
         seen = [
-            float(edited.meta.get("presence", 0.0))
+            Seen(float(edited.meta.get("presence", 0.0)), float(edited.meta["confidence"]))
             for edited in self._answers([request] * len(choices), choices, _SMALL_VIEW)
         ]
         return chosen_kind(asked, choices, seen, _PRESENT)

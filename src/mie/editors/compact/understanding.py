@@ -27,6 +27,7 @@ from mie.words import Parse, Requested, canonical, parse, vocabulary
 # The patient's right is on the image's left in these; elsewhere a picture does not tell sides.
 RADIOLOGICAL: Final = ("CT", "MRI", "X-ray")
 _ONE_SIDE: Final = 0.9  # share of a connected part on one side of the midline that makes it that side's
+_ALIKE: Final = 0.1  # of presence
 _PERSPECTIVE: Final = {
     "perception": "perception",
     "transformation": "transformation",
@@ -126,15 +127,17 @@ def _unknown(result: Parse, modality: str | None) -> str:
     return text + known + "; the image is unchanged"
 
 
-def kinds(asked: Question, trained: Collection[str]) -> list[str]:
-    """Return the trained targets that a general word such as "tumour" stands for, if it is asked for alone.
+def kinds(asked: Question, trained: Collection[str]) -> list[str] | None:
+    """Return the trained targets that a general word ("tumour") stands for; None where none is asked for.
 
     Parts of another one of them are left out: a necrotic core is not what "tumour" asks for.
     """
     names = [target.name for target in asked.parse.targets]
     known = vocabulary()
-    if asked.parse.operation != "perception" or len(names) != 1 or known.targets[names[0]].modalities:
-        return []
+    if asked.text is None or not trained or asked.perspective != "perception" or len(names) != 1:
+        return None
+    if known.targets[names[0]].modalities:
+        return None
     below = {name for name in trained if name in known.targets and names[0] in known.ancestors(name)}
     return [name for name in sorted(below) if not known.ancestors(name) & (below - {name})]
 
@@ -145,23 +148,39 @@ def of_kind(asked: Question, name: str, modality: str | None) -> Question:
     return painting(replace(asked.parse, targets=(replace(target, name=name),)), modality)
 
 
-def chosen_kind(
-    asked: Question, choices: Sequence[Question], seen: Sequence[float], least: float
-) -> Question:
-    """Return the choice with the highest presence in the image; none where it is below `least`."""
-    best = max(range(len(seen)), key=seen.__getitem__)
+class Seen(NamedTuple):
+    """How the network sees one kind in an image."""
+
+    presence: float
+    confidence: float
+
+
+def chosen_kind(asked: Question, choices: Sequence[Question], seen: Sequence[Seen], least: float) -> Question:
+    """Return the choice that is seen best; none where no presence reaches `least`.
+
+    The network finds a tumour more surely than it tells tumours apart: those that it sees as well are named.
+    """
     word = asked.names
-    if seen[best] < least:
-        looked = ", ".join(f"{q.names} {p:.2f}" for q, p in zip(choices, seen, strict=True))
+    if not choices:
+        return Question(
+            asked.parse, refusal=f"no kind of {word} was in this editor's training for such images"
+        )
+    there = [(s, q) for s, q in zip(seen, choices, strict=True) if s.presence >= least]
+    if not there:
+        looked = ", ".join(f"{q.names} {s.presence:.2f}" for s, q in zip(seen, choices, strict=True))
         return Question(asked.parse, refusal=f"no {word} was found in this image; presence: {looked}")
-    choice = choices[best]
-    note = f"{word!r} is read as {choice.names}, of {len(choices)} kinds the one seen best ({seen[best]:.2f})"
+    best, choice = max(there, key=lambda pair: pair[0].confidence)
+    others = [q.names for s, q in there if q is not choice and s.presence > best.presence - _ALIKE]
+    note = f"{word!r} was looked for as {choice.names} (presence {best.presence:.2f})"
+    if others:
+        note += f"; seen about as well: {', '.join(others)}. Which it is, this editor cannot tell"
     notes = [note, *([choice.parse.note] if choice.parse.note else [])]
     return choice._replace(parse=replace(choice.parse, note="; ".join(notes)))
 
 
 def painting(result: Parse, modality: str | None) -> Question:
     """Return how the targets of a parse are painted."""
+    result = replace(result, targets=tuple(_pair(target) for target in result.targets))
     names = list(dict.fromkeys(target.name for target in result.targets))
     related = [name for name in result.attributes.get("exclude", ()) if _lies_inside(name, names)]
     if not names:
@@ -187,6 +206,14 @@ def painting(result: Parse, modality: str | None) -> Question:
         for t in result.targets
     )
     return Question(result, text, parts)
+
+
+def _pair(target: Requested) -> Requested:
+    """One of a pair as a side of it: the network learned pairs from more images than sides."""
+    words = vocabulary().targets[target.name]
+    if words.side is None:
+        return target
+    return replace(target, name=words.parents[0], side=words.side)
 
 
 def _cut(target: Requested) -> bool:
@@ -228,7 +255,7 @@ def is_own_wording(instruction: str, result: Parse) -> bool:
         not result.targets
         or not names
         or "exclude" in result.attributes
-        or any(_cut(target) or target.colour is None for target in result.targets)
+        or any(_cut(_pair(target)) or target.colour is None for target in result.targets)
     ):
         return False
     return _fills(instruction, result.operation)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
-from mie.words.vocabulary import Sense, Token, Vocabulary, tokens, vocabulary, word_set
+from mie.words.vocabulary import Sense, Token, Vocabulary, phrase, tokens, vocabulary, word_set
 
 _QUOTED: Final = re.compile(r"[\"“„«»”][^\"“„«»”]*[\"“„«»”]")
 _ENDS: Final = frozenset(".;:!?。；：！？¿¡()[]")
@@ -81,8 +81,8 @@ def scan(text: str) -> Scan:
     notes: list[str] = []
     text = _QUOTED.sub(lambda match: _quoted(match[0], known, notes), text)
     row = tokens(text)
-    words = _corrected(row, known, notes)
-    mentions = list(_mentions(row, words, known))
+    words = _corrected(text, row, known, notes)
+    mentions = _with_ones(list(_mentions(row, words, known)), words, known)
     for mention in mentions:
         if mention.says("injection"):
             start = row[mention.first].start
@@ -122,6 +122,23 @@ def _mentions(row: Sequence[Token], words: list[str], known: Vocabulary) -> Iter
             at += 1
 
 
+def _with_ones(mentions: list[Mention], words: list[str], known: Vocabulary) -> list[Mention]:
+    """With "one" as the target before it: "the right kidney red and the left one green"."""
+    result: list[Mention] = []
+    pair: tuple[Sense, ...] = ()
+    for mention in mentions:
+        after_side = bool(result) and result[-1].says("side") and result[-1].last == mention.first
+        if pair and after_side and words[mention.first : mention.last] == ["one"]:
+            mention = Mention(mention.first, mention.last, pair)
+        for sense in mention.of("target"):
+            target = known.targets[sense.value]
+            name = target.parents[0] if target.side else target.name
+            if target.side or target.sides:
+                pair = tuple(s for s in known.senses[phrase(name)] if s.kind == "target")
+        result.append(mention)
+    return result
+
+
 def _is_side(known: Vocabulary, word: str) -> bool:
     return any(sense.kind == "side" for sense in known.senses.get((word,), ()))
 
@@ -151,6 +168,9 @@ def _mark_scopes(found: Scan) -> None:
         negates = mention.says("not") or mention.says("instead")
         if not (kept or excepted or negates) or mention.kept:
             continue
+        if negates and _stands_behind(found, mention):  # "liver yes, spleen no"
+            found.mentions[index - 1].negated = True
+            continue
         if not kept and not excepted and found.words[mention.first] in ("no", "kein", "keine", "keinen"):
             for other in found.mentions[index + 1 :]:  # "no lesion": the next thing alone
                 if other.says("target"):
@@ -166,6 +186,14 @@ def _mark_scopes(found: Scan) -> None:
             other.kept |= kept
             other.excepted |= excepted
             other.negated |= negates and not kept
+
+
+def _stands_behind(found: Scan, mention: Mention) -> bool:
+    """Whether "no" ends what a target begins."""
+    target = next((m for m in found.mentions if m.last == mention.first and m.says("target")), None)
+    after = found.after(mention.last, 1)
+    ends = not after or after[0] in _COMMAS or after[0] in _ENDS
+    return target is not None and ends and found.words[mention.first] in ("no", "not", "nicht", "non")
 
 
 def _verb_follows(found: Scan, index: int) -> bool:
@@ -202,13 +230,14 @@ def _scope_end(found: Scan, index: int) -> int:
     return len(found.mentions)
 
 
-def _corrected(row: Sequence[Token], known: Vocabulary, notes: list[str]) -> list[str]:
+def _corrected(text: str, row: Sequence[Token], known: Vocabulary, notes: list[str]) -> list[str]:
     words = [token.text for token in row]
     changed = 0
     for at, word in enumerate(words):
         if word in known.words or len(word) < _LETTERS or not word.isalpha() or changed == _CORRECTED:
             continue
-        right = correct(word)
+        written = text[row[at].start : row[at].end].casefold()
+        right = correct(word) or (correct(written) if written != word and written.isascii() else None)
         if right is not None:
             words[at] = right
             changed += 1

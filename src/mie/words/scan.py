@@ -241,7 +241,7 @@ def _corrected(text: str, row: Sequence[Token], known: Vocabulary, notes: list[s
         if right is not None:
             words[at] = right
             changed += 1
-            notes.append(f"read {word!r} as {right!r}")
+            notes.append(f"read {written!r} as {right!r}")
     return words
 
 
@@ -268,7 +268,8 @@ def correct(word: str) -> str | None:
                 near.append((distance, other))
     if not near:
         return None
-    meanings = _meanings()
+    meanings, spellings = _meanings(), vocabulary().spellings
+    near = [(distance, spellings.get(other, other)) for distance, other in near]
     near.sort(key=lambda pair: (pair[0], -len(meanings[pair[1]][1]), pair[1]))
     least, best = near[0]
     alters, targets = meanings[best]
@@ -300,7 +301,8 @@ def _by_ends() -> dict[tuple[int, str, str], list[tuple[str, int]]]:
         if any(s.kind not in ("filler", "unit", "anatomy", "indefinite") for s in senses)
         for word in key
     }
-    for word in sorted(telling):
+    british = (word for word, folded in vocabulary().spellings.items() if folded in telling)
+    for word in sorted(telling.union(british)):
         shortest = _LETTERS if (word,) not in known or known[(word,)][0].kind != "colour" else 3
         if word.isalpha() and word.isascii() and len(word) >= shortest:
             for key in ((len(word), word[0], ""), (len(word), "", word[-1])):

@@ -247,6 +247,27 @@ def test_a_retried_edit_is_no_failure(scored_dataset, tmp_path):
     assert read.edits == len(edits.splitlines())
 
 
+def test_what_the_editor_said_stands_under_its_picture(scored_dataset, tmp_path):
+    run = make_run(scored_dataset, tmp_path / "run", "said", 0.9, attempts=1)
+    meta = {
+        "parse": {
+            "operation": "perception",
+            "targets": [{"name": "lungs", "colour": "red", "side": "left"}],
+            "unknown": ["<i>x</i>"],
+        },
+        "taken_for": "lungs (for 'pulmo<script>')",
+        "note": "no \x1b[31m tumour",
+    }
+    lines = [json.loads(line) for line in (run / "edits.jsonl").read_text().splitlines()]
+    (run / "edits.jsonl").write_text("".join(json.dumps({**line, "meta": meta}) + "\n" for line in lines))
+    text = write_report([run], tmp_path / "out").read_text()
+    card = re.findall(r"<article class=\"card\">.*?</article>", text, re.DOTALL)[0]
+    assert "understood as: perception: left lungs in red" in card
+    assert "not known: &lt;i&gt;x&lt;/i&gt;" in card
+    assert "taken for: lungs (for &#39;pulmo&lt;script&gt;&#39;)" in card
+    assert "note: no ?[31m tumour" in card
+
+
 def test_markdown_and_latex_escape_names(report):
     markdown = (report / "tables" / "leaderboard.md").read_text()
     assert r"\<script\>alert('n')\</script\>\_5%" in markdown

@@ -10,9 +10,13 @@ import pytest
 from mie.core.yaml_files import read_mapping
 from mie.words import parse
 
-BODY = read_mapping(Path(__file__).with_name("instructions.yaml"), "instructions", expected="instructions:")
+FILES = {
+    name: read_mapping(Path(__file__).with_name(f"{name}.yaml"), "instructions", expected="instructions:")
+    for name in ("instructions", "held_out")
+}
 SHARE = 0.95  # of the instructions that must be read right
-KNOWN = {tuple(row[:2]): row[2] for row in BODY.get("known_failures") or ()}
+TRAPS = [row for body in FILES.values() for row in body["traps"]]
+ALTERING = ("removal", "addition", "inpainting", "simulation")
 
 
 def right(row: list[Any]) -> bool:
@@ -27,25 +31,21 @@ def right(row: list[Any]) -> bool:
     return result.operation == operation and got == wanted and result.attributes.get("exclude", []) == names
 
 
-@pytest.mark.parametrize("row", BODY["traps"], ids=lambda row: str(row[0])[:60])
+@pytest.mark.parametrize("row", TRAPS, ids=lambda row: str(row[0])[:60])
 def test_a_trap_never_alters_anatomy(row: list[Any]) -> None:
+    operation = parse(row[0], row[1] or None).operation
     if row[2] in ("none", "perception"):
-        assert parse(row[0], row[1] or None).operation not in (
-            "removal",
-            "addition",
-            "inpainting",
-            "simulation",
-        )
-    assert parse(row[0], row[1] or None).operation == row[2]
+        assert operation not in ALTERING
+    assert operation == row[2]
 
 
-def test_the_share_of_instructions_that_is_read_right() -> None:
-    rows = BODY["instructions"] + BODY["traps"]
+@pytest.mark.parametrize("name", FILES)
+def test_the_share_of_instructions_that_is_read_right(name: str) -> None:
+    body = FILES[name]
+    rows = body["instructions"] + body["traps"]
+    known = {tuple(row[:2]): row[2] for row in body["known_failures"]}
     wrong = {tuple(row[:2]) for row in rows if not right(row)}
     assert len(wrong) <= (1 - SHARE) * len(rows), wrong
-    assert wrong == set(KNOWN), wrong ^ set(KNOWN)
-
-
-def test_known_failures_say_what_is_read_instead() -> None:
-    for (text, modality), operation in KNOWN.items():
+    assert wrong == set(known), wrong ^ set(known)
+    for (text, modality), operation in known.items():
         assert parse(text, modality or None).operation == operation

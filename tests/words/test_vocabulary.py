@@ -75,6 +75,8 @@ def test_british_and_american_spelling_fold_to_one() -> None:
 
 def test_a_misspelt_word_never_becomes_another_target() -> None:
     assert correct("livr") == "liver"
+    assert correct("tuomur") == "tumor"  # two letters from the folded word, one slip from the written one
+    assert correct("pigmentation") is None
     assert correct("remote") is None
     assert correct("ileum") != "ilium"
     # Between the subdural and the epidural kind there is no guess.

@@ -228,8 +228,8 @@ def _list(modality: str | None, json: bool) -> None:
 
 def _remarks(meta: Mapping[str, Any]) -> str:
     """What the editor says that people should know before they use the edit."""
-    confidence, taken_for, note = (meta.get(key) for key in ("confidence", "taken_for", "note"))
+    from mie.editors.runs import remarks
+
+    confidence = meta.get("confidence")
     text = f", confidence {confidence:.2f}" if isinstance(confidence, int | float) else ""
-    text += f"\n  taken for: {taken_for}" if isinstance(taken_for, str) else ""
-    text += f"\n  note: {note}" if isinstance(note, str) else ""
-    return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
+    return text + "".join(f"\n  {line}" for line in remarks(meta))

@@ -10,6 +10,11 @@ def parse(
     modality: str | None = typer.Option(
         None, help="What the image is, such as CT: settles words that mean several things."
     ),
+    fallback: bool = typer.Option(
+        False,
+        "--fallback",
+        help="Take unknown words for near ones, as the compact editor does (loads torch).",
+    ),
     json: bool = typer.Option(False, "--json", help="Print the parse as one JSON document."),
 ) -> None:
     """Say what an instruction is understood as, without an image or an editor.
@@ -23,7 +28,15 @@ def parse(
 
     if modality is not None and modality not in MODALITIES:
         raise unknown_name("modality", modality, MODALITIES)
-    found = parse_instruction(instruction, modality)
+    if fallback:
+        from functools import partial
+
+        from mie.networks.text import TextEncoder, sentence_vectors
+        from mie.words.fallback import Fallback
+
+        found = Fallback(partial(sentence_vectors, TextEncoder())).parse(instruction, modality)
+    else:
+        found = parse_instruction(instruction, modality)
     if json:
         print_json(found.as_json())
         return
@@ -35,5 +48,7 @@ def parse(
         typer.echo(f"  {name}: {', '.join(value) if isinstance(value, list) else value}")
     if found.unknown:
         typer.echo(f"  not known: {', '.join(found.unknown)}")
+    for words, name in found.taken_for.items():
+        typer.echo(f"  taken for: {name} (for {words!r})")
     if found.note:
         typer.echo(f"  note: {found.note}")

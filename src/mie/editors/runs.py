@@ -19,6 +19,7 @@ from mie.records import Edit
 
 SCHEMA_VERSION: Final = 1
 STATES: Final = ("done", "failed", "refused")  # a refused edit was declined by the model's provider
+_REMARK: Final = 1000  # characters that are shown
 
 
 class Run:
@@ -187,6 +188,34 @@ def plain(value: Any) -> Any:
         return value
     # Half of a surrogate pair (a file name in another encoding) cannot be written in UTF-8.
     return str(value).encode(errors="replace").decode()
+
+
+def remarks(meta: Mapping[str, Any]) -> list[str]:
+    """What an editor's `meta` says that people should know: how it was understood, and its doubts.
+
+    A remote editor may put anything there: what is no text is left out, control characters are replaced.
+    """
+    lines = []
+    parse = meta.get("parse")
+    if isinstance(parse, Mapping):
+        targets = parse.get("targets")
+        names = (
+            [_requested(t) for t in targets if isinstance(t, Mapping)] if isinstance(targets, list) else []
+        )
+        lines.append(f"understood as: {parse.get('operation')}{': ' if names else ''}{', '.join(names)}")
+        unknown = parse.get("unknown")
+        if isinstance(unknown, list) and unknown:
+            lines.append(f"not known: {', '.join(map(str, unknown))}")
+    for key, title in (("taken_for", "taken for"), ("note", "note")):
+        if isinstance(meta.get(key), str):
+            lines.append(f"{title}: {meta[key]}")
+    return ["".join(c if c.isprintable() else "?" for c in line)[:_REMARK] for line in lines]
+
+
+def _requested(target: Mapping[str, Any]) -> str:
+    name, side, colour = (target.get(key) for key in ("name", "side", "colour"))
+    where = f"{side} " if side and not str(name).startswith(str(side)) else ""
+    return f"{where}{name}" + (f" in {colour}" if colour else "")
 
 
 def read_run(folder: Path | str) -> Run:

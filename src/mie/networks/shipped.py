@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from mie.core.files import digest
+from mie.core.yaml_files import read_mapping
 from mie.errors import ConfigError, MieError
 
 FOLDER: Final = Path(__file__).parents[1] / "weights"
@@ -28,6 +29,12 @@ SHIPPED: Final[dict[str, str]] = {
     "inpainter-xray.safetensors": "19081ef3cb35b20845de49e630fc9d764e1a68b0a26c2bea3d168db3b12f4e02",
     "text-detector.safetensors": "6e5ab4b48577ec201bfebc450bd2febffe24823005aeaab349db73430bc865b1",
 }
+
+
+def shipped_targets() -> dict[str, list[str]]:
+    """What the compact editor's file was trained to paint, by modality."""
+    body = read_mapping(FOLDER / "compact.yaml", "list of targets", expected="targets:")
+    return {str(modality): list(names) for modality, names in body["targets"].items()}
 
 
 def shipped_weights(name: str, *, fix: str) -> Path:

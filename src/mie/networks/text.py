@@ -53,6 +53,12 @@ def encoder_folder() -> Path:
     return Path(spec.origin).parent / "model"
 
 
+def mean_token(tokens: Tensor, mask: Tensor) -> Tensor:
+    """`(B, W)`: what the text encoder was trained to compare sentences by."""
+    share = mask.float()[..., None]
+    return (tokens.float() * share).sum(1) / share.sum(1)
+
+
 class TextEncoder:
     """Prompts to token embeddings: MiniLM's last hidden states. The model is loaded at the first prompt."""
 
@@ -123,6 +129,12 @@ class TextEncoder:
             if shown:
                 bars.enable_progress_bar()
         return model.float().eval().requires_grad_(False).to(self.device)
+
+
+def sentence_vectors(encoder: TextEncoder | EmbeddingCache, texts: Sequence[str]) -> NDArray[np.float32]:
+    """`(n, 384)`: one unit vector for each text, whose products are cosines."""
+    means = mean_token(*encoder.encode(texts))
+    return np.asarray(torch.nn.functional.normalize(means, dim=1).numpy(), np.float32)
 
 
 class EmbeddingCache:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from mie.core.hashing import file_stem
 from mie.datasets.dataset import Dataset
 from mie.datasets.parquet import ShardFile
 from mie.datasets.schema import sample_from_row
+from mie.editors.runs import read_edits, remarks
 from mie.errors import MieError
 from mie.images.provenance import copied_xmp
 from mie.images.read import read_picture
@@ -68,6 +69,7 @@ class ShownOutput:
     output: str | None
     difference: str | None
     note: str | None = None
+    remarks: tuple[str, ...] = ()  # what the editor said about it
 
 
 @dataclass(slots=True)
@@ -218,6 +220,10 @@ def write_pictures(
             for pick in (*lists[0], *lists[1]):
                 samples = wanted.setdefault(run.digest, {})
                 samples.setdefault(pick.sample_id, set()).add((number, pick.attempt))
+    edits = [
+        read_edits(run.folder / "edits.jsonl") if chosen else {}
+        for run, chosen in zip(runs, picks, strict=True)
+    ]
     done, total = 0, sum(len(samples) for samples in wanted.values())
     for digest, samples in wanted.items():
         try:
@@ -231,7 +237,9 @@ def write_pictures(
             written.samples[digest, sample.id] = shown
             for number, attempt in sorted(samples[sample.id]):
                 output = _write_output(runs[number], number, sample, attempt, shown.size, folder)
-                written.outputs[runs[number].name, sample.id, attempt] = output
+                edit = edits[number].get((sample.id, attempt))
+                said = tuple(remarks(edit.meta)) if edit is not None else ()
+                written.outputs[runs[number].name, sample.id, attempt] = replace(output, remarks=said)
             done += 1
             if progress is not None:
                 progress(done, total)

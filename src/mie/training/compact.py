@@ -200,7 +200,18 @@ class Compact(Trainee):
     def save(self, model: nn.Module, path: Path, facts: Mapping[str, Any]) -> None:
         if EditKind.IMAGE in self.kinds:
             facts = {**facts, "taught": self._taught(cast(CompactNet, model))}
+        if EditKind.OVERLAY in self.kinds:
+            facts = {**facts, "targets": self._targets()}
         save_weights(path, model.state_dict(), self._net_config(), facts)
+
+    def _targets(self) -> dict[str, list[str]]:
+        """Return what was painted alone, by modality."""
+        painted: dict[str, set[str]] = {}
+        for pack in self._packs:
+            for row in pack.rows:
+                if row.fold == TRAIN and row.kind is EditKind.OVERLAY and row.task != "holistic":
+                    painted.setdefault(row.modality, set()).add(row.target)
+        return {modality: sorted(painted[modality]) for modality in sorted(painted)}
 
     @torch.no_grad()
     def _taught(self, model: CompactNet) -> dict[str, list[str]]:

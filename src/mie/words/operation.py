@@ -37,6 +37,20 @@ _STRONG: Final = word_set(
     "simulez anade anadir anada agrega agregar agregue inserta insertar inserte simula simular 添 增 加 "
     "插 模 放"
 )
+# "Take the polyp out": the verb and its particle have the target between them.
+_PARTED: Final = word_set("take takes cut edit airbrush wipe mach mache nimm nehme schneide schneid")
+_PARTICLES: Final = word_set("away out off weg raus heraus")
+_BETWEEN: Final = 7  # tokens from the verb to the particle
+# What others want, or what is planned, is no request: "we are going to remove it".
+_PLANNED: Final = word_set(
+    "wants wanted plans planned planning intends intended decided going suggested suggests recommends "
+    "recommended advised hopes scheduled will"
+)
+_NOTHING: Final = word_set("nothing nichts rien nada")
+# "The removal margins" are no removal.
+_OF_NOUNS: Final = word_set(
+    "margin margins site sites bed cavity scar zone line lines plan date day specimen border borders area"
+)
 _SKIPPED: Final = word_set("area of new single and")
 _LEADS: Final = word_set("show see make give put write")  # before "me what you think"
 _STATES: Final = word_set("is are was were has have shows there")
@@ -53,6 +67,7 @@ def decide(found: Scan, transforms: bool) -> Decision:
     opinion = _opinions(found)
     asked = [m for m in requests if found.starts[m.first] not in opinion]
     removal = [m for m in asked if "removal" in m.operations() and _is_request(found, m)]
+    removal += _parted(found, asked)
     addition = [m for m in asked if "addition" in m.operations() and _is_request(found, m)]
     perception = [m for m in asked if "perception" in m.operations()]
     strong = [m for m in perception if found.words[m.first] not in _WEAK and not m.says("target")]
@@ -124,12 +139,16 @@ def _is_request(found: Scan, mention: Mention) -> bool:
     if word in _PARTICIPLES:
         possible = {"been", "not", "can", "could"} & set(before)  # "so that it can be removed"
         return bool(_PASSIVE & set(before)) and not possible
+    following = found.after(mention.last, 1)
     if word in _NOUNS:
-        return not _OVER & set(before)
+        return not _OVER & set(before) and not _OF_NOUNS & set(following)
     if before and before[-1] == "without":  # "without removing"
         return False
+    if _NOTHING & set(following):
+        return False
+    if before[-1:] == ["to"] and _PLANNED & set(before):
+        return False
     if word in ("clear", "resolve"):
-        following = found.after(mention.last, 1)
         return bool(following) and following[0] in (
             "the",
             "this",
@@ -141,6 +160,21 @@ def _is_request(found: Scan, mention: Mention) -> bool:
             "up",
         )
     return not (word == "if" or "if" in before or "whether" in before)
+
+
+def _parted(found: Scan, asked: list[Mention]) -> list[Mention]:
+    """The targets that stand between a verb of removal and its particle: "take the polyp out"."""
+    targets = []
+    for at, word in enumerate(found.words):
+        if word not in _PARTED or found.before(at, 3)[-1:] in (["to"], ["not"]):
+            continue
+        for mention in asked:
+            behind = found.after(mention.last, 2)
+            near = mention.says("target") and at < mention.first and mention.last - at <= _BETWEEN
+            parted = bool(_PARTICLES & set(behind[:1])) and "of" not in behind
+            if near and parted and found.starts[at] == found.starts[mention.first]:
+                targets.append(mention)
+    return targets
 
 
 def is_history(found: Scan, mention: Mention) -> bool:
@@ -199,10 +233,12 @@ def _object_is_mark(found: Scan, verbs: list[Mention]) -> bool:
 def _adds(found: Scan, verb: Mention, colours: bool) -> bool:
     if _object_is_mark(found, [verb]):
         return False
+    new = any(_indefinite(found, m) for m in found.mentions if _is_lesion(m))
+    if colours and not new:  # "add the liver in red" is a marking
+        return False
     if any(found.words[at] in _STRONG for at in range(verb.first, verb.last)) or verb.last - verb.first > 1:
         return True
-    behind = [m for m in found.mentions if _is_lesion(m)]
-    return not colours and any(_indefinite(found, m) for m in behind)
+    return not colours and new
 
 
 def _replaced(found: Scan, asked: list[Mention]) -> bool:

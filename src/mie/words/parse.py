@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -23,6 +23,8 @@ _PURPOSE: Final = word_set("for because since pour para weil damit fuer")
 _UNITS: Final = word_set("mm cm um ml cc mg % percent px pixel pixels hu mm2 cm2 cm3 degrees kg")
 _NO_PLACE: Final = word_set("part side middle border margin edge segment")  # say little alone
 _PRONOUNS: Final = word_set("it them ihn sie es la le les lo los las 它")
+_CLITICS: Final = ("alo", "ala", "alos", "alas")  # "márcalo"
+_OTHER_SIDE: Final = {"left": "right", "right": "left"}
 _REMEMBERED: Final = 512
 
 
@@ -36,8 +38,11 @@ class Parse:
     attributes: dict[str, Any] = field(default_factory=dict)
     unknown: tuple[str, ...] = ()
     note: str | None = None
+    taken_for: dict[str, str] = field(default_factory=dict)  # unknown words, and what stands for them
 
     def as_json(self) -> dict[str, Any]:
+        """As printed and stored; `taken_for` only where the fallback took words for others."""
+        taken_for = {"taken_for": dict(self.taken_for)} if self.taken_for else {}
         return {
             "operation": self.operation,
             "task": self.task,
@@ -45,6 +50,7 @@ class Parse:
             "attributes": dict(self.attributes),
             "unknown": list(self.unknown),
             "note": self.note,
+            **taken_for,
         }
 
 
@@ -102,7 +108,7 @@ class _Reader:
         attributes: dict[str, Any] = {}
         wanted, excluded = self._mentions(attributes)
         targets, contradiction = self._requested(wanted)
-        names = self._names(excluded)
+        targets, names = self._other_sides(targets, self._names(excluded))
         contradiction = contradiction or self._contradiction(targets, names)
         if contradiction is not None:
             return _nothing(contradiction, self.found)
@@ -146,8 +152,12 @@ class _Reader:
         without = self._without()
         wanted: list[Mention] = []
         excluded: list[Mention] = []
+        told: list[Mention] = []
         for mention in every:
-            if mention.kept or is_tissue(self.found, mention) or is_history(self.found, mention):
+            if mention.kept or is_tissue(self.found, mention):
+                continue
+            if is_history(self.found, mention):
+                told.append(mention)
                 continue
             if mention.negated or mention.excepted or mention.first in without:
                 excluded.append(mention)
@@ -155,8 +165,10 @@ class _Reader:
                 attributes.setdefault("place", self.found.written(mention.first, mention.last).lower())
             else:
                 wanted.append(mention)
-        if not wanted and excluded and _PRONOUNS & set(self.found.words[excluded[-1].last :]):
+        if not wanted and excluded and self._is_taken_up(excluded[-1]):
             wanted, excluded = excluded, []  # "do not remove the tumour, highlight it"
+        if not wanted and told and self._is_taken_up(told[-1]):
+            wanted = told[-1:]  # "the lesion that was found last year: outline it"
         if self.alters:
             lesions = [m for m in wanted if self._kind(m) == "lesion"]
             others = [m for m in wanted if m not in lesions]
@@ -169,6 +181,17 @@ class _Reader:
             wanted = [m for m in places if m.first not in without]
             attributes.pop("place")
         return wanted, excluded
+
+    def _is_taken_up(self, mention: Mention) -> bool:
+        """Whether a pronoun stands for a mention further on: in Chinese none, in Spanish within the verb."""
+        words = self.found.words
+        verbs = [
+            words[m.first]
+            for m in self.found.mentions
+            if m.first >= mention.last and "perception" in m.operations() and not m.negated
+        ]
+        silent = any(verb >= "\u3400" or verb.endswith(_CLITICS) for verb in verbs)
+        return silent or bool(_PRONOUNS & set(words[mention.last :]))
 
     def _without(self) -> set[int]:
         """Targets behind "without", where something is marked."""
@@ -209,6 +232,7 @@ class _Reader:
                 own_side and name.startswith(own_side)
             ):  # a side is a place there
                 own_side = known.targets[name].side
+            name = self._one_of_pair(name, own_side)
             parts.append((Requested(name, colour, own_side), mention.first in given.direct))
         targets, contradiction = requested.merge(parts)
         return self._sides_joined(targets), contradiction
@@ -232,6 +256,15 @@ class _Reader:
                         return specific[0], organ.side
         return name, None
 
+    def _one_of_pair(self, name: str, side: str | None) -> str:
+        """A side of a pair by its own name, where it has one: the left one of the kidneys."""
+        if side not in _OTHER_SIDE:
+            return name
+        for target in vocabulary().targets.values():
+            if target.side == side and name in target.parents:
+                return target.name if self.modality in (None, *target.modalities) else name
+        return name
+
     def _both_sides(self, mention: Mention, side: str) -> bool:
         """Whether it reads "left and right kidney"."""
         before = [m for m in self.found.all_of("side") if 0 < mention.first - m.last <= 1]
@@ -253,6 +286,19 @@ class _Reader:
                 own = vocabulary().targets[choice.name].side
                 names.append(choice.name if where in (None, "both", own) else f"{where} {choice.name}")
         return list(dict.fromkeys(names))
+
+    @staticmethod
+    def _other_sides(targets: list[Requested], excluded: list[str]) -> tuple[list[Requested], list[str]]:
+        """A pair without one of its sides is the other side: "the lungs apart from the left one"."""
+        result = []
+        for target in targets:
+            own = {f"{side} {target.name}": other for side, other in _OTHER_SIDE.items()}
+            sides = [name for name in excluded if name in own]
+            if target.side in (None, "both") and len(sides) == 1:
+                target = replace(target, side=own[sides[0]])
+                excluded = [name for name in excluded if name != sides[0]]
+            result.append(target)
+        return result, excluded
 
     def _contradiction(self, targets: list[Requested], excluded: list[str]) -> str | None:
         known = vocabulary()

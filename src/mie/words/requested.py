@@ -11,7 +11,7 @@ from mie.words.vocabulary import Sense, phrase, vocabulary, word_set
 _PREPOSITIONS: Final = word_set(
     "of in from within into inside on im in von aus der du de dans del en sur the"
 )
-_OF: Final = word_set("of in from within into inside im von aus du dans del de")
+_OF: Final = word_set("of in from within into inside im von aus du dans del de en")
 _DETERMINERS: Final = word_set(
     "the this his her their my a an patient s der die das dem le la les el los las l"
 )
@@ -20,7 +20,7 @@ _PICTURES: Final = word_set("image picture slice photograph photo scan section v
 _EXTENTS: Final = word_set(
     "area areas extent region outline contour contours border borders boundary boundaries location "
     "position patch pixels size volume presence segmentation removal shape edges edge mask all any "
-    "most some both each none one rid location whereabouts"
+    "most some both each none one rid location whereabouts margin margins"
 )
 _NEAR: Final = 4  # tokens between a side and its target
 
@@ -114,19 +114,20 @@ def is_tissue(found: Scan, mention: Mention) -> bool:
 def sides(found: Scan, targets: list[Mention]) -> dict[int, str]:
     """Return the side of each target mention (by its first token) that has one."""
     given: dict[int, list[str]] = {}
+    every = [m for m in found.all_of("target") if m in targets or m.negated or m.excepted]
     for mention in found.all_of("side"):
         if mention.negated or _of_image(found, mention):
             continue
         name = mention.of("side")[0].value
         behind = [
-            t for t in targets if 0 <= t.first - mention.last <= _NEAR and _same(found, mention.last, t.first)
+            t for t in every if 0 <= t.first - mention.last <= _NEAR and _same(found, mention.last, t.first)
         ]
         ahead = [
             t for t in targets if 0 <= mention.first - t.last <= _NEAR and _same(found, t.last, mention.first)
         ]
         straight = [t for t in behind if t.first - mention.last <= 1]
         chosen = straight[:1] or ahead[-1:] or behind[:1]
-        if chosen:
+        if chosen and chosen[0] in targets:
             given.setdefault(chosen[0].first, []).append(name)
     return {at: names[0] if len(set(names)) == 1 else "both" for at, names in given.items()}
 

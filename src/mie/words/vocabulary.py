@@ -113,6 +113,7 @@ class Vocabulary:
         self.images = {name: str(entry["kind"]) for name, entry in body["images"].items()}
         self.senses: dict[tuple[str, ...], list[Sense]] = {}
         self._lengths: dict[str, set[int]] = {}  # by first token
+        self.spellings: dict[str, str] = {}  # words as they are written, where they are folded: "tumour"
         for entry in self.targets.values():
             self._add_target(entry)
         for kind, key in (("colour", "colours"), ("other colour", "other_colours"), ("side", "sides")):
@@ -158,6 +159,9 @@ class Vocabulary:
             self._add(word, Sense(kind, value))
 
     def _add(self, word: str, sense: Sense) -> None:
+        for match in _TOKEN.finditer(word.casefold()):
+            if match[0].isascii() and fold(match[0]) != match[0]:
+                self.spellings[match[0]] = fold(match[0])
         self._put(phrase(word), sense)
 
     def _put(self, key: tuple[str, ...], sense: Sense) -> None:

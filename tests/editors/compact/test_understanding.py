@@ -58,7 +58,7 @@ def test_our_own_wordings_pass_letter_by_letter() -> None:
     assert not is_own_wording("Highlight the left lung in red.", parse("Highlight the left lung in red."))
 
 
-def test_a_sample_may_name_what_the_vocabulary_lacks() -> None:
+def test_own_weights_may_know_what_the_vocabulary_lacks() -> None:
     text = "Highlight the thyroid nodule in red."
     assert question(text).text is None
     assert question(text, trusted=True).text == text

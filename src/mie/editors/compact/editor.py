@@ -25,13 +25,23 @@ from mie.core.registry import unknown_name
 from mie.editors.base import Edited, EditError, Editor, Request, Turn
 from mie.editors.compact.holes import find_hole
 from mie.editors.compact.kinds import EditKind
-from mie.editors.compact.understanding import Part, Question, on_side, question
+from mie.editors.compact.understanding import (
+    Part,
+    Question,
+    Seen,
+    chosen_kind,
+    kinds,
+    of_kind,
+    on_side,
+    question,
+)
 from mie.errors import ConfigError
 from mie.images.overlay import is_grey, paint
 from mie.images.resize import fitted_size, resize_image
-from mie.networks.shipped import COMPACT, shipped_weights
+from mie.networks.shipped import COMPACT, shipped_targets, shipped_weights
 from mie.records import Mask, Pixels, Values
 from mie.vocabulary import COLOURS, MODALITIES
+from mie.words import Parse
 
 if TYPE_CHECKING:  # it imports torch, without which this module must be able to say what is missing
     from mie.editors.compact.inference import Inference, Interpretation, Maps
@@ -425,30 +435,53 @@ class Compact(Editor):
     def _edited(self, requests: Sequence[Request]) -> list[Edited]:
         if self._raw:
             return edit_all(self._inference, requests, self._size, self._flip)
-        questions = [
-            question(r.instruction, self._modality, self._own_weights or r.sample is not None)
-            for r in requests
-        ]
+        questions = [self._question(request) for request in requests]
         followed = [at for at, asked in enumerate(questions) if asked.text is not None]
-        edits = edit_all(
-            self._inference,
-            [replace(requests[at], instruction=questions[at].text or "") for at in followed],
-            self._size,
-            self._flip,
-            [questions[at] for at in followed],
-        )
+        edits = self._answers([requests[at] for at in followed], [questions[at] for at in followed])
         results = dict(zip(followed, edits, strict=True))
         return [
-            _explained(results.get(at), request, asked)
+            _explained(results.get(at), request, asked, self._trained)
             for at, (request, asked) in enumerate(zip(requests, questions, strict=True))
         ]
 
+    def _question(self, request: Request) -> Question:
+        """What the network is asked: of the kinds that a general word stands for, the one seen best."""
+        asked = question(request.instruction, self._modality, self._own_weights, self._with_fallback)
+        names = kinds(asked, self._trained)
+        if names is None:
+            return asked
+        choices = [of_kind(asked, name, self._modality) for name in names]
+        seen = [
+            Seen(float(edited.meta.get("presence", 0.0)), float(edited.meta["confidence"]))
+            for edited in self._answers([request] * len(choices), choices, _SMALL_VIEW)
+        ]
+        return chosen_kind(asked, choices, seen, _PRESENT)
 
-def _explained(edited: Edited | None, request: Request, asked: Question) -> Edited:
+    def _answers(
+        self, requests: Sequence[Request], questions: Sequence[Question], size: int = 0
+    ) -> list[Edited]:
+        if not requests:
+            return []  # without loading the network
+        asked = [replace(r, instruction=q.text or "") for r, q in zip(requests, questions, strict=True)]
+        return edit_all(self._inference, asked, size or self._size, self._flip, questions)
+
+    def _with_fallback(self, instruction: str, modality: str | None) -> Parse:
+        return self._inference.fallback.parse(instruction, modality)
+
+    @cached_property
+    def _trained(self) -> frozenset[str]:
+        """What the weights were trained to paint, in the modality if given; empty if they do not say."""
+        targets = (self._inference.targets or {}) if self._own_weights else shipped_targets()
+        return frozenset(
+            name for where, names in targets.items() for name in names if self._modality in (None, where)
+        )
+
+
+def _explained(edited: Edited | None, request: Request, asked: Question, trained: frozenset[str]) -> Edited:
     """The edit, or the unchanged image, with what the instruction was understood as."""
-    meta = asked.meta(request.instruction)
+    meta = asked.meta(request.instruction, trained)
     if edited is None:
         meta |= {"perspective": None, "understood": 0.0, "confidence": 0.0}
         return Edited(request.image, {**meta, "note": asked.refusal})
-    notes = [note for note in (edited.meta.get("note"), asked.parse.note) if note]
+    notes = [note for note in (edited.meta.get("note"), asked.parse.note, *asked.remarks(trained)) if note]
     return Edited(edited.image, {**edited.meta, **meta, **({"note": "; ".join(notes)} if notes else {})})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -17,9 +17,10 @@ from mie.editors.compact.holes import find_hole
 from mie.editors.compact.kinds import EDIT_KINDS, EditKind
 from mie.errors import ConfigError
 from mie.networks.compact import CompactNet, load_network
-from mie.networks.text import EmbeddingCache, TextEncoder
+from mie.networks.text import EmbeddingCache, TextEncoder, mean_token, sentence_vectors
 from mie.records import Pixels, Values
 from mie.vocabulary import PERSPECTIVES
+from mie.words.fallback import Fallback
 
 NEAR: Final = 0.85  # cosine of two readings of one transformation, at least
 LIKE: Final = 0.65  # cosine of two texts that mean nearly the same, at least
@@ -96,12 +97,6 @@ def _modalities(text: str) -> set[str]:
     return {_ALIASES.get(name, name) for name in map(str.lower, _MODALITIES.findall(text))}
 
 
-def mean_token(tokens: Tensor, mask: Tensor) -> Tensor:
-    """`(B, W)`: what the text encoder was trained to compare sentences by."""
-    share = mask.float()[..., None]
-    return (tokens.float() * share).sum(1) / share.sum(1)
-
-
 class Interpretation(NamedTuple):
     """What an instruction says, without an image."""
 
@@ -138,8 +133,13 @@ class Inference:
         device: torch.device,
         half: bool,
         taught: Mapping[str, Sequence[str]] | None = None,
+        targets: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        """`taught`: the transformations that a weights file knows; without it none is doubted."""
+        """`taught`: the transformations that a weights file knows; without it none is doubted.
+
+        `targets`: by modality, what it was trained to paint.
+        """
+        self.targets = targets
         self.device, self.half = device, half
         self._network, self._encoder = network, encoder
         self._taught = TaughtTransformations(taught, self._read_all) if taught else None
@@ -151,7 +151,12 @@ class Inference:
         place = torch.device(_device(device))
         network, meta = load_network(weights)
         network.to(place, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        return cls(network, TextEncoder(), place, _is_half(precision, place), meta.get("taught"))
+        half = _is_half(precision, place)
+        return cls(network, TextEncoder(), place, half, meta.get("taught"), meta.get("targets"))
+
+    @cached_property
+    def fallback(self) -> Fallback:
+        return Fallback(partial(sentence_vectors, self._encoder))
 
     def _interpret(self, instruction: str) -> Interpretation:
         """Return what an instruction asks for.

@@ -6,9 +6,9 @@ letter by letter. Anything else is put into one of those templates.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 import cv2
@@ -27,6 +27,7 @@ from mie.words import Parse, Requested, canonical, parse, vocabulary
 # The patient's right is on the image's left in these; elsewhere a picture does not tell sides.
 RADIOLOGICAL: Final = ("CT", "MRI", "X-ray")
 _ONE_SIDE: Final = 0.9  # share of a connected part on one side of the midline that makes it that side's
+_ALIKE: Final = 0.1  # of presence
 _PERSPECTIVE: Final = {
     "perception": "perception",
     "transformation": "transformation",
@@ -58,26 +59,45 @@ class Question(NamedTuple):
     def names(self) -> str:
         return " or ".join(target.name for target in self.parse.targets)
 
-    def meta(self, instruction: str) -> dict[str, Any]:
-        asked = {"asked": self.text} if self.text not in (None, instruction) else {}
+    def meta(self, instruction: str, trained: Collection[str] = ()) -> dict[str, Any]:
+        """Return what was understood; `trained`: what the weights were trained to paint, if they say so."""
+        asked: dict[str, Any] = {"asked": self.text} if self.text not in (None, instruction) else {}
+        if trained and self.perspective == "perception":
+            asked["trained"] = {target.name: target.name in trained for target in self.parse.targets}
         sides = [part.side for part in self.parts if part.side]
         if sides:
             asked["sides"] = "image left is the patient's right; cut at the body's midline"
+        taken = [f"{name} (for {words!r})" for words, name in self.parse.taken_for.items()]
+        if taken:
+            asked["taken_for"] = ", ".join(taken)
         return {"parse": self.parse.as_json(), **asked}
 
+    def remarks(self, trained: Collection[str]) -> list[str]:
+        """Return which targets the weights were not trained on."""
+        new = [t.name for t in self.parse.targets if t.name not in trained] if trained else []
+        if self.perspective != "perception" or not new:
+            return []
+        return [f"not in this editor's training, so look closely: {', '.join(dict.fromkeys(new))}"]
 
-@lru_cache(512)
-def question(instruction: str, modality: str | None = None, trusted: bool = False) -> Question:
+
+def question(
+    instruction: str,
+    modality: str | None = None,
+    trusted: bool = False,
+    fallback: Callable[[str, str | None], Parse] = parse,
+) -> Question:
     """Return what the network is asked for an instruction.
 
-    `trusted`: a sample of a dataset, or weights of the user's own, may name targets that are not in the
-    vocabulary; one of our own templates is passed on all the same.
+    `trusted`: weights of the user's own may know targets that are not in the vocabulary; one of our own
+    templates is passed on all the same. `fallback` parses what has unknown words.
     """
     result = parse(instruction, modality)
     if trusted and (result.operation == "none" or result.unknown or not result.targets):
         for operation in dict.fromkeys((result.operation, *_PERSPECTIVE)):
             if _fills(instruction, operation):
                 return Question(replace(result, operation=operation), instruction)
+    if result.unknown or (result.operation == "transformation" and not result.targets):
+        result = fallback(instruction, modality)
     if result.operation == "none":
         return Question(result, refusal=result.note)
     if result.unknown:
@@ -85,7 +105,7 @@ def question(instruction: str, modality: str | None = None, trusted: bool = Fals
     if is_own_wording(instruction, result):
         return Question(result, instruction)
     if result.operation == "perception":
-        return _perception(result, modality)
+        return painting(result, modality)
     if result.operation == "removal":
         if not result.targets:
             return Question(result, refusal=result.note or "nothing is named that could be removed")
@@ -107,7 +127,60 @@ def _unknown(result: Parse, modality: str | None) -> str:
     return text + known + "; the image is unchanged"
 
 
-def _perception(result: Parse, modality: str | None) -> Question:
+def kinds(asked: Question, trained: Collection[str]) -> list[str] | None:
+    """Return the trained targets that a general word ("tumour") stands for; None where none is asked for.
+
+    Parts of another one of them are left out: a necrotic core is not what "tumour" asks for.
+    """
+    names = [target.name for target in asked.parse.targets]
+    known = vocabulary()
+    if asked.text is None or not trained or asked.perspective != "perception" or len(names) != 1:
+        return None
+    if known.targets[names[0]].modalities:
+        return None
+    below = {name for name in trained if name in known.targets and names[0] in known.ancestors(name)}
+    return [name for name in sorted(below) if not known.ancestors(name) & (below - {name})]
+
+
+def of_kind(asked: Question, name: str, modality: str | None) -> Question:
+    """Return the same question for one kind of what a general word stands for."""
+    (target,) = asked.parse.targets
+    return painting(replace(asked.parse, targets=(replace(target, name=name),)), modality)
+
+
+class Seen(NamedTuple):
+    """How the network sees one kind in an image."""
+
+    presence: float
+    confidence: float
+
+
+def chosen_kind(asked: Question, choices: Sequence[Question], seen: Sequence[Seen], least: float) -> Question:
+    """Return the choice that is seen best; none where no presence reaches `least`.
+
+    The network finds a tumour more surely than it tells tumours apart: those that it sees as well are named.
+    """
+    word = asked.names
+    if not choices:
+        return Question(
+            asked.parse, refusal=f"no kind of {word} was in this editor's training for such images"
+        )
+    there = [(s, q) for s, q in zip(seen, choices, strict=True) if s.presence >= least]
+    if not there:
+        looked = ", ".join(f"{q.names} {s.presence:.2f}" for s, q in zip(seen, choices, strict=True))
+        return Question(asked.parse, refusal=f"no {word} was found in this image; presence: {looked}")
+    best, choice = max(there, key=lambda pair: pair[0].confidence)
+    others = [q.names for s, q in there if q is not choice and s.presence > best.presence - _ALIKE]
+    note = f"{word!r} was looked for as {choice.names} (presence {best.presence:.2f})"
+    if others:
+        note += f"; seen about as well: {', '.join(others)}. Which it is, this editor cannot tell"
+    notes = [note, *([choice.parse.note] if choice.parse.note else [])]
+    return choice._replace(parse=replace(choice.parse, note="; ".join(notes)))
+
+
+def painting(result: Parse, modality: str | None) -> Question:
+    """Return how the targets of a parse are painted."""
+    result = replace(result, targets=tuple(_pair(target) for target in result.targets))
     names = list(dict.fromkeys(target.name for target in result.targets))
     related = [name for name in result.attributes.get("exclude", ()) if _lies_inside(name, names)]
     if not names:
@@ -133,6 +206,14 @@ def _perception(result: Parse, modality: str | None) -> Question:
         for t in result.targets
     )
     return Question(result, text, parts)
+
+
+def _pair(target: Requested) -> Requested:
+    """One of a pair as a side of it: the network learned pairs from more images than sides."""
+    words = vocabulary().targets[target.name]
+    if words.side is None:
+        return target
+    return replace(target, name=words.parents[0], side=words.side)
 
 
 def _cut(target: Requested) -> bool:
@@ -174,7 +255,7 @@ def is_own_wording(instruction: str, result: Parse) -> bool:
         not result.targets
         or not names
         or "exclude" in result.attributes
-        or any(_cut(target) or target.colour is None for target in result.targets)
+        or any(_cut(_pair(target)) or target.colour is None for target in result.targets)
     ):
         return False
     return _fills(instruction, result.operation)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -193,6 +194,7 @@ def edit(
     *,
     seed: int = 0,
     policy: Policy | None = None,
+    privacy_log: Location | None = None,
 ) -> Edited:
     """Edit one image. The result has `.image` and `.meta`; NumPy and Matplotlib take it as an array.
 
@@ -202,6 +204,7 @@ def edit(
         editor: A spec, an `Editor` or a function, as for `mie.run`.
         seed: For editors that draw.
         policy: What may leave this machine, for an editor on another one.
+        privacy_log: A file to which what left, was redacted or was refused is appended.
 
     """
     from mie.editors.base import EditError, Request, edit_all, opened
@@ -212,9 +215,10 @@ def edit(
     with opened(editor) as (editing, _):
         sent = pixels.copy()
         if editing.destination is not None:
-            gate = Gate(policy or Policy(), editing.destination)
-            gate.check_statement(None)
-            sent = gate.release(sent, "the image")
+            log = None if privacy_log is None else Path(privacy_log)
+            with closing(Gate(policy or Policy(), editing.destination, log)) as gate:
+                gate.check_statement(None)
+                sent = gate.release(sent, "the image")
         (outcome,) = edit_all(editing, [Request(sent, instruction, seed)])
     if isinstance(outcome, EditError):
         raise outcome

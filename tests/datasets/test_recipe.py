@@ -81,7 +81,7 @@ def test_the_public_recipe_holds_no_place_on_disk():
 def test_keys_that_are_no_words_are_a_config_error(tmp_path, text):
     path = tmp_path / "r.yaml"
     path.write_text(text)
-    with pytest.raises(ConfigError, match="Keys should be strings|Field required"):
+    with pytest.raises(ConfigError, match=r"Keys should be strings|Field required"):
         read_recipe(path)
 
 

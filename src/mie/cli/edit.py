@@ -34,8 +34,10 @@ def edit(
     deidentified: bool = typer.Option(
         False, "--deidentified", help="You vouch that no patient can be identified in what is sent."
     ),
-    redact: bool = typer.Option(False, "--redact", help="Black out burned-in text in what is sent."),
-    allow_phi: bool = typer.Option(False, "--allow-phi", help="Send even what may identify a patient."),
+    redact: bool = typer.Option(False, "--redact", help="Black out text and faces in what is sent."),
+    allow_phi: bool = typer.Option(
+        False, "--allow-phi", help="Send even what may identify a patient; logged."
+    ),
     json: bool = typer.Option(False, "--json", help="Print the result as one JSON document."),
 ) -> None:
     """Edit one image.
@@ -53,7 +55,7 @@ def edit(
     from mie.editors.runs import plain
     from mie.errors import ConfigError
     from mie.images.png import encode_png
-    from mie.privacy.gate import Policy
+    from mie.privacy.gate import LOG, Policy
     from mie.vocabulary import MODALITIES
 
     if modality is not None and modality not in MODALITIES:
@@ -78,7 +80,8 @@ def edit(
     picture = read_image(image)
     make_folder(output.parent)
     started = time.perf_counter()
-    edited = edit_image(picture.pixels, instruction, editor, seed=seed, policy=policy)
+    log = output.with_name(f"{output.name}.{LOG}")
+    edited = edit_image(picture.pixels, instruction, editor, seed=seed, policy=policy, privacy_log=log)
     seconds = round(time.perf_counter() - started, 4)
     atomic_write(output, encode_png(edited.image))
     size = list(edited.image.shape[:2])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -194,6 +195,7 @@ def edit(
     seed: int = 0,
     policy: Policy | None = None,
     references: Sequence[ImageLike] = (),
+    privacy_log: Location | None = None,
 ) -> Edited:
     """Edit one image. The result has `.image` and `.meta`; NumPy and Matplotlib take it as an array.
 
@@ -204,6 +206,7 @@ def edit(
         seed: For editors that draw.
         policy: What may leave this machine, for an editor on another one: `Policy(allow_remote=True)`.
         references: Further images that the instruction speaks of, for editors that take several.
+        privacy_log: A file to which what left, was redacted or was refused is appended.
 
     """
     from mie.editors.base import EditError, Request, edit_all, opened
@@ -215,11 +218,12 @@ def edit(
     with opened(editor) as (editing, _):
         sent = pixels.copy()
         if editing.destination is not None:
-            gate = Gate(policy or Policy(), editing.destination)
-            gate.check_consent()
-            gate.check_statement(None)
-            sent = gate.release(sent, "the image")
-            others = [gate.release(other, f"reference {n}") for n, other in enumerate(others, start=1)]
+            log = None if privacy_log is None else Path(privacy_log)
+            with closing(Gate(policy or Policy(), editing.destination, log)) as gate:
+                gate.check_consent()
+                gate.check_statement(None)
+                sent = gate.release(sent, "the image")
+                others = [gate.release(other, f"reference {n}") for n, other in enumerate(others, start=1)]
         (outcome,) = edit_all(editing, [Request(sent, instruction, seed, references=others)])
     if isinstance(outcome, EditError):
         raise outcome

@@ -7,8 +7,10 @@ import pytest
 from PIL import Image as PilImage
 from PIL import ImageDraw, ImageFont
 from skimage import data
+from typer.testing import CliRunner
 
 from mie import api
+from mie.cli import app
 from mie.datasets.dataset import Dataset
 from mie.datasets.exports import export
 from mie.editors.http import Http
@@ -18,7 +20,6 @@ from mie.judges.contracts import Draft, Image, Prompt, Question
 from mie.privacy import Gate, Policy, PrivacyError, gate
 from mie.privacy.endpoints import is_proxied
 from mie.privacy.identifiers import name_reason
-from mie.privacy.scan import scan_files
 from mie.privacy.text import text_boxes
 
 
@@ -162,6 +163,23 @@ def test_an_http_editor_elsewhere_passes_the_same_gate():
         api.edit(lettered(), "Mark it.", editor, policy=Policy(deidentified=True))
 
 
+def test_an_edit_elsewhere_is_logged_beside_its_output(tmp_path):
+    """Whether the server answers or not: the line is written before the image leaves."""
+    PilImage.fromarray(lettered()).save(tmp_path / "a.png")
+    words = ["edit", tmp_path / "a.png", "Mark it.", "-o", tmp_path / "out.png"]
+    words += ["-e", "http:http://192.0.2.1/edit,timeout=1,retries=0"]
+    log = tmp_path / "out.png.privacy.jsonl"
+    CliRunner().invoke(app, [*map(str, words), "--deidentified"])
+    CliRunner().invoke(app, [*map(str, words), "--deidentified", "--redact"])
+    CliRunner().invoke(app, [*map(str, words), "--allow-phi"])
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    events = [line["event"] for line in lines]
+    assert events == ["refused", "redacted", "closed", "allowed", "closed"]
+    assert lines[3]["policy"] == {"deidentified": False, "redact": False, "allow_phi": True}
+    assert {line["destination"] for line in lines} == {lines[0]["destination"]}
+    assert lines[0]["findings"][0]["kind"] == "text"
+
+
 def test_a_run_by_a_remote_editor_sends_nothing_of_a_dataset_without_a_statement(tmp_path, small_dataset):
     with pytest.raises(PrivacyError, match="nobody says"):
         run_editor(small_dataset, "http:http://192.0.2.1/edit,timeout=1,retries=0", tmp_path / "run")
@@ -181,17 +199,6 @@ def test_a_run_by_a_remote_editor_sends_nothing_of_a_dataset_without_a_statement
 )
 def test_names_in_paths(path, named):
     assert (name_reason(path) is not None) is named
-
-
-def test_a_folder_is_searched(tmp_path):
-    PilImage.fromarray(lettered()).save(tmp_path / "Smith_John.png")
-    PilImage.fromarray(clean()).save(tmp_path / "plain.png")
-    images, findings = scan_files(tmp_path, Gate(Policy(), "nowhere"), lambda done, total: None)
-    assert images == 2
-    assert {(finding.where, finding.kind) for finding in findings} == {
-        ("Smith_John.png", "name"),
-        ("Smith_John.png", "text"),
-    }
 
 
 def test_a_public_export_is_refused_or_redacted(tmp_path, lettered_dataset):

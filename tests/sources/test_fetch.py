@@ -4,6 +4,9 @@ import gzip
 import hashlib
 import io
 import json
+import os
+import subprocess
+import sys
 import tarfile
 import threading
 import urllib.request
@@ -163,6 +166,50 @@ def test_another_checksum_keeps_nothing(index: Index, tmp_path: Path) -> None:
         fetch_distribution("real-images", "real_images-1.0.tar.gz", sha256(b"other"), cache=tmp_path)
     assert sha256(SDIST) in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_download_left_is_removed_by_the_next(index: Index, tmp_path: Path) -> None:
+    """A real process is killed while the server makes it wait; one that still runs keeps its file."""
+    name = "real_images-1.0.tar.gz"
+    code = (
+        "import os, sys; from pathlib import Path; from mie.sources import fetch\n"
+        "class Stopped:\n"
+        "    def open(self, url): print('begun', flush=True); return self\n"
+        "    def __enter__(self): return self\n"
+        "    def __exit__(self, *_): pass\n"
+        "    headers = {}\n"
+        "    def read(self, size): print('reading', flush=True); sys.stdin.read(); return b''\n"
+        f"fetch._download(Stopped(), '', Path(sys.argv[1]) / {name!r}, '', None)"
+    )
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        for _ in range(2)
+    ]
+    for child in children:
+        while child.stdout.readline() != b"reading\n":
+            pass
+    killed, running = children
+    killed.kill()
+    killed.wait()
+    parts = set(tmp_path.iterdir())
+    other = tmp_path / f".{name}.1.abc.tmp"  # an atomic write of somebody else
+    fresh = tmp_path / f".{name}.abcdefgh"
+    for path in (other, fresh):
+        path.touch()
+    assert len(parts) == 2
+    for path in (*parts, other):
+        os.utime(path, (0, 0))
+    fetch_distribution("real-images", name, sha256(SDIST), cache=tmp_path)
+    left = set(tmp_path.iterdir())
+    assert len(left & parts) == 1
+    assert {other, fresh, tmp_path / name} < left
+    running.communicate()
+    assert not parts & set(tmp_path.iterdir())
+    for child in children:
+        child.stdin.close()
+        child.stdout.close()
 
 
 @pytest.mark.parametrize(

@@ -65,8 +65,10 @@ def edit(
     deidentified: bool = typer.Option(
         False, "--deidentified", help="You vouch that no patient can be identified in what is sent."
     ),
-    redact: bool = typer.Option(False, "--redact", help="Black out burned-in text in what is sent."),
-    allow_phi: bool = typer.Option(False, "--allow-phi", help="Send even what may identify a patient."),
+    redact: bool = typer.Option(False, "--redact", help="Black out text and faces in what is sent."),
+    allow_phi: bool = typer.Option(
+        False, "--allow-phi", help="Send even what may identify a patient; logged."
+    ),
     json: bool = typer.Option(False, "--json", help="Print the result as one JSON document."),
 ) -> None:
     """Edit one image, or every image of a folder.
@@ -83,7 +85,7 @@ def edit(
     from mie.editors.runs import plain
     from mie.editors.saving import Marks, edits_of
     from mie.errors import ConfigError, MieError
-    from mie.privacy.gate import Policy
+    from mie.privacy.gate import LOG, Policy
     from mie.vocabulary import MODALITIES
 
     if modality is not None and modality not in MODALITIES:
@@ -106,7 +108,8 @@ def edit(
         editor += f",modality={modality}"
     spec = parse_spec(editor)
     policy = Policy(deidentified, redact, allow_phi, allow_remote)
-    ask = _Ask(instruction, seed, policy, tuple(reference), marks)
+    log = output / LOG if whole_folder else output.with_name(f"{output.name}.{LOG}")
+    ask = _Ask(instruction, seed, policy, log, tuple(reference), marks)
     make_folder(output if whole_folder else output.parent)
     done: list[dict[str, Any]] = []
     failed: list[dict[str, Any]] = []
@@ -150,6 +153,7 @@ class _Ask:
     instruction: str
     seed: int
     policy: Policy
+    privacy_log: Path
     references: tuple[Path, ...]
     marks: Marks
 
@@ -168,6 +172,7 @@ class _Ask:
             editor,
             seed=self.seed,
             policy=self.policy,
+            privacy_log=self.privacy_log,
             references=self.references,
         )
         seconds = round(time.perf_counter() - started, 4)

@@ -50,7 +50,7 @@ def run(
     deidentified: bool = typer.Option(
         False, "--deidentified", help="You vouch that no patient can be identified in what is sent."
     ),
-    redact: bool = typer.Option(False, "--redact", help="Black out burned-in text in what is sent."),
+    redact: bool = typer.Option(False, "--redact", help="Black out text and faces in what is sent."),
     allow_phi: bool = typer.Option(
         False, "--allow-phi", help="Send even what may identify a patient. This is logged."
     ),

@@ -40,7 +40,7 @@ def score(
         "--deidentified",
         help="You vouch that no patient can be identified in images sent to the judge.",
     ),
-    redact: bool = typer.Option(False, "--redact", help="Black out burned-in text in what is sent."),
+    redact: bool = typer.Option(False, "--redact", help="Black out text and faces in what is sent."),
     allow_phi: bool = typer.Option(
         False, "--allow-phi", help="Send even what may identify a patient. This is logged."
     ),

@@ -40,6 +40,7 @@ from mie.images.windows import (
 from mie.records import Picture, Step
 
 _GREY: Final = ("MONOCHROME1", "MONOCHROME2")
+_LONG_VALUE: Final = 1 << 16
 _PIXEL_DATA: Final = ("PixelData", "FloatPixelData", "DoubleFloatPixelData")
 
 
@@ -136,11 +137,15 @@ def open_dicom(path: Path, *, limits: Limits = DEFAULT_LIMITS) -> Dataset:
         return dataset
 
 
-def read_header(path: Path, tags: Sequence[str], *, limits: Limits = DEFAULT_LIMITS) -> Dataset:
-    """Only these attributes, by keyword, of a file with a preamble; what else there is takes no memory."""
+def read_header(path: Path, tags: Sequence[str] | None, *, limits: Limits = DEFAULT_LIMITS) -> Dataset:
+    """Only these attributes, by keyword, of a file with a preamble; what else there is takes no memory.
+
+    None gives all of them but the pixels; long values stay in the file until they are asked for.
+    """
     with decoding("DICOM", where=path):
         check_file(path, limits=limits)
-        return pydicom.dcmread(path, stop_before_pixels=True, specific_tags=list(tags))
+        specific = None if tags is None else list(tags)
+        return pydicom.dcmread(path, _LONG_VALUE, stop_before_pixels=True, specific_tags=specific)
 
 
 def check_file(path: Path, *, limits: Limits = DEFAULT_LIMITS) -> None:

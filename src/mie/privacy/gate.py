@@ -21,6 +21,7 @@ from mie.core.environment import install_hint
 from mie.core.journal import Journal
 from mie.errors import MieError
 from mie.images.hashes import pixel_digest
+from mie.privacy import faces
 from mie.privacy.text import Box, can_look, text_boxes
 from mie.records import Pixels
 
@@ -37,7 +38,7 @@ class Finding:
     """What was found: in which image or file, what kind of identifier, where in it, and why."""
 
     where: str
-    kind: str  # "text", "dicom", "name"
+    kind: str  # "text", "face", "dicom", "profile", "header", "name", "unread"
     reason: str
     box: Box | None = None  # left, top, right, bottom in pixels
 
@@ -66,7 +67,7 @@ class Gate:
         self._path = log
         self._log: Journal | None = None
         self._lock = threading.Lock()
-        self._boxes: dict[bytes, list[Box]] = {}
+        self._seen: dict[bytes, list[tuple[str, str, Box | None]]] = {}
 
     def check_consent(self) -> None:
         """Raise unless the user allows an editor to send images to another machine."""
@@ -119,27 +120,44 @@ class Gate:
             )
         digest = pixel_digest(pixels)
         with self._lock:
-            boxes = self._boxes.get(digest)
-        if boxes is None:
-            boxes = text_boxes(pixels)
+            seen = self._seen.get(digest)
+        if seen is None:
+            seen = self._search(pixels)
             with self._lock:
-                self._boxes[digest] = boxes
-        return [Finding(where, "text", "text burned into the image", box) for box in boxes]
+                self._seen[digest] = seen
+        return [Finding(where, kind, reason, box) for kind, reason, box in seen]
+
+    def _search(self, pixels: Pixels) -> list[tuple[str, str, Box | None]]:
+        """(kind, reason, box) of what is found: text, and faces in what may be a photograph."""
+        found: list[tuple[str, str, Box | None]] = [
+            ("text", "text burned into the image", box) for box in text_boxes(pixels)
+        ]
+        if not faces.is_colour(pixels):
+            return found
+        if faces.can_look():
+            return found + [("face", "a face in a photograph", box) for box in faces.face_boxes(pixels)]
+        if not self.policy.deidentified:
+            reason = f"a colour image, and faces are not looked for: {install_hint('faces')}"
+            found.append(("face", reason, None))
+        return found
 
     def check(self, findings: Sequence[Finding]) -> None:
         """Raise for findings that the policy does not pass."""
-        if not findings or self.policy.allow_phi:
-            return
-        left = [one for one in findings if not (self.policy.redact and one.box is not None)]
-        if left:
+        if left := self._left(findings):
             raise refusal(left, self.destination)
+
+    def _left(self, findings: Sequence[Finding]) -> list[Finding]:
+        """The findings that may not leave: what has no place in the image cannot be blacked out."""
+        if self.policy.allow_phi:
+            return []
+        return [one for one in findings if not (self.policy.redact and one.box is not None)]
 
     def release(self, pixels: Pixels, where: str) -> Pixels:
         """The pixels to send: as they are, or redacted. `PrivacyError` where they must not leave."""
         findings = self.look(pixels, where)
-        if findings and not (self.policy.redact or self.policy.allow_phi):
-            self._write({"event": "refused", "where": where, "findings": _lines(findings)})
-            raise refusal(findings, self.destination)
+        if left := self._left(findings):
+            self._write({"event": "refused", "where": where, "findings": _lines(left)})
+            raise refusal(left, self.destination)
         if findings:
             done = "redacted" if self.policy.redact else "allowed"
             self._write({"event": done, "where": where, "findings": _lines(findings)})
@@ -169,6 +187,7 @@ class Gate:
             "destination": self.destination,
             "policy": asdict(self.policy),
             "searched_for_text": can_look(),
+            "searched_for_faces": faces.can_look(),  # in colour images
             **line,
         }
         with self._lock:
@@ -196,7 +215,7 @@ def refusal(findings: Sequence[Finding], destination: str) -> PrivacyError:
         "something that may identify a patient would leave this machine",
         where=f"to {destination}",
         found=indent.join(shown),
-        fix="`mie privacy` lists everything; --redact blacks out text in what is sent; "
+        fix="`mie privacy` lists everything; --redact blacks out text and faces in what is sent; "
         "--allow-phi sends it as it is, and is logged",
     )
 

@@ -1,74 +1,30 @@
 """Identifiers in words: attributes of DICOM files, and names in paths.
 
-The DICOM attributes are those of the Basic Application Level Confidentiality Profile (PS3.15, table E.1-1)
-that name a person, a place or a number of theirs. Dates, UIDs and devices are left out: pixels are what
-leaves, and the header only tells whether somebody has de-identified the file.
+The DICOM attributes are those of the Basic Application Level Confidentiality Profile (PS3.15, table E.1-1).
+Those that name a person, a place or a number of theirs are direct identifiers: a file with one is not
+de-identified, whatever it says. Of the others (dates, descriptions, devices, private attributes) people are
+told. Whether a UID was replaced cannot be seen.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from functools import lru_cache
+from importlib import resources
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
+import yaml
+from pydicom.datadict import dictionary_VR
+from pydicom.dataelem import DataElement
 from pydicom.dataset import Dataset
 
-DIRECT: Final = frozenset(
-    [
-        "AccessionNumber",
-        "AdmissionID",
-        "ConsultingPhysicianName",
-        "CountryOfResidence",
-        "CurrentPatientLocation",
-        "InstitutionAddress",
-        "InstitutionName",
-        "InsurancePlanIdentification",
-        "IssuerOfPatientID",
-        "MedicalRecordLocator",
-        "MilitaryRank",
-        "NameOfPhysiciansReadingStudy",
-        "OperatorsName",
-        "OtherPatientIDs",
-        "OtherPatientNames",
-        "PatientAddress",
-        "PatientBirthDate",
-        "PatientBirthName",
-        "PatientBirthTime",
-        "PatientComments",
-        "PatientInstitutionResidence",
-        "PatientMotherBirthName",
-        "PatientName",
-        "PatientReligiousPreference",
-        "PatientTelephoneNumbers",
-        "PatientTelecomInformation",
-        "PerformingPhysicianName",
-        "PhysiciansOfRecord",
-        "ReferringPhysicianAddress",
-        "ReferringPhysicianName",
-        "ReferringPhysicianTelephoneNumbers",
-        "RegionOfResidence",
-        "RequestingPhysician",
-        "ResponsiblePerson",
-        "ReviewerName",
-        "ScheduledPerformingPhysicianName",
-        "VerifyingObserverName",
-        "ContentCreatorName",
-    ]
-)
-# Where such attributes also stand.
-SEQUENCES: Final = (
-    "OtherPatientIDsSequence",
-    "RequestAttributesSequence",
-    "PersonIdentificationCodeSequence",
-)
-# All that is read of a header: what else it holds takes no memory.
-HEADER: Final = (
-    "PatientIdentityRemoved",
-    "BurnedInAnnotation",
-    "PatientID",
-    *sorted(DIRECT),
-    *SEQUENCES,
-)
+FILE: Final = "dicom_profile.yaml"
+# What a de-identified file has not, or empty. A dummy or a new UID (D, U) looks like any other value.
+_GONE: Final = ("X", "Z", "X/Z")
+_DEEPEST: Final = 20  # of sequences in sequences
+_CURVES, _OVERLAYS = 0x5000, 0x6000  # repeating groups: (50xx,eeee), (60xx,3000) and (60xx,4000)
 _DUMMY: Final = re.compile(r"(?:anon|de-?ident|removed|unknown|none|no[ _^]?name|dummy|redacted|x+)", re.I)
 _DATE: Final = re.compile(
     r"(?<!\d)(?:19|20)\d\d[-_.]?(?:0[1-9]|1[0-2])[-_.]?(?:0[1-9]|[12]\d|3[01])(?!\d)"
@@ -202,21 +158,91 @@ _GIVEN: Final = frozenset(
 )
 
 
+class Profile(NamedTuple):
+    """The table of the standard, by keyword."""
+
+    direct: frozenset[str]
+    gone: frozenset[str]  # must be absent or empty
+    newer: frozenset[int]  # tags of the same kind that pydicom has no keyword for
+
+
+@lru_cache(maxsize=1)
+def profile() -> Profile:
+    """The attributes that the basic profile removes or empties."""
+    text = (resources.files("mie.privacy") / FILE).read_text(encoding="utf-8")
+    table = yaml.safe_load(text)
+    gone = frozenset(keyword for action in _GONE for keyword in table["actions"][action])
+    return Profile(frozenset(table["direct"]), gone, frozenset(int(tag, 16) for tag in table["newer"]))
+
+
+@lru_cache(maxsize=1)
+def header_tags() -> tuple[str, ...]:
+    """What is read of a header to see whether a file is de-identified: what else it holds takes no memory."""
+    known = profile()
+    sequences = (keyword for keyword in known.gone if dictionary_VR(keyword) == "SQ")
+    plain = ("PatientIdentityRemoved", "BurnedInAnnotation", "PatientID")
+    return (*plain, *sorted({*known.direct, *sequences}))
+
+
 def dicom_identifiers(header: Dataset) -> list[str]:
     """The keywords of attributes with content that a de-identified file must not have, sorted.
 
     A patient's name that is the patient's ID, or says that it is none, counts as a pseudonym.
     """
     patient = str(header.get("PatientID", ""))
+    direct = profile().direct
     found = set()
-    for element in header.iterall():
-        if element.keyword not in DIRECT or element.is_empty:
-            continue
-        text = str(element.value).strip(" ^\0")
-        pseudonym = element.keyword == "PatientName" and text == patient
-        if text and not pseudonym and not _DUMMY.match(text):
-            found.add(element.keyword)
+    for element in _elements(header):
+        keyword = element.keyword
+        if keyword in direct and (text := _content(element)):
+            pseudonym = keyword == "PatientName" and text == patient
+            if not pseudonym and not _DUMMY.match(text):
+                found.add(keyword)
     return sorted(found)
+
+
+def profile_remains(header: Dataset) -> list[str]:
+    """What else the basic profile removes or empties and the header still has, sorted.
+
+    Private attributes, curves and overlays are counted together; the patient's ID is taken for a pseudonym.
+    """
+    known = profile()
+    left = known.gone - known.direct - {"PatientID"}
+    found, private, drawn = set(), 0, 0
+    for element in _elements(header):
+        tag = element.tag
+        if tag.is_private:
+            private += not tag.is_private_creator
+        elif tag.group & 0xFF00 == _CURVES or (
+            tag.group & 0xFF00 == _OVERLAYS and tag.element in (0x3000, 0x4000)
+        ):
+            drawn += 1
+        elif element.keyword in left or int(tag) in known.newer:
+            text = _content(element)
+            if text and not _DUMMY.match(text):
+                found.add(element.keyword or str(tag))
+    groups = {"private attributes": private, "curves or overlays": drawn}
+    return [*sorted(found), *(f"{count} {name}" for name, count in groups.items() if count)]
+
+
+def _elements(dataset: Dataset, depth: int = 0) -> Iterator[DataElement]:
+    """Every element, also of the items of sequences. A long value that was left in its file stays there."""
+    for tag in dataset.keys():  # noqa: SIM118 (values are converted one by one)
+        if tag.is_private and depth == 0:
+            raw = dataset.get_item(tag)
+            yield DataElement(tag, "UN", b"" if raw is None or raw.value is None else b"x")
+            continue
+        element = dataset[tag]
+        yield element
+        if element.VR == "SQ" and depth < _DEEPEST:
+            for item in element.value:
+                yield from _elements(item, depth + 1)
+
+
+def _content(element: DataElement) -> str:
+    if element.is_empty:
+        return ""
+    return "items" if element.VR == "SQ" else str(element.value).strip(" ^\0")[:1000]
 
 
 def name_reason(text: str) -> str | None:

@@ -20,7 +20,8 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_val
 from mie.core.registry import suggestion
 from mie.errors import ConfigError, MieError
 from mie.images.dicom import read_header
-from mie.privacy.identifiers import HEADER, dicom_identifiers
+from mie.images.limits import decoding
+from mie.privacy.identifiers import dicom_identifiers, header_tags
 from mie.records import Pairing, Target, Unit
 from mie.sources import patterns
 from mie.vocabulary import LICENSE_USES, MODALITIES, SPLITS, TARGET_KINDS
@@ -380,8 +381,9 @@ def deidentification(entry: Entry, root: Path, units: Iterable[Unit]) -> tuple[b
     files = [file for unit in units for role in ("image", "pair") for file in unit.files.get(role, ())]
     for file in files:
         try:
-            header = read_header(root / file, HEADER)
-            identifiers = dicom_identifiers(header)
+            header = read_header(root / file, header_tags())
+            with decoding("DICOM", where=file):
+                identifiers = dicom_identifiers(header)
         except MieError:
             return False, "not every file can be read"
         if header.get("PatientIdentityRemoved") != "YES":

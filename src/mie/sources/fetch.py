@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import ast
 import base64
+import fcntl
+import glob
 import hashlib
 import http.client
 import json
@@ -20,11 +22,12 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 import urllib.error
 import urllib.request
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from html.parser import HTMLParser
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final, TypeAlias
@@ -34,6 +37,7 @@ from mie.core.files import digest
 from mie.errors import MieError
 
 _TIMEOUT: Final = 60  # seconds without a byte
+_ABANDONED: Final = 60  # seconds since its last byte
 _PAGE_LIMIT: Final = 64 << 20
 _ACCEPT: Final = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
 
@@ -267,10 +271,12 @@ def _download(
     index: Index, url: str, path: Path, sha256: str, progress: Progress | None, *, limit: int = _LIMIT
 ) -> str:
     """Streams to a temporary file, which takes its name only if the checksum is right; returns that."""
+    _remove_abandoned(path)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     part = Path(name)
     try:
         with os.fdopen(handle, "wb") as file, index.open(url) as response:
+            fcntl.flock(file, fcntl.LOCK_EX)  # until the process ends, however it ends
             length = response.headers.get("Content-Length")
             total = int(length) if length and length.isdigit() else None
             hasher, done = hashlib.sha256(), 0
@@ -291,6 +297,17 @@ def _download(
         return hasher.hexdigest()
     finally:
         part.unlink(missing_ok=True)
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove what killed downloads of this file left beside it: whoever still writes one holds its lock."""
+    for part in path.parent.glob(f".{glob.escape(path.name)}.*"):
+        if not re.fullmatch(r"[a-z0-9_]{8}", part.name.removeprefix(f".{path.name}.")) or part.is_symlink():
+            continue
+        with suppress(OSError), part.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if time.time() - part.stat().st_mtime > _ABANDONED:  # not one that is about to be locked
+                part.unlink()
 
 
 def extract(archive: Path, members: Mapping[str, Path]) -> dict[str, str]:

@@ -41,6 +41,9 @@ def run(
     batch: int | None = typer.Option(
         None, min=1, help="Edits per batch; by default what the editor declares."
     ),
+    engine: str = typer.Option(
+        "local", help="Where edits are made: local, or ray (one actor per GPU of a cluster)."
+    ),
     dry_run: bool = typer.Option(
         False, "--dry-run", help="Say what would be sent where, and about what cost; send nothing."
     ),
@@ -109,6 +112,7 @@ def run(
             retry_refused=retry_refused,
             workers=workers,
             batch_size=batch,
+            engine=engine,
             policy=Policy(deidentified, redact, allow_phi, allow_remote),
             progress=show,
             search_progress=lambda done, total: bar(done, total, "searching for burned-in text"),

@@ -12,6 +12,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +24,7 @@ from mie.core.journal import Journal
 from mie.core.registry import unknown_name
 from mie.core.spec import Spec, parse_spec
 from mie.datasets.dataset import Dataset, Subset, Where
+from mie.datasets.engine import ENGINES
 from mie.editors.base import EditFunction, Editor, Origin, StopRunError, Turn, opened
 from mie.editors.pipeline import Pipeline
 from mie.editors.requests import (
@@ -103,6 +105,7 @@ def run_editor(
     retry_refused: bool = False,
     workers: int | None = None,
     batch_size: int | None = None,
+    engine: str = "local",
     policy: Policy | None = None,
     progress: Callable[[Progress], None] = lambda _: None,
     search_progress: Callable[[int, int], None] = lambda done, total: None,
@@ -125,6 +128,8 @@ def run_editor(
         retry_refused: Make the edits that the model declined again.
         workers: Threads that call the editor; by default what it declares.
         batch_size: Requests per call; by default what the editor declares.
+        engine: "local", or "ray": `workers` actors edit, by default one per GPU of the cluster. The editor
+            must be a spec.
         policy: What may leave this machine, for an editor on another one: `Policy(allow_remote=True)`.
         progress: Called after every edit.
         search_progress: Called with (done, total) while images are searched before they leave.
@@ -133,7 +138,9 @@ def run_editor(
     part = dataset if isinstance(dataset, Subset) else Dataset(dataset).filter()
     config = RunConfig(attempts, split, limit, turns, part.where or None)
     folder = Path(folder)
-    with opened(editor) as (editing, origin):
+    with opened(editor) as (editing, origin), ExitStack() as stack:
+        if engine != "local":
+            editing = stack.enter_context(_on_engine(engine, editing, origin, workers))
         workers = _workers(editing, origin.name, workers)
         plan = _Plan(part.dataset, editing, origin, config, folder)
         plan.refuse_other()  # before the lock, which would leave its file in a folder that is not ours
@@ -219,6 +226,27 @@ def _by_sample(keys: Iterable[Key]) -> dict[str, list[int]]:
     for sample_id, k in keys:
         attempts.setdefault(sample_id, []).append(k)
     return attempts
+
+
+def _on_engine(engine: str, editor: Editor, origin: Spec | Origin, workers: int | None) -> Editor:
+    if engine not in ENGINES:
+        raise unknown_name("engine", engine, ENGINES)
+    if not isinstance(origin, Spec):
+        raise ConfigError(
+            "other processes cannot be given this editor",
+            expected="a spec such as 'compact' with engine='ray'",
+            found=origin.label,
+        )
+    if type(editor).keep_in is not Editor.keep_in:
+        raise ConfigError(
+            f"{origin.name} runs on this machine alone: it keeps account of what was paid",
+            expected="engine local",
+            found=engine,
+            fix="use --workers for more requests at the same time",
+        )
+    from mie.editors.actors import OnActors
+
+    return OnActors(origin, editor, workers)
 
 
 def _workers(editor: Editor, name: str, asked: int | None) -> int:

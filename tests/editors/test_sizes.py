@@ -31,16 +31,25 @@ def test_native_pads_and_crops_without_touching_a_pixel(height: int, width: int,
 
 
 def test_native_scales_down_what_is_too_large_and_keeps_the_shape() -> None:
-    seen, placement = place(_image(100, 400), NATIVE, SizeRule(16, 16, most=10_000))
-    assert placement.scaled == (50, 200)
-    assert seen.shape == (64, 208, 3)
+    seen, placement = place(_image(100, 380), NATIVE, SizeRule(16, 16, most=10_000))
+    assert placement.scaled == (48, 184)
+    assert seen.shape == (48, 192, 3)  # 51 x 195 has 10,000 pixels too, but not once it is padded
     assert [step["step"] for step in placement.steps] == ["resize", "pad"]
     back, steps = placement.back(seen)
-    assert back.shape == (100, 400, 3)
+    assert back.shape == (100, 380, 3)
     assert steps == [
-        {"step": "crop", "from": [64, 208], "to": [50, 200]},
-        {"step": "resize", "from": [50, 200], "to": [100, 400]},
+        {"step": "crop", "from": [48, 192], "to": [48, 184]},
+        {"step": "resize", "from": [48, 184], "to": [100, 380]},
     ]
+
+
+@given(st.integers(1, 3000), st.integers(1, 3000), st.sampled_from([8, 16, 32]))
+def test_what_the_model_sees_is_never_too_large(height: int, width: int, multiple: int) -> None:
+    rule = SizeRule(multiple, 64)
+    seen, placement = place(np.zeros((height, width, 3), np.uint8), NATIVE, rule)
+    assert seen.shape[0] * seen.shape[1] <= rule.most
+    if min(height, width) >= rule.least and -(-height // 32) * -(-width // 32) <= 2**10:
+        assert placement.scaled == (height, width)
 
 
 def test_native_enlarges_what_is_too_small() -> None:

@@ -1,4 +1,4 @@
-"""What edits an image: baselines, the compact editor, a folder of outputs, a command, a server, a function.
+"""What edits an image: baselines, the compact editor, pipelines, a folder, a command, a server, a function.
 
 A new editor is one class that inherits `Editor`, named in the entry-point group `mie.editors`.
 """

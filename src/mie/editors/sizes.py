@@ -30,7 +30,7 @@ class SizeRule:
 
     multiple: int = 16  # of both sides
     least: int = 16  # pixels of the shorter side
-    most: int = 2**20  # pixels in all
+    most: int = 2**20  # pixels in all, with the padding
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +102,19 @@ def _asked(size: str) -> tuple[int, int]:
 
 def _within(source: tuple[int, int], rule: SizeRule) -> tuple[int, int]:
     """The size itself unless it is beyond what the model takes; the shape is kept."""
-    height, width = source
-    factor = 1.0
+    size = source
     if min(source) < rule.least:
-        factor = rule.least / min(source)
-    if height * width * factor**2 > rule.most:
-        factor = (rule.most / (height * width)) ** 0.5
-    if factor == 1.0:
-        return source
-    return max(1, round(height * factor)), max(1, round(width * factor))
+        size = _times(source, rule.least / min(source))
+    # What counts is the padded size: some models scale what is too large by themselves.
+    factor = (rule.most / (source[0] * source[1])) ** 0.5
+    while _up(size[0], rule.multiple) * _up(size[1], rule.multiple) > rule.most and min(size) > 1:
+        size = _times(source, factor)
+        factor *= 0.99
+    return size
+
+
+def _times(size: tuple[int, int], factor: float) -> tuple[int, int]:
+    return max(1, round(size[0] * factor)), max(1, round(size[1] * factor))
 
 
 def _up(side: int, multiple: int) -> int:

@@ -1,6 +1,6 @@
 """Published models on this disk: a folder, or a hub id that is already in the local cache.
 
-Nothing is fetched, and only safetensors are read.
+Nothing is fetched, and only safetensors are read. LoRAs lie on top of a pipeline of diffusers.
 """
 
 from __future__ import annotations
@@ -9,16 +9,18 @@ import hashlib
 import importlib.util
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from mie.core.environment import install_hint
 from mie.errors import ConfigError
 
 _NEEDS: Final = ("torch", "safetensors", "transformers", "diffusers", "peft")
 _HUB_ID: Final = re.compile(r"[\w.-]+/[\w.-]+")
+_ADAPTER: Final = "mie"  # the name of a LoRA within a pipeline
+_SHOWN: Final = 3
 
 
 def need_packages(what: str) -> None:
@@ -82,3 +84,64 @@ def quiet() -> Iterator[None]:
             each.enable_progress_bar()
         for each, level in zip(both, levels, strict=True):
             each.set_verbosity(level)
+
+
+def put_lora(pipe: Any, path: Path) -> None:
+    """Put the LoRA of a safetensors file on top of a pipeline of diffusers.
+
+    diffusers pads, drops or half-loads a LoRA of another model with a warning. Here that is an error.
+    """
+    with quiet():
+        try:
+            tensors = pipe.lora_state_dict(str(path), use_safetensors=True, local_files_only=True)
+            tensors = tensors[0] if isinstance(tensors, tuple) else tensors
+        except Exception as error:  # the library raises what it likes
+            raise _misfit(path, [f"{type(error).__name__}: {error}"]) from error
+        wrong = _misfits(pipe, tensors)
+        if wrong:
+            raise _misfit(path, wrong)
+        try:
+            pipe.load_lora_weights(
+                str(path), use_safetensors=True, local_files_only=True, adapter_name=_ADAPTER
+            )
+        except Exception as error:  # the library raises what it likes
+            raise _misfit(path, [f"{type(error).__name__}: {error}"]) from error
+    layers = sum(".lora_A." in name or ".down." in name for name in tensors)
+    placed = sum(
+        _ADAPTER in getattr(module, "lora_A", ())
+        for part in pipe.components.values()
+        if hasattr(part, "modules")
+        for module in part.modules()
+    )
+    if not placed or placed < layers:
+        raise _misfit(path, [f"{placed} of its {layers} layers have a place here"])
+
+
+def _misfits(pipe: Any, tensors: Mapping[str, Any]) -> list[str]:
+    """What a LoRA has that the pipeline has no place for; names are `part.layer.lora_A.weight`."""
+    wrong = [] if tensors else ["no tensors"]
+    for name, value in tensors.items():
+        path, _, which = name.partition(".lora_")
+        if which[:2] not in ("A.", "B."):  # an older form, which diffusers converts
+            continue
+        part, _, layer = path.partition(".")
+        try:
+            weight = getattr(pipe, part).get_submodule(layer).weight
+        except AttributeError:
+            wrong.append(f"{name} is of no layer here")
+            continue
+        side = int(which.startswith("A"))  # A reads what the layer reads, B writes what it writes
+        if value.ndim != weight.ndim or value.shape[side] != weight.shape[side]:
+            wrong.append(f"{name} is {tuple(value.shape)}, the layer's weight {tuple(weight.shape)}")
+    return wrong
+
+
+def _misfit(path: Path, wrong: Sequence[str]) -> ConfigError:
+    more = f"; and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+    return ConfigError(
+        "the LoRA does not fit the base model",
+        where=path,
+        expected="a LoRA of this very model",
+        found="; ".join(wrong[:_SHOWN]) + more,
+        fix="give the base model that the LoRA was trained on",
+    )

@@ -135,9 +135,12 @@ DIALECTS: Final[dict[str, Dialect]] = {
     ),
 }
 
+# Models that are published as makers of images and used as editors: SDXL-turbo.
+EDITING_CLASS: Final = {"StableDiffusionXLPipeline": "StableDiffusionXLImg2ImgPipeline"}
+
 
 def dialect_of(name: str, where: object) -> Dialect:
-    """The row of a class, which `model_index.json` names."""
+    """The row of a class."""
     if name in DIALECTS:
         return DIALECTS[name]
     near = suggestion(name, DIALECTS)

@@ -20,9 +20,9 @@ from PIL import Image
 from mie.core.files import digest
 from mie.editors.base import Edited, EditError, Editor, Request, Turn
 from mie.editors.diffusers.dialects import DEFAULT, MEGAPIXEL, dialect_of
-from mie.editors.diffusers.loader import Machine, find_lora, find_pipeline, load_pipeline
+from mie.editors.diffusers.loader import Machine, check_files, find_lora, find_pipeline, load_pipeline
 from mie.editors.sizes import AUTO, NATIVE, Placement, check_size, place
-from mie.errors import ConfigError
+from mie.errors import ConfigError, MieError
 from mie.networks.pretrained import model_digest, quiet
 from mie.records import Pixels
 
@@ -56,6 +56,7 @@ class DiffusersEditor(Editor):
     ) -> None:
         self._found = find_pipeline(folder)
         self._dialect = dialect_of(self._found.name, self._found.index)
+        check_files(self._found)
         given = {
             "steps": steps,
             "guidance": guidance,
@@ -85,7 +86,16 @@ class DiffusersEditor(Editor):
     @cached_property
     def pipe(self) -> Any:
         """The pipeline, loaded when it is first needed."""
-        pipe = load_pipeline(self._found, self._machine.checked(), self._lora)
+        import torch
+
+        try:
+            pipe = load_pipeline(self._found, self._machine.checked(), self._lora)
+        except torch.OutOfMemoryError:
+            raise MieError(
+                "the weights do not fit into the GPU's memory",
+                where=self._found.folder,
+                fix="try dtype=bf16, then offload=model, offload=sequential or quantize=4bit",
+            ) from None
         pipe.progress_bar = lambda iterable=None, total=None: _Steps(self, iterable, total)
         return pipe
 
@@ -178,6 +188,9 @@ class DiffusersEditor(Editor):
                 arguments |= {"height": size[0], "width": size[1]}
             if dialect.area is not None:
                 arguments[dialect.area] = size[0] * size[1]
+        elif dialect.rescales and len(images[0]) > 1:  # it would take the shape of the last image
+            shape = sys.modules[type(pipe).__module__].calculate_dimensions(MEGAPIXEL, size[1] / size[0])
+            arguments |= {"width": shape[0], "height": shape[1]}
         generators = [torch.Generator("cpu").manual_seed(seed) for seed in seeds]
         if len(prompts) == 1:
             arguments["image"] = images[0] if len(images[0]) > 1 else firsts[0]
@@ -189,8 +202,9 @@ class DiffusersEditor(Editor):
             with quiet(), _kept_size(type(pipe), size) if keeping else nullcontext():
                 return list(pipe(**arguments, output_type="np").images)
         except torch.OutOfMemoryError:
-            torch.cuda.empty_cache()
-            raise EditError(self._out_of_memory(size, len(prompts))) from None
+            pass  # the error holds the tensors of the call: let go of it before the next one
+        torch.cuda.empty_cache()
+        raise EditError(self._out_of_memory(size, len(prompts)))
 
     def _out_of_memory(self, size: tuple[int, int], count: int) -> str:
         several = f" for {count} images at once" if count > 1 else ""

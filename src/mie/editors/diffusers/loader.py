@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from mie.core.registry import unknown_name
+from mie.editors.diffusers.dialects import EDITING_CLASS
 from mie.errors import ConfigError
-from mie.networks.pretrained import model_folder, need_packages, quiet
+from mie.networks.pretrained import model_folder, need_packages, put_lora, quiet
 
 INDEX: Final = "model_index.json"
 DTYPES: Final = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
@@ -30,6 +31,9 @@ _LARGE: Final = re.compile(r"(transformer|unet|text_encoder)(_\d)?")  # parts wo
 # Not loaded: it blacks out what it takes for nudity, among it skin and operations.
 _CHECKER: Final = "safety_checker"
 _QWEN: Final = "Qwen2VLProcessor"
+_SPEAKS: Final = re.compile(r"Tokenizer(Fast)?$|(?<!Image)Processor$")  # classes that have a vocabulary
+_VOCABULARIES: Final = ("tokenizer.json", "vocab", "spiece", "tokenizer.model", "tekken")
+_SHOWN: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +87,7 @@ class Pipeline:
     """What a folder says about itself."""
 
     folder: Path
-    name: str  # the pipeline's class
+    name: str  # the class that edits
     parts: Mapping[str, tuple[str, str]]  # part -> (library, class)
 
     @property
@@ -111,8 +115,7 @@ def find_pipeline(text: str) -> Pipeline:
         ) from None
     foreign = [] if isinstance(name, str) else [repr(name)]
     for part, value in parts.items():
-        own = part == _CHECKER or value == [None, None]
-        if not own and not (len(value) == 2 and value[0] in _LIBRARIES and isinstance(value[1], str)):
+        if part != _CHECKER and value != [None, None] and not _is_known(value):
             foreign.append(f"{part} {value}")
     if foreign:
         raise ConfigError(
@@ -122,7 +125,14 @@ def find_pipeline(text: str) -> Pipeline:
             found=", ".join(foreign),
         )
     real = {part: (value[0], value[1]) for part, value in parts.items() if value[0] and part != _CHECKER}
-    return Pipeline(folder, name, real)
+    return Pipeline(folder, EDITING_CLASS.get(name, name), real)
+
+
+def _is_known(value: list[Any]) -> bool:
+    """Whether this is a class of the libraries, and none that lets a file choose another class."""
+    if len(value) != 2 or value[0] not in _LIBRARIES or not isinstance(value[1], str):
+        return False
+    return not (value[0] == "transformers" and value[1].startswith("Auto"))
 
 
 def check_files(pipeline: Pipeline) -> str | None:
@@ -136,6 +146,14 @@ def check_files(pipeline: Pipeline) -> str | None:
                 f"the pipeline's {part} is missing",
                 where=folder,
                 expected=f"the files of {library}.{kind}",
+                fix="download the whole folder again",
+            )
+        if _SPEAKS.search(kind) and not any(name.startswith(_VOCABULARIES) for name in files):
+            raise ConfigError(
+                f"the vocabulary of the {part} is missing",
+                where=folder,
+                expected=" or ".join(_VOCABULARIES),
+                found=", ".join(sorted(files)),
                 fix="download the whole folder again",
             )
         safe = [name for name in files if name.endswith(".safetensors")]
@@ -158,7 +176,6 @@ def load_pipeline(pipeline: Pipeline, machine: Machine, lora: Path | None = None
     import diffusers
     import torch
 
-    variant = check_files(pipeline)
     try:
         with quiet():
             kind = getattr(diffusers, pipeline.name, None)
@@ -169,14 +186,14 @@ def load_pipeline(pipeline: Pipeline, machine: Machine, lora: Path | None = None
                     found=f"diffusers {diffusers.__version__}",
                     fix="run `pip install --upgrade diffusers`",
                 )
-            pipe = kind.from_pretrained(
-                pipeline.folder,
-                torch_dtype=getattr(torch, DTYPES[machine.dtype]),
-                local_files_only=True,
-                use_safetensors=True,
-                variant=variant,
-                **_parts(pipeline, machine),
-            )
+            options = {
+                "torch_dtype": getattr(torch, DTYPES[machine.dtype]),
+                "local_files_only": True,
+                "use_safetensors": True,
+                "variant": check_files(pipeline),
+            }
+            pipe = kind.from_pretrained(pipeline.folder, **options, **_parts(pipeline, machine, options))
+            _refuse_holes(pipe, pipeline)
     except (ConfigError, torch.OutOfMemoryError):
         raise
     except ImportError as error:
@@ -195,7 +212,7 @@ def load_pipeline(pipeline: Pipeline, machine: Machine, lora: Path | None = None
             fix="download the whole folder again; its parts must belong to the same model",
         ) from error
     if lora is not None:
-        load_lora(pipe, lora)
+        put_lora(pipe, lora)
     if machine.tiling:
         pipe.vae.enable_tiling()
     if machine.offload == "model":
@@ -207,22 +224,67 @@ def load_pipeline(pipeline: Pipeline, machine: Machine, lora: Path | None = None
     return pipe
 
 
-def _parts(pipeline: Pipeline, machine: Machine) -> dict[str, Any]:
-    """What `from_pretrained` is given instead of reading it itself."""
-    parts: dict[str, Any] = {
-        part: _qwen_processor(pipeline.folder / part)
-        for part, (_, kind) in pipeline.parts.items()
-        if kind == _QWEN
-    }
+def _parts(pipeline: Pipeline, machine: Machine, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What the pipeline is given instead of reading it itself."""
+    parts: dict[str, Any] = {}
     if _CHECKER in json.loads(pipeline.index.read_text(encoding="utf-8")):
-        parts |= {_CHECKER: None, "requires_safety_checker": False}
+        parts = {_CHECKER: None, "feature_extractor": None, "requires_safety_checker": False}
+    for part, (library, kind) in pipeline.parts.items():
+        if kind == _QWEN:
+            parts[part] = _qwen_processor(pipeline.folder / part)
+        elif library == "transformers" and machine.quantize == "none":
+            model = _transformers_model(pipeline.folder / part, kind, options)
+            parts |= {} if model is None else {part: model}
     if machine.quantize != "none":
         parts["quantization_config"] = _quantized(pipeline, machine)
     return parts
 
 
+def _transformers_model(folder: Path, kind: str, options: Mapping[str, Any]) -> Any:
+    """A text encoder, every tensor from its files: transformers would fill what is missing at random.
+
+    None where the class is no model.
+    """
+    import transformers
+
+    model_class: Any = getattr(transformers, kind, None)
+    if not (isinstance(model_class, type) and issubclass(model_class, transformers.PreTrainedModel)):
+        return None
+    read: Any = model_class.from_pretrained
+    model, found = read(folder, **options, output_loading_info=True, ignore_mismatched_sizes=True)
+    shapes = [f"{name} {tuple(file)}, expected {tuple(own)}" for name, file, own in found["mismatched_keys"]]
+    missing = sorted(set(found["missing_keys"]))
+    if shapes or missing:
+        raise _unfit(folder, shapes, missing)
+    return model
+
+
+def _refuse_holes(pipe: Any, pipeline: Pipeline) -> None:
+    """Raise where diffusers left a tensor without values because the files do not have it."""
+    for part in pipeline.parts:
+        module: Any = getattr(pipe, part, None)
+        if hasattr(module, "named_parameters"):
+            missing = [name for name, tensor in module.named_parameters() if tensor.is_meta]
+            if missing:
+                raise _unfit(pipeline.folder / part, [], missing)
+
+
+def _unfit(folder: Path, shapes: list[str], missing: list[str]) -> ConfigError:
+    names = shapes or [f"{name} is missing" for name in missing]
+    more = f"; and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ConfigError(
+        f"the weights of the {folder.name} do not fit its config",
+        where=folder,
+        expected="every tensor that config.json describes, in its shape",
+        found="; ".join(names[:_SHOWN]) + more,
+        fix="download the whole folder again; its parts must belong to the same model",
+    )
+
+
 def _line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
+    """The first sentence of what a library says; the next ones are advice about its own options."""
+    text = re.split(r"\.\s+(?=[A-Z])", " ".join(str(error).split()))[0]
+    return f"{type(error).__name__}: {text[:300]}"
 
 
 def find_lora(text: str) -> Path:
@@ -239,36 +301,6 @@ def find_lora(text: str) -> Path:
     )
 
 
-def load_lora(pipe: Any, path: Path) -> None:
-    """Put a LoRA on top. Layers without a place here, which diffusers skips with a warning, are an error."""
-    try:
-        with quiet():
-            tensors = pipe.lora_state_dict(str(path), use_safetensors=True, local_files_only=True)
-            tensors = tensors[0] if isinstance(tensors, tuple) else tensors
-            pipe.load_lora_weights(str(path), use_safetensors=True, local_files_only=True, adapter_name="mie")
-    except Exception as error:  # the libraries raise what they like
-        raise _misfit(path, _line(error)) from error
-    wanted = sum(".lora_A." in name or ".lora.down." in name for name in tensors)
-    placed = sum(
-        "mie" in getattr(module, "lora_A", {})
-        for part in pipe.components.values()
-        if hasattr(part, "modules")
-        for module in part.modules()
-    )
-    if not wanted or placed < wanted:
-        raise _misfit(path, f"{placed} of its {wanted} layers have a place in this pipeline")
-
-
-def _misfit(path: Path, found: str) -> ConfigError:
-    return ConfigError(
-        "the LoRA does not fit the pipeline",
-        where=path,
-        expected="a LoRA of this very model",
-        found=found,
-        fix="give the model that the LoRA was trained on",
-    )
-
-
 def _qwen_processor(folder: Path) -> Any:
     """Qwen's processor of texts and images without its part for videos, which needs torchvision."""
     from transformers import Qwen2Tokenizer, Qwen2VLImageProcessorPil, Qwen2VLProcessor
@@ -277,8 +309,8 @@ def _qwen_processor(folder: Path) -> Any:
         def check_argument_for_proper_class(self, name: str, value: Any) -> None:
             pass  # it would object to the missing part
 
-    images = Qwen2VLImageProcessorPil.from_pretrained(folder)
-    return Processor(images, Qwen2Tokenizer.from_pretrained(folder))
+    make: Any = Processor
+    return make(Qwen2VLImageProcessorPil.from_pretrained(folder), Qwen2Tokenizer.from_pretrained(folder))
 
 
 def _quantized(pipeline: Pipeline, machine: Machine) -> Any:

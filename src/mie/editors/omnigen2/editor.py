@@ -250,7 +250,7 @@ class OmniGen2Editor(Editor):
         return 2 ** (len(self._vae.config.block_out_channels) - 1)
 
     def _encoded(self, groups: Sequence[Sequence[Pixels]], dice: Sequence[Any]) -> list[list[Tensor]]:
-        """Draw each sample's latents from the autoencoder's distribution; the images to edit go as one batch."""
+        """Draw each sample's latents from the autoencoder's distribution; images to edit go as one batch."""
         import torch
 
         vae, latents = self._vae, []

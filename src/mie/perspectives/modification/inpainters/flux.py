@@ -5,8 +5,7 @@ that is already in the local cache. The models are loaded at the first fill.
 
 The text encoders are larger than many GPUs. A family has one prompt, so they are loaded once, asked once and
 dropped before the rest is loaded. Only safetensors are read, and nothing is ever fetched. A LoRA's file is
-written as diffusers writes it and checked before diffusers reads it, which pads, drops or half-loads a LoRA
-of another model with a warning. Here that is an error.
+written as diffusers writes it.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from mie.core.files import digest
 from mie.core.spec import Spec, construct
 from mie.errors import ConfigError
 from mie.images.families import GREY
-from mie.networks.pretrained import model_digest, model_folder, need_packages, quiet
+from mie.networks.pretrained import model_digest, model_folder, need_packages, put_lora, quiet
 from mie.perspectives.modification.inpainters import Inpainter, check_hole
 from mie.perspectives.modification.inpainters.holes import neighbourhood
 from mie.records import Mask, Pixels
 
 if TYPE_CHECKING:
-    from torch import Tensor, device, dtype, nn
+    from torch import Tensor, device, dtype
 
 PUBLISHED: Final = "black-forest-labs/FLUX.1-Fill-dev"
 # One sentence per family, the same in training and in use.
@@ -141,7 +140,6 @@ def _load(folder: Path, dtype: dtype, **parts: Any) -> Any:
 _FACTS: Final = "mie"  # our key in the header, beside those of diffusers
 _ADAPTER: Final = "lora_adapter_metadata"
 _PREFIX: Final = "transformer."
-_SHOWN: Final = 3
 
 
 def save_lora(
@@ -184,42 +182,8 @@ def load_lora(pipe: Any, path: Path, family: str) -> dict[str, Any]:
         raise ConfigError(
             "the LoRA was trained for another family", where=path, expected=family, found=facts["family"]
         )
-    found = pipe.lora_state_dict(str(path), use_safetensors=True, local_files_only=True)
-    wrong = _misfits(pipe.transformer, found)
-    if wrong:
-        more = f"; and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
-        raise ConfigError(
-            "the LoRA does not fit the base model",
-            where=path,
-            expected="a LoRA of this very transformer",
-            found="; ".join(wrong[:_SHOWN]) + more,
-            fix="give the base model that the LoRA was trained on",
-        )
-    with quiet():  # it would warn that the text encoders, which are not there, get no LoRA
-        pipe.load_lora_weights(str(path), use_safetensors=True, local_files_only=True, adapter_name="mie")
+    put_lora(pipe, path)
     return facts
-
-
-def _misfits(transformer: nn.Module, tensors: Mapping[str, Tensor]) -> list[str]:
-    """What diffusers' form of a LoRA has that the transformer has no place for."""
-    maps = {name: tuple(module.weight.shape) for name, module in _linear(transformer)}
-    wrong = [] if tensors else ["no tensors"]
-    for name, value in tensors.items():
-        layer, dot, which = name.removeprefix(_PREFIX).partition(".lora_")
-        if not (name.startswith(_PREFIX) and dot and layer in maps):
-            wrong.append(f"{name} is of no layer here")
-            continue
-        out, into = maps[layer]
-        have, need = (value.shape[-1], into) if which.startswith("A") else (value.shape[0], out)
-        if value.ndim != 2 or have != need:
-            wrong.append(f"{name} is {tuple(value.shape)}, the layer's weight {(out, into)}")
-    return wrong
-
-
-def _linear(transformer: nn.Module) -> list[tuple[str, nn.Linear]]:
-    from torch import nn
-
-    return [(name, module) for name, module in transformer.named_modules() if isinstance(module, nn.Linear)]
 
 
 _SIZES: Final = (64, 2048)

@@ -1,0 +1,40 @@
+"""`mie run` of a pipeline, killed again and again, gives the bytes of an uninterrupted run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from mie.datasets.dataset import Dataset
+from mie.editors.run import run_editor
+from mie.editors.runs import read_edits
+from tests.editors.conftest import make_dataset, outputs
+from tests.editors.large.test_diffusers import spec
+
+
+@pytest.mark.slow
+def test_killed_three_times_it_gives_the_same_bytes(tiny, tmp_path):
+    dataset = make_dataset(tmp_path, 6, size=64)
+    editor = spec(tiny("FluxKontextPipeline"), steps=30)
+    total = 2 * len(Dataset(dataset))
+    folder = tmp_path / "run"
+    command = [sys.executable, "-m", "mie", "run", dataset, "-e", editor, "-o", folder, "--attempts", "2"]
+    for kill in range(3):
+        process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE)
+        before = len(read_edits(folder / "edits.jsonl"))
+        while len(read_edits(folder / "edits.jsonl")) <= before:  # wait until this process has made an edit
+            assert process.poll() is None, process.stderr.read().decode()
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        assert len(read_edits(folder / "edits.jsonl")) < total, f"it ended before kill {kill}"
+    run = run_editor(dataset, editor, folder, attempts=2)
+    assert run.complete
+    assert run.info["counts"] == {"samples": total // 2, "edits": total, "done": total, "failed": 0}
+    assert len((folder / "edits.jsonl").read_text().splitlines()) == total
+    assert outputs(folder) == outputs(run_editor(dataset, editor, tmp_path / "whole", attempts=2).folder)

@@ -264,6 +264,29 @@ def test_a_damaged_folder_is_rejected_before_anything_is_loaded(folder, tmp_path
         open_editor(f"omnigen2:{copy}")
 
 
+@pytest.mark.parametrize(("part", "shape"), [("mllm", False), ("mllm", True), ("vae", False), ("vae", True)])
+def test_parts_with_weights_that_do_not_fit_end_the_run_before_its_first_edit(
+    folder, small, tmp_path, part, shape
+):
+    from safetensors.torch import load_file, save_file
+
+    import mie
+
+    copy = tmp_path / "model"
+    shutil.copytree(folder, copy)
+    (path,) = (copy / part).glob("*.safetensors")
+    state = load_file(path)
+    name = next(n for n in sorted(state) if "visual" not in n and n.endswith("weight") and state[n].ndim > 1)
+    value = state.pop(name)
+    if shape:
+        state[name] = value[1:].contiguous()
+    save_file(state, path, {"format": "pt"})
+    with pytest.raises(ConfigError, match=part) as error:
+        mie.run(small, f"omnigen2:{copy},steps=1,device=cpu", tmp_path / "run")
+    assert str(copy) in str(error.value)
+    assert not list((tmp_path / "run" / "outputs").glob("*"))
+
+
 def test_a_folder_that_is_not_there_is_rejected(tmp_path):
     with pytest.raises(ConfigError, match="no such folder"):
         open_editor(f"omnigen2:{tmp_path / 'none'}")

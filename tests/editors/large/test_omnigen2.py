@@ -302,6 +302,20 @@ def test_latents_that_are_not_numbers_fail_the_edit(folder):
         editor.edit_request(request_of(1))
 
 
+def test_weights_that_do_not_fit_into_memory_end_the_run(folder, small, tmp_path, monkeypatch):
+    import torch
+
+    import mie
+    from mie.editors.omnigen2 import editor
+
+    def fails(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(editor, "load_vae", fails)
+    with pytest.raises(mie.MieError, match="do not fit into the GPU's memory"):
+        mie.run(small, f"omnigen2:{folder},device=cpu", tmp_path / "run")
+
+
 def test_a_run_that_ran_out_of_memory_resumes(folder, small, tmp_path, monkeypatch):
     import torch
 

@@ -65,6 +65,7 @@ bench: $(VENV)/.installed
 	$(BIN)/python bench/review.py
 	$(BIN)/python bench/compact.py
 	$(BIN)/python -m bench.large_editors --edits 1000
+	$(BIN)/python bench/omnigen2.py
 	$(BIN)/python bench/intervals.py --trials 500
 	$(BIN)/python -m bench.inpainting --quick
 

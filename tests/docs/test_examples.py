@@ -109,6 +109,9 @@ _ELSEWHERE = {
     "mie propose out/quickstart --detector models/grounding-dino --segmenter models/sam -o out/regions": (
         "needs two published models; tests/review/test_regions.py has small ones"
     ),
+    "mie ground out/quickstart --editor omnigen2:models/omnigen2 -o out/attention": (
+        "needs a published model; tests/editors/large/test_ground.py has small ones"
+    ),
 }
 _NEEDS = {"mie train": "torch", "mie export-model": "onnx", "mie review": "starlette"}
 

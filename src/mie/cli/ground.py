@@ -35,9 +35,7 @@ def ground(
     Every edit is made again while its attention is summed; the outputs are the same as without. Interrupted
     at any point, the same command resumes.
 
-    Example: mie ground out/run -o out/run-attention
-
-    Example: mie ground out/quickstart --editor omnigen2:models/omnigen2 -o out/attention --limit 100
+    Example: mie ground out/quickstart --editor omnigen2:models/omnigen2 -o out/attention
     """
     from mie.cli._show import print_json, progress_bar
     from mie.core.yaml_files import read_mapping

@@ -43,7 +43,7 @@ def write_page(place: Path | str, folder: Path | str, document: Mapping[str, Any
     """Write `index.html` into the folder of a grounding, with at most `most` pictures."""
     run = (Path(place) / "run.json").is_file()
     dataset = Run.open(place).dataset() if run else Dataset(place)
-    style = asset("blind_sheet.css")
+    style = asset("grounding.css")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     policy = (
         f"default-src 'none'; img-src data:; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
@@ -61,7 +61,7 @@ def write_page(place: Path | str, folder: Path | str, document: Mapping[str, Any
 
 
 def _pictures(dataset: Dataset, folder: Path, most: int) -> Iterator[Picture]:
-    """The first, the best and the worst have the same chance to be seen: evenly spaced in order of IoU."""
+    """Evenly spaced in order of IoU, the best first, so that good and bad maps are seen alike."""
     lines = [json.loads(line) for line in (folder / LINES).read_text(encoding="utf-8").splitlines()[1:]]
     scored = sorted((line for line in lines if "scores" in line), key=lambda line: line["scores"]["iou"])
     places = np.unique(np.linspace(0, len(scored) - 1, min(most, len(scored))).round().astype(int))

@@ -89,6 +89,27 @@ def test_a_table_names_the_concept(spec, small, tmp_path):
         ground(small, tmp_path / "out", editor=spec, limit=1)
 
 
+def test_failures_are_joined_with_what_the_judge_said(spec, tmp_path):
+    from tests.scoring.benchmarks.medebench.made import make_run, score
+    from tests.scoring.benchmarks.recorded import transcript
+
+    run = make_run(tmp_path)
+    score(run, judge=transcript("medebench"))
+    document = ground(run, tmp_path / "out", editor=spec)
+    lines = [json.loads(line) for line in (tmp_path / "out/grounding.jsonl").read_text().splitlines()][1:]
+    by_id = {line["id"]: line for line in lines}
+    assert by_id["t5"]["reason"] == "the sample has no region mask"
+    assert document["unscored"] == {"the sample has no region mask": 1}
+    assert by_id["r1"]["organ"] == "Teeth"
+    assert by_id["r3"]["concept"] == "mole"  # "remove the mole": the object of the task, found in the prompt
+    assert by_id["r1"]["as_in_run"] is False  # the run's outputs are not those of this editor
+    table = document["failures"]
+    assert table["without_ea"] == 1  # r3: the judge refused
+    executed = table["located_executed"]["n"] + table["executed_elsewhere"]["n"]
+    assert executed == 3  # r1 .8, r2 .55, b4 1.0
+    assert table["located_not_executed"]["n"] + table["mislocated"]["n"] == 0
+
+
 def test_what_cannot_be_grounded_is_rejected(small, tmp_path):
     with pytest.raises(ConfigError, match="cannot be read"):
         ground(small, tmp_path / "out", editor="identity")

@@ -264,6 +264,29 @@ def test_a_damaged_folder_is_rejected_before_anything_is_loaded(folder, tmp_path
         open_editor(f"omnigen2:{copy}")
 
 
+@pytest.mark.parametrize(("part", "shape"), [("mllm", False), ("mllm", True), ("vae", False), ("vae", True)])
+def test_parts_with_weights_that_do_not_fit_end_the_run_before_its_first_edit(
+    folder, small, tmp_path, part, shape
+):
+    from safetensors.torch import load_file, save_file
+
+    import mie
+
+    copy = tmp_path / "model"
+    shutil.copytree(folder, copy)
+    (path,) = (copy / part).glob("*.safetensors")
+    state = load_file(path)
+    name = next(n for n in sorted(state) if "visual" not in n and n.endswith("weight") and state[n].ndim > 1)
+    value = state.pop(name)
+    if shape:
+        state[name] = value[1:].contiguous()
+    save_file(state, path, {"format": "pt"})
+    with pytest.raises(ConfigError, match=part) as error:
+        mie.run(small, f"omnigen2:{copy},steps=1,device=cpu", tmp_path / "run")
+    assert str(copy) in str(error.value)
+    assert not list((tmp_path / "run" / "outputs").glob("*"))
+
+
 def test_a_folder_that_is_not_there_is_rejected(tmp_path):
     with pytest.raises(ConfigError, match="no such folder"):
         open_editor(f"omnigen2:{tmp_path / 'none'}")
@@ -277,6 +300,20 @@ def test_latents_that_are_not_numbers_fail_the_edit(folder):
         editor.transformer.layers[0].norm2.weight[:] = float("inf")
     with pytest.raises(EditError, match=r"not finite after step 1; .* dtype=bf16"):
         editor.edit_request(request_of(1))
+
+
+def test_weights_that_do_not_fit_into_memory_end_the_run(folder, small, tmp_path, monkeypatch):
+    import torch
+
+    import mie
+    from mie.editors.omnigen2 import editor
+
+    def fails(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(editor, "load_vae", fails)
+    with pytest.raises(mie.MieError, match="do not fit into the GPU's memory"):
+        mie.run(small, f"omnigen2:{folder},device=cpu", tmp_path / "run")
 
 
 def test_a_run_that_ran_out_of_memory_resumes(folder, small, tmp_path, monkeypatch):

@@ -233,14 +233,14 @@ def _parts(pipeline: Pipeline, machine: Machine, options: Mapping[str, Any]) -> 
         if kind == _QWEN:
             parts[part] = _qwen_processor(pipeline.folder / part)
         elif library == "transformers" and machine.quantize == "none":
-            model = _transformers_model(pipeline.folder / part, kind, options)
+            model = transformers_model(pipeline.folder / part, kind, options)
             parts |= {} if model is None else {part: model}
     if machine.quantize != "none":
         parts["quantization_config"] = _quantized(pipeline, machine)
     return parts
 
 
-def _transformers_model(folder: Path, kind: str, options: Mapping[str, Any]) -> Any:
+def transformers_model(folder: Path, kind: str, options: Mapping[str, Any]) -> Any:
     """A text encoder, every tensor from its files: transformers would fill what is missing at random.
 
     None where the class is no model.
@@ -255,7 +255,7 @@ def _transformers_model(folder: Path, kind: str, options: Mapping[str, Any]) -> 
     shapes = [f"{name} {tuple(file)}, expected {tuple(own)}" for name, file, own in found["mismatched_keys"]]
     missing = sorted(set(found["missing_keys"]))
     if shapes or missing:
-        raise _unfit(folder, shapes, missing)
+        raise unfit(folder, shapes, missing)
     return model
 
 
@@ -266,10 +266,10 @@ def _refuse_holes(pipe: Any, pipeline: Pipeline) -> None:
         if hasattr(module, "named_parameters"):
             missing = [name for name, tensor in module.named_parameters() if tensor.is_meta]
             if missing:
-                raise _unfit(pipeline.folder / part, [], missing)
+                raise unfit(pipeline.folder / part, [], missing)
 
 
-def _unfit(folder: Path, shapes: list[str], missing: list[str]) -> ConfigError:
+def unfit(folder: Path, shapes: list[str], missing: list[str]) -> ConfigError:
     names = shapes or [f"{name} is missing" for name in missing]
     more = f"; and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ConfigError(

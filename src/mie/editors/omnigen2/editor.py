@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,7 +20,7 @@ from mie.editors.base import Edited, EditError, Editor, Request, Turn
 from mie.editors.diffusers.loader import DTYPES, Machine
 from mie.editors.omnigen2.loader import find_lora, find_model, load_text, load_transformer, load_vae
 from mie.editors.sizes import AUTO, NATIVE, Placement, SizeRule, check_size, place
-from mie.errors import ConfigError
+from mie.errors import ConfigError, MieError
 from mie.networks.pretrained import model_digest
 from mie.records import Pixels
 
@@ -119,7 +119,16 @@ class OmniGen2Editor(Editor):
 
     def load(self) -> None:
         """Load the weights."""
-        _ = self.transformer, self._vae, self._language
+        import torch
+
+        try:
+            _ = self.transformer, self._vae, self._language
+        except torch.OutOfMemoryError:
+            raise MieError(
+                "the weights do not fit into the GPU's memory",
+                where=self._model.folder,
+                fix="try dtype=bf16, then offload=model",
+            ) from None
 
     def close(self) -> None:
         for name in ("transformer", "_vae", "_language", "_negative_states"):
@@ -149,11 +158,12 @@ class OmniGen2Editor(Editor):
 
         placed = [self._place(request.image) for request in requests]
         size = placed[0][1].given
-        try:
+        outputs = None
+        with suppress(torch.OutOfMemoryError):
             outputs = self._sampled(requests, [seen for seen, _ in placed], size)
-        except torch.OutOfMemoryError:
+        if outputs is None:  # here the error, which holds the tensors of the call, is gone
             torch.cuda.empty_cache()
-            raise EditError(_out_of_memory(size, len(requests))) from None
+            raise EditError(_out_of_memory(size, len(requests)))
         return [
             _edited(output, placement, len(request.references))
             for output, (_, placement), request in zip(outputs, placed, requests, strict=True)
@@ -252,7 +262,7 @@ class OmniGen2Editor(Editor):
         return 2 ** (len(self._vae.config.block_out_channels) - 1)
 
     def _encoded(self, groups: Sequence[Sequence[Pixels]], dice: Sequence[Any]) -> list[list[Tensor]]:
-        """Draw latents from the autoencoder's distribution; the images to edit go as one batch."""
+        """Draw each sample's latents from the autoencoder's distribution; images to edit go as one batch."""
         import torch
 
         vae, latents = self._vae, []

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from mie.editors.diffusers.loader import transformers_model, unfit
 from mie.errors import ConfigError
 from mie.networks.pretrained import model_folder, need_packages, quiet
 
@@ -101,17 +102,19 @@ def load_vae(model: Model, kind: dtype) -> Any:
         vae = AutoencoderKL.from_pretrained(  # type: ignore[no-untyped-call]
             model.vae, torch_dtype=kind, local_files_only=True, use_safetensors=True
         )
+    missing = [name for name, tensor in vae.named_parameters() if tensor.is_meta]
+    if missing:
+        raise unfit(model.vae, [], missing)
     return vae.requires_grad_(False).eval()
 
 
 def load_text(model: Model, kind: dtype) -> tuple[Any, Any]:
     """The language model without its eyes, and the tokenizer, which pads on the right."""
-    from transformers import AutoTokenizer, Qwen2_5_VLForConditionalGeneration
+    from transformers import AutoTokenizer
 
+    options = {"torch_dtype": kind, "local_files_only": True, "use_safetensors": True}
     with _readable(model.text), quiet():
-        whole = Qwen2_5_VLForConditionalGeneration.from_pretrained(
-            model.text, torch_dtype=kind, local_files_only=True, use_safetensors=True
-        )
+        whole = transformers_model(model.text, "Qwen2_5_VLForConditionalGeneration", options)
     with _readable(model.tokenizer), quiet():
         tokenizer = AutoTokenizer.from_pretrained(
             model.tokenizer, local_files_only=True, padding_side="right"
@@ -287,6 +290,8 @@ def _find_tokenizer(folder: Path) -> Path:
 def _readable(folder: Path) -> Iterator[None]:
     try:
         yield
+    except ConfigError:
+        raise
     except Exception as error:  # the libraries raise what they like
         raise ConfigError(
             f"the model's {folder.name} cannot be loaded",

@@ -10,13 +10,34 @@ import queue
 from collections.abc import Sequence
 from typing import Any, Final
 
+from mie.core.registry import unknown_name
 from mie.core.spec import Spec
-from mie.datasets.engine import start_ray
-from mie.editors.base import Edited, EditError, Editor, Request, Turn, edit_all, open_editor
+from mie.datasets.engine import ENGINES, start_ray
+from mie.editors.base import Edited, EditError, Editor, Origin, Request, Turn, edit_all, open_editor
 from mie.errors import ConfigError, MieError
 from mie.records import Pixels
 
 _LIVES: Final = 2  # actors that one batch may end
+
+
+def on_engine(engine: str, editor: Editor, origin: Spec | Origin, workers: int | None) -> Editor:
+    """The editor on the engine of this name, which is not the local one."""
+    if engine not in ENGINES:
+        raise unknown_name("engine", engine, ENGINES)
+    if not isinstance(origin, Spec):
+        raise ConfigError(
+            "other processes cannot be given this editor",
+            expected="a spec such as 'compact' with engine='ray'",
+            found=origin.label,
+        )
+    if type(editor).keep_in is not Editor.keep_in:
+        raise ConfigError(
+            f"{origin.name} runs on this machine alone: it keeps account of what was paid",
+            expected="engine local",
+            found=engine,
+            fix="use --workers for more requests at the same time",
+        )
+    return OnActors(origin, editor, workers)
 
 
 class OnActors(Editor):

@@ -24,7 +24,6 @@ from mie.core.journal import Journal
 from mie.core.registry import unknown_name
 from mie.core.spec import Spec, parse_spec
 from mie.datasets.dataset import Dataset, Subset, Where
-from mie.datasets.engine import ENGINES
 from mie.editors.base import EditFunction, Editor, Origin, StopRunError, Turn, opened
 from mie.editors.pipeline import Pipeline
 from mie.editors.requests import (
@@ -140,7 +139,9 @@ def run_editor(
     folder = Path(folder)
     with opened(editor) as (editing, origin), ExitStack() as stack:
         if engine != "local":
-            editing = stack.enter_context(_on_engine(engine, editing, origin, workers))
+            from mie.editors.actors import on_engine
+
+            editing = stack.enter_context(on_engine(engine, editing, origin, workers))
         workers = _workers(editing, origin.name, workers)
         plan = _Plan(part.dataset, editing, origin, config, folder)
         plan.refuse_other()  # before the lock, which would leave its file in a folder that is not ours
@@ -226,27 +227,6 @@ def _by_sample(keys: Iterable[Key]) -> dict[str, list[int]]:
     for sample_id, k in keys:
         attempts.setdefault(sample_id, []).append(k)
     return attempts
-
-
-def _on_engine(engine: str, editor: Editor, origin: Spec | Origin, workers: int | None) -> Editor:
-    if engine not in ENGINES:
-        raise unknown_name("engine", engine, ENGINES)
-    if not isinstance(origin, Spec):
-        raise ConfigError(
-            "other processes cannot be given this editor",
-            expected="a spec such as 'compact' with engine='ray'",
-            found=origin.label,
-        )
-    if type(editor).keep_in is not Editor.keep_in:
-        raise ConfigError(
-            f"{origin.name} runs on this machine alone: it keeps account of what was paid",
-            expected="engine local",
-            found=engine,
-            fix="use --workers for more requests at the same time",
-        )
-    from mie.editors.actors import OnActors
-
-    return OnActors(origin, editor, workers)
 
 
 def _workers(editor: Editor, name: str, asked: int | None) -> int:

@@ -157,7 +157,7 @@ def test_a_conversation_reaches_a_provider_with_its_earlier_turns(dataset, tmp_p
         spec = server.spec("gemini", ",key_env=NO_SUCH_KEY")
         server.fault = fault
         server.open = True
-        wanted = preview_run(dataset, spec, tmp_path / "run")
+        wanted = preview_run(dataset, "gemini:m", tmp_path / "other")
         counts = run_editor(dataset, spec, tmp_path / "run").info["counts"]
         assert (counts["done"], counts["refused"], counts["failed"]) == (
             3,

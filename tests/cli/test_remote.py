@@ -86,7 +86,7 @@ def test_a_dry_run_lists_what_would_leave(small, tmp_path):
     assert "about 0.30 USD" in text
     found = json.loads(mie(*words, "--json"))
     assert (found["destination"], found["images"], found["edits"]) == ("fal.run", 3, 3)
-    assert "the price is unknown" in mie("run", small, "-e", "fal:m", "-o", tmp_path / "r", "--dry-run")
+    assert "the cost is unknown" in mie("run", small, "-e", "fal:m", "-o", tmp_path / "r", "--dry-run")
     assert "nothing leaves" in mie("run", small, "-e", "otsu", "-o", tmp_path / "r", "--dry-run")
     assert not (tmp_path / "r").exists()
 

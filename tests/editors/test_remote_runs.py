@@ -19,10 +19,11 @@ from mie.editors.answers import find_image_price
 from mie.editors.requests import released
 from mie.editors.run import preview_run, run_editor
 from mie.errors import ConfigError
+from mie.images.png import encode_png
 from mie.privacy import Policy, PrivacyError
 from tests.conftest import crop
 from tests.editors.conftest import outputs
-from tests.editors.providers import KEY, KEYS, MODELS, REFUSALS, from_url, providers
+from tests.editors.providers import KEY, KEYS, MODELS, REFUSALS, answer, from_url, providers
 
 
 @pytest.fixture
@@ -127,6 +128,35 @@ def test_a_call_without_an_answer_counts_as_paid(server, dataset, tmp_path):
         run_editor(dataset, server.spec("ark", f"{PRICED},budget=0.6"), tmp_path / "run", limit=1)
     assert len(server.seen) == 2
     assert [line.get("lost") for line in paid(tmp_path / "run")] == [True, True]
+
+
+def test_an_answer_after_a_lost_call_is_paid_for_too(server, dataset, tmp_path):
+    """Killed between the answer and its line, with a line of the lost call: both count."""
+    folder, spec = tmp_path / "run", server.spec("ark", PRICED)
+
+    def fault(handler, number, fields):
+        handler.close_connection = number == 1
+        return number == 1
+
+    server.fault = fault
+    assert run_editor(dataset, spec, folder, limit=1).info["cost_usd"] == 0.5
+    lost, done = paid(folder)
+    assert lost["answer"] == done["answer"]
+    (folder / "edits.jsonl").unlink()
+    (folder / "answers" / "paid.jsonl").write_text(json.dumps(lost) + "\n")
+    body = json.dumps(answer("ark", encode_png(crop(3)))).encode()
+    (folder / "answers" / f"{done['answer']}.answer").write_bytes(body)
+    run = run_editor(dataset, spec, folder, limit=1)
+    assert run.info["cost_usd"] == 0.5
+    assert len(server.seen) == 2
+
+
+def test_one_editor_object_makes_two_runs(server, dataset, tmp_path):
+    with open_editor(server.spec("fal", f"{PRICED},budget=0.5")) as editor:
+        for name in ("a", "b"):
+            run = run_editor(dataset, editor, tmp_path / name, limit=2)
+            assert run.info["cost_usd"] == 0.5
+            assert len(paid(tmp_path / name)) == 2
 
 
 def test_refusals_by_status_cost_nothing(server, dataset, tmp_path):

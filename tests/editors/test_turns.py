@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from mie.editors import Edited, EditError, Editor
-from mie.editors.run import run_editor
+from mie.editors.run import preview_run, run_editor
 from mie.editors.runs import Run
 from mie.errors import ConfigError, MieError
 from mie.images.png import decode_png
 from tests.conftest import crop
 from tests.editors.conftest import outputs
+from tests.editors.providers import REFUSALS, providers
 from tests.scoring.benchmarks.runs import modification, write_samples
 
 TURNS = 3
@@ -143,3 +144,39 @@ def test_a_run_from_before_there_were_turns_goes_on(dataset, editor, tmp_path):
     Darker.seen = []
     run_editor(dataset, editor, run)
     assert Darker.seen == []
+
+
+def test_a_conversation_reaches_a_provider_with_its_earlier_turns(dataset, tmp_path):
+    refuse = True
+
+    def fault(handler, number, fields):
+        declined = refuse and fields["prompt"] == "Turn 2."
+        return declined and (handler.reply(REFUSALS["gemini"][1]) or True)
+
+    with providers() as server:
+        spec = server.spec("gemini", ",key_env=NO_SUCH_KEY")
+        server.fault = fault
+        server.open = True
+        wanted = preview_run(dataset, "gemini:m", tmp_path / "other")
+        counts = run_editor(dataset, spec, tmp_path / "run").info["counts"]
+        assert (counts["done"], counts["refused"], counts["failed"]) == (
+            3,
+            2,
+            2,
+        )  # third turns cannot be made
+        refuse = False
+        server.seen.clear()
+        run = run_editor(dataset, spec, tmp_path / "run", retry_refused=True)
+        assert run.info["counts"]["done"] == 7
+        assert server.wrong == []
+        again = [fields for _, _, fields in server.seen]
+    assert wanted["images"] == 2 * (1 + 2 + 3) + 1
+    for fields in again:
+        texts = [part["text"] for turn in fields["contents"] for part in turn["parts"] if "text" in part]
+        assert texts == [f"Turn {n + 1}." for n in range(len(texts))]
+        assert len(fields["contents"]) == 2 * len(texts) - 1
+    assert sorted(len(fields["contents"]) for fields in again) == [3, 3, 5, 5]
+    third = next(fields for fields in again if len(fields["contents"]) == 5)
+    made = [image(tmp_path / "run", f"t{talk}2") for talk in range(2)]
+    assert any(np.array_equal(third["images"][-1], one) for one in made)
+    assert np.array_equal(third["images"][-1], third["images"][-2])  # the image is the last turn's output

@@ -157,10 +157,12 @@ def test_a_remote_judge_gets_no_image_with_text(tmp_path, monkeypatch):
 def test_an_http_editor_elsewhere_passes_the_same_gate():
     assert Http("http://127.0.0.1:1/edit").destination is None
     editor = "http:http://192.0.2.1/edit,timeout=1,retries=0"
-    with pytest.raises(PrivacyError, match="nobody says"):
+    with pytest.raises(PrivacyError, match="--allow-remote"):
         api.edit(clean(), "Mark it.", editor)
+    with pytest.raises(PrivacyError, match="nobody says"):
+        api.edit(clean(), "Mark it.", editor, policy=Policy(allow_remote=True))
     with pytest.raises(PrivacyError, match="identify a patient"):
-        api.edit(lettered(), "Mark it.", editor, policy=Policy(deidentified=True))
+        api.edit(lettered(), "Mark it.", editor, policy=Policy(deidentified=True, allow_remote=True))
 
 
 def test_an_edit_elsewhere_is_logged_beside_its_output(tmp_path):
@@ -181,8 +183,9 @@ def test_an_edit_elsewhere_is_logged_beside_its_output(tmp_path):
 
 
 def test_a_run_by_a_remote_editor_sends_nothing_of_a_dataset_without_a_statement(tmp_path, small_dataset):
+    editor = "http:http://192.0.2.1/edit,timeout=1,retries=0"
     with pytest.raises(PrivacyError, match="nobody says"):
-        run_editor(small_dataset, "http:http://192.0.2.1/edit,timeout=1,retries=0", tmp_path / "run")
+        run_editor(small_dataset, editor, tmp_path / "run", policy=Policy(allow_remote=True))
 
 
 @pytest.mark.parametrize(

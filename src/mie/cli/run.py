@@ -153,7 +153,7 @@ def _show_preview(found: Mapping[str, Any]) -> None:
     typer.echo(f"to {found['destination']}: {images} and {texts}, {megabytes:.1f} MiB in all")
     cost = found["cost_usd"]
     typer.echo(
-        "the price is unknown: give price=, in US dollars per image"
+        "the cost is unknown; editors of providers take price=, in US dollars per image"
         if cost is None
         else f"about {cost:.2f} USD, without retries"
     )

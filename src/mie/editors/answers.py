@@ -118,14 +118,17 @@ class Answers:
         return None if self.price is None else round(self._spent, 6)
 
     def keep_in(self, folder: Path) -> None:
-        """Take up what an earlier session left in the run's folder."""
+        """Begin with what earlier sessions left in the run's folder."""
+        self.close()  # of another run by the same editor
+        self._spent, self._paid, self._names = 0.0, 0, {}
         self._folder = folder / FOLDER
         if not self._folder.is_dir():
             return
         paid = set()
         for line in self._open_journal().lines():
             entry = _entry(line, self._folder)
-            paid.add(entry["answer"])
+            if not entry.get("lost"):
+                paid.add(entry["answer"])
             self._count(float(entry["usd"] or 0.0))
         for path in sorted(self._folder.glob(f"*{_ENDING}")):
             name = path.name.removesuffix(_ENDING)
@@ -168,14 +171,14 @@ class Answers:
                 self._reserved -= dollars
                 self._freed.notify_all()
 
-    def keep(self, name: str, body: bytes) -> float | None:
-        """Put an answer on disk before anything is made of it. Returns its cost."""
+    def keep(self, name: str, body: bytes) -> None:
+        """Put an answer on disk before anything is made of it, and count its cost."""
         try:
             if self._folder is not None:
                 atomic_write(make_folder(self._folder) / f"{name}{_ENDING}", body)
                 with self._lock:
                     self._names.setdefault(name.partition("-")[0], set()).add(name)
-            return self._pay(name, body)
+            self._pay(name, body)
         except (OSError, MieError) as error:  # else an answer that was paid for would count as a failed edit
             raise _unwritable(error) from error
 
@@ -219,12 +222,11 @@ class Answers:
                 fix="give a larger budget= and run the same command again: it resumes where it stopped",
             )
 
-    def _pay(self, name: str, body: bytes) -> float | None:
+    def _pay(self, name: str, body: bytes) -> None:
         usage = self._usage(body)
         dollars = None if self.price is None else round(self.price.of(usage), 6)
         tokens = None if usage is None else {"input": usage.input, "output": usage.output}
         self._write({"answer": name, "usd": dollars, "tokens": tokens})
-        return dollars
 
     def _write(self, entry: Mapping[str, Any]) -> None:
         with self._lock:

@@ -106,6 +106,9 @@ class Gemini(Api):
             settings["imageConfig"] = picture
         return as_json({"contents": contents, "generationConfig": settings})
 
+    def images(self, request: Request) -> int:
+        return 1 + len(request.history) + len(request.references)
+
     def picture(self, answer: Any) -> Any:
         parts = answer["candidates"][0]["content"]["parts"]
         return next((part["inlineData"]["data"] for part in parts if _is_picture(part)), None)

@@ -22,7 +22,7 @@ from mie.editors.answers import Answers, ImagePrice, answer_name, find_image_pri
 from mie.editors.base import Edited, EditError, Editor, RefusedError, Request, StopRunError, Turn
 from mie.editors.outputs import decode_output
 from mie.editors.remote import Reply, Server, picture_bytes
-from mie.editors.sizes import AUTO, NATIVE, SizeRule, check_size, place
+from mie.editors.sizes import AUTO, NATIVE, Placement, SizeRule, check_size, place
 from mie.errors import ConfigError
 from mie.images.png import encode_png
 from mie.judges.contracts import Usage
@@ -124,6 +124,10 @@ class Api(Editor):
     def usage(self, answer: Any) -> tuple[Any, Any]:
         """Tokens in and out, as the answer counts them."""
 
+    def images(self, request: Request) -> int:
+        """How many images a request holds."""
+        return len(images_of(request))
+
     # What is shared.
 
     def about(self) -> dict[str, Any]:
@@ -135,22 +139,27 @@ class Api(Editor):
         return self.edit_request(Request(image, instruction, seed, history=history))
 
     def edit_request(self, request: Request) -> Edited:
-        image, placement = place(request.image, self.size if self._asks_numbers else AUTO, _ANY_SIZE)
-        body, kind = self._body(request, image)
+        if self.most_images is not None and self.images(request) > self.most_images:
+            raise EditError(
+                "too many images for one edit",
+                expected=f"at most {self.most_images}",
+                found=self.images(request),
+            )
+        body, kind, placement = self._encoded(request)
         name = answer_name(request, self._url, body)
         answer = self._answers.find(name)
         if answer is None:
             answer = self._ask(name, body, kind)
         picture, about = self._read(answer)
-        like = (max(_LEAST_SIDE, image.shape[0]), max(_LEAST_SIDE, image.shape[1]))
+        height, width = placement.given
+        like = (max(_LEAST_SIDE, height), max(_LEAST_SIDE, width))
         edited = decode_output(picture, like=like, where=self._server.host)
         pixels, steps = placement.back(edited.image)
         done = [*placement.steps, *edited.meta.get("steps", ()), *steps]
         return Edited(pixels, {**edited.meta, **about, **({"steps": done} if done else {})})
 
     def sends(self, request: Request) -> tuple[int, int]:
-        image, _ = place(request.image, self.size if self._asks_numbers else AUTO, _ANY_SIZE)
-        return len(images_of(request)), len(self._body(request, image)[0])
+        return self.images(request), len(self._encoded(request)[0])
 
     def cost(self, edits: int) -> float | None:
         return None if self._answers.price is None else edits * self._answers.price.image
@@ -199,15 +208,12 @@ class Api(Editor):
             )
         return check_size(size)
 
-    def _body(self, request: Request, image: Pixels) -> tuple[bytes, str]:
-        if self.most_images is not None and len(images_of(request)) > self.most_images:
-            raise EditError(
-                "too many images for one edit",
-                expected=f"at most {self.most_images}",
-                found=len(images_of(request)),
-            )
+    def _encoded(self, request: Request) -> tuple[bytes, str, Placement]:
+        """The request's body, its content type, and where the image lies in what is sent."""
+        image, placement = place(request.image, self.size if self._asks_numbers else AUTO, _ANY_SIZE)
         asks = self._asks_numbers or self.size == NATIVE
-        return self.body(request, image, (image.shape[1], image.shape[0]) if asks else None)
+        body, kind = self.body(request, image, (image.shape[1], image.shape[0]) if asks else None)
+        return body, kind, placement
 
     def _ask(self, name: str, body: bytes, kind: str) -> bytes:
         """A good answer, on disk. One that declines or fails costs nothing and is asked for again."""
@@ -243,7 +249,7 @@ class Api(Editor):
     def _usage(self, body: bytes) -> Usage | None:
         try:
             tokens = self.usage(_json(body))
-            return Usage(*(int(count) for count in tokens))
+            return Usage(*(max(0, int(count)) for count in tokens))
         except (LookupError, TypeError, AttributeError, ValueError, OverflowError):
             return None
 

@@ -29,6 +29,7 @@ from mie.privacy.endpoints import is_loopback
 T = TypeVar("T")
 
 _SHOWN: Final = 300  # bytes of an error's text
+_BUSY: Final = (408, 425, 429)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ class Server:
         lost: Callable[[], None] = lambda: None,
         final: Callable[[Reply], bool] = lambda _: False,
     ) -> Reply:
-        """The first answer that is neither busy (429) nor broken (5xx); `EditError` where none comes.
+        """The first answer that is neither busy (429, 408, 425) nor broken (5xx); `EditError` without one.
 
         `kind` is the body's content type. `lost` is called for each try that may have reached the server
         and got no answer: its provider may charge for it. `final` picks out errors that waiting cannot cure.
@@ -170,7 +171,7 @@ class Server:
                 found=self.error_text(reply),
                 fix="give the final URL",
             )
-        if (reply.status != 429 and reply.status < 500) or final(reply):
+        if not (reply.status in _BUSY or reply.status >= 500) or final(reply):
             return reply
         pause = retry_after(headers)
         if pause is not None and pause > LONGEST_RETRY_AFTER:

@@ -196,15 +196,15 @@ def preview_run(
         todo, conversations = _todo(plan, edits, _retried(retry_failed, retry_refused))
         images = size = 0
         instructions = set()
-        for request in sample_requests(part.dataset, split, _by_sample(todo), needs_target=False):
+        leaving = {} if editing.destination is None else _by_sample(todo)
+        for request in sample_requests(part.dataset, split, leaving, needs_target=False):
             if isinstance(request, Unreadable) or request.sample is None:
                 continue
             earlier = conversations.earlier(request.sample.id)
             history = tuple(Turn(conversations.prompts[sample], request.image) for sample in earlier)
             count, length = editing.sends(replace(request, history=history))
             images, size = images + count, size + length
-            if count:
-                instructions.add(request.instruction)
+            instructions.add(request.instruction)
         return {
             "editor": plan.document()["editor"]["spec"],
             "destination": editing.destination,

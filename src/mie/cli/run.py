@@ -35,6 +35,9 @@ def run(
     batch: int | None = typer.Option(
         None, min=1, help="Edits per batch; by default what the editor declares."
     ),
+    engine: str = typer.Option(
+        "local", help="Where edits are made: local, or ray (one actor per GPU of a cluster)."
+    ),
     deidentified: bool = typer.Option(
         False, "--deidentified", help="You vouch that no patient can be identified in what is sent."
     ),
@@ -79,6 +82,7 @@ def run(
             retry_failed=retry_failed,
             workers=workers,
             batch_size=batch,
+            engine=engine,
             policy=Policy(deidentified, redact, allow_phi),
             progress=show,
             search_progress=lambda done, total: bar(done, total, "searching for burned-in text"),

@@ -26,6 +26,7 @@ def score(
     ),
     list_: bool = typer.Option(False, "--list", help="List benchmarks and metrics, then stop."),
     workers: int | None = typer.Option(None, min=1, help="Processes; all cores by default."),
+    engine: str = typer.Option("local", help="Where the work runs: local or ray."),
     judge: str | None = typer.Option(
         None, "--judge", help="A model that grades what pixels cannot: openai:MODEL, replay:FILE, ..."
     ),
@@ -88,6 +89,7 @@ def score(
             run,
             variant=variant,
             workers=workers,
+            engine=engine,
             progress=bar,
             judge=options or None,
         )

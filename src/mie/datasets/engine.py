@@ -213,11 +213,8 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def run_on_ray(function: Callable[[Task], Result], tasks: Sequence[Task], workers: int) -> Iterator[Result]:
-    """The same tasks on a Ray cluster, whose nodes must all see data sets and output at the same paths.
-
-    Uses the cluster that `RAY_ADDRESS` names, else starts one on this machine with `workers` cores.
-    """
+def start_ray(cores: int | None) -> Any:
+    """Ray, connected to the cluster that `RAY_ADDRESS` names, else to a new one on this machine."""
     try:
         import ray
     except ImportError:
@@ -226,10 +223,19 @@ def run_on_ray(function: Callable[[Task], Result], tasks: Sequence[Task], worker
         ) from None
     if not ray.is_initialized():
         ray.init(
-            num_cpus=None if os.environ.get("RAY_ADDRESS") else workers,
+            num_cpus=None if os.environ.get("RAY_ADDRESS") else cores,
             include_dashboard=False,
             log_to_driver=False,
         )
+    return ray
+
+
+def run_on_ray(function: Callable[[Task], Result], tasks: Sequence[Task], workers: int) -> Iterator[Result]:
+    """The same tasks on a Ray cluster, whose nodes must all see data sets and output at the same paths.
+
+    Uses the cluster that `RAY_ADDRESS` names, else starts one on this machine with `workers` cores.
+    """
+    ray = start_ray(workers)
     remote = ray.remote(num_cpus=1)(function).remote
     todo = iter(tasks)
     running: list[Any] = []

@@ -11,6 +11,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +23,7 @@ from mie.core.journal import Journal
 from mie.core.registry import unknown_name
 from mie.core.spec import Spec, parse_spec
 from mie.datasets.dataset import Dataset, Subset, Where
+from mie.datasets.engine import ENGINES
 from mie.editors.base import EditFunction, Editor, Origin, opened
 from mie.editors.pipeline import Pipeline
 from mie.editors.requests import (
@@ -100,6 +102,7 @@ def run_editor(
     retry_failed: bool = False,
     workers: int | None = None,
     batch_size: int | None = None,
+    engine: str = "local",
     policy: Policy | None = None,
     progress: Callable[[Progress], None] = lambda _: None,
     search_progress: Callable[[int, int], None] = lambda done, total: None,
@@ -121,6 +124,8 @@ def run_editor(
         retry_failed: Make the edits that failed again.
         workers: Threads that call the editor; by default what it declares.
         batch_size: Requests per call; by default what the editor declares.
+        engine: "local", or "ray": `workers` actors edit, by default one per GPU of the cluster. The editor
+            must be a spec.
         policy: What may leave this machine, for an editor on another one.
         progress: Called after every edit.
         search_progress: Called with (done, total) while images are searched before they leave.
@@ -129,7 +134,9 @@ def run_editor(
     part = dataset if isinstance(dataset, Subset) else Dataset(dataset).filter()
     config = RunConfig(attempts, split, limit, turns, part.where or None)
     folder = Path(folder)
-    with opened(editor) as (editing, origin):
+    with opened(editor) as (editing, origin), ExitStack() as stack:
+        if engine != "local":
+            editing = stack.enter_context(_on_engine(engine, editing, origin, workers))
         workers = _workers(editing, origin.name, workers)
         plan = _Plan(part.dataset, editing, origin, config, folder)
         plan.refuse_other()  # before the lock, which would leave its file in a folder that is not ours
@@ -153,6 +160,20 @@ def run_editor(
             finally:
                 if gate is not None:
                     gate.close()
+
+
+def _on_engine(engine: str, editor: Editor, origin: Spec | Origin, workers: int | None) -> Editor:
+    if engine not in ENGINES:
+        raise unknown_name("engine", engine, ENGINES)
+    if not isinstance(origin, Spec):
+        raise ConfigError(
+            "other processes cannot be given this editor",
+            expected="a spec such as 'compact' with engine='ray'",
+            found=origin.label,
+        )
+    from mie.editors.actors import OnActors
+
+    return OnActors(origin, editor, workers)
 
 
 def _workers(editor: Editor, name: str, asked: int | None) -> int:

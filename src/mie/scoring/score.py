@@ -102,6 +102,7 @@ def score(
     *,
     variant: str = "paper",
     workers: int | None = None,
+    engine: str = "local",
     progress: Progress | None = None,
     judge: JudgeOptions | str | None = None,
 ) -> Results:
@@ -112,6 +113,7 @@ def score(
         benchmark: Its name, or a `Benchmark`.
         variant: `paper` (what the text promises) or `as_released` (what the public script prints).
         workers: Processes: all cores by default, none beside this one when there is little to do.
+        engine: "local" or "ray".
         progress: Is told (done, total) outputs.
         judge: Grades what pixels cannot: a spec such as `openai:gpt-4o`, or `JudgeOptions`.
 
@@ -122,6 +124,7 @@ def score(
         folder,
         variant=variant,
         workers=workers,
+        engine=engine,
         progress=progress,
         judge=_options(judge),
     )
@@ -152,6 +155,7 @@ def score_run(
     *,
     variant: str = "paper",
     workers: int | None = None,
+    engine: str = "local",
     progress: Progress | None = None,
     judge: JudgeOptions | None = None,
     setup: tuple[Any, Mapping[str, Any]] | None = None,
@@ -170,6 +174,8 @@ def score_run(
             fix="name one with --judge; `mie score --list` shows benchmarks that need none",
         )
     if benchmark.score is not None:
+        if engine != "local":
+            raise ConfigError(f"the benchmark {benchmark.name} is scored in one process", found=engine)
         return _score_otherwise(benchmark, run, variant, workers, progress, judge)
     dataset = run.dataset()
     metrics = {n: m for n, m in benchmark.find_metrics().items() if judge is not None or not m.judged}
@@ -202,7 +208,7 @@ def score_run(
             if judge.dry_run:
                 about = {"protocol": benchmark.name, "variant": variant, "run": str(run_folder)}
                 return {**about, "dry_run": session.estimate()}
-        paths = _score_chunks(work, workers)
+        paths = _score_chunks(work, workers, engine)
         _check_applies(benchmark, run, parts, paths, judge)
         if session is None:
             write_scores_file(scores, header, map(Path.read_bytes, paths))
@@ -292,7 +298,7 @@ def _specs(benchmark: Benchmark, metrics: Mapping[str, Metric]) -> dict[str, Any
     return {"specs": specs} if specs else {}
 
 
-def _score_chunks(work: _Work, workers: int | None) -> list[Path]:
+def _score_chunks(work: _Work, workers: int | None, engine: str) -> list[Path]:
     """The chunks' files, in order; those that an earlier call left are taken as they are."""
     benchmark, header = work.benchmark, work.header
     paths = [work.parts / f"{chunk.number:05d}-{chunk.key(header)}.jsonl" for chunk in work.chunks]
@@ -300,13 +306,18 @@ def _score_chunks(work: _Work, workers: int | None) -> list[Path]:
     left = sum(chunk.pairs for chunk, _ in todo)
     done = work.total - left
     elsewhere = _found_elsewhere(benchmark, header["metrics"])
-    if not elsewhere or (workers is None and (left < _POOL_FROM or not benchmark.pool)):
+    local = engine == "local"
+    if not elsewhere and not local:
+        raise ConfigError(
+            "other processes cannot be given this benchmark", expected="one that is installed", found=engine
+        )
+    if not elsewhere or (local and workers is None and (left < _POOL_FROM or not benchmark.pool)):
         workers = 1
-    named: Benchmark | str = benchmark if workers == 1 else benchmark.name
+    named: Benchmark | str = benchmark if workers == 1 and local else benchmark.name
     tasks = [
         _Task(named, chunk, header["variant"], header["metrics"], work.setup, path) for chunk, path in todo
     ]
-    for pairs in run_tasks(_score_chunk, tasks, workers=workers):
+    for pairs in run_tasks(_score_chunk, tasks, engine=engine, workers=workers):
         done += pairs
         if work.progress is not None:
             work.progress(done, work.total)

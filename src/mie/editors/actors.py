@@ -1,0 +1,121 @@
+"""`mie run --engine ray`: one actor per GPU edits, this process alone reads the dataset and writes the run.
+
+An actor opens the editor's spec by itself, so that nothing but requests and outputs travels. When an actor
+dies, its requests are given to a new one; a request that ends two of them is a failed edit.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Sequence
+from typing import Any, Final
+
+from mie.core.spec import Spec
+from mie.datasets.engine import start_ray
+from mie.editors.base import Edited, EditError, Editor, Request, Turn, edit_all, open_editor
+from mie.errors import ConfigError, MieError
+from mie.records import Pixels
+
+_LIVES: Final = 2  # actors that one batch may end
+
+
+class OnActors(Editor):
+    """An editor whose edits are made by actors of a Ray cluster, each with a copy of it."""
+
+    thread_safe = True
+
+    def __init__(self, spec: Spec, editor: Editor, actors: int | None) -> None:
+        self._spec, self._editor = spec, editor
+        self.batch_size = editor.batch_size
+        self.deterministic = editor.deterministic
+        self.native_sizes = editor.native_sizes
+        self.destination = editor.destination
+        for name in ("needs_target", "tuning"):
+            setattr(self, name, getattr(editor, name))
+        self._ray = start_ray(actors)
+        resources = self._ray.cluster_resources()
+        gpus, cores = int(resources.get("GPU", 0)), int(resources.get("CPU", 0))
+        self.workers = actors or gpus or 1
+        self._gpus = 1 if gpus else 0
+        if self.workers > (gpus or cores):  # they would wait for ever
+            raise ConfigError(
+                "the cluster is too small",
+                expected=f"at most {gpus} workers, one per GPU" if gpus else f"at most {cores} workers",
+                found=self.workers,
+            )
+        self._idle: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._open: set[Any] = set()
+        self._closed = False
+
+    def about(self) -> dict[str, Any]:
+        return self._editor.about()
+
+    def load(self) -> None:
+        """Start the actors, all at once, and let each load its weights. The first error ends the run."""
+        actors = [self._start() for _ in range(self.workers or 1)]
+        for actor, waiting in [(actor, actor.load.remote()) for actor in actors]:
+            error = self._ray.get(waiting)
+            if error is not None:
+                raise error
+            self._idle.put(actor)
+
+    def edit(self, image: Pixels, instruction: str, *, seed: int, history: Sequence[Turn]) -> Edited:
+        (outcome,) = self.edit_batch([Request(image, instruction, seed, history=history)])
+        if isinstance(outcome, EditError):
+            raise outcome
+        return outcome
+
+    def edit_batch(self, requests: Sequence[Request]) -> Sequence[Edited | EditError]:
+        """What the next idle actor makes of them. Waits for one."""
+        actor = self._idle.get()
+        try:
+            for _ in range(_LIVES):
+                try:
+                    return list(self._ray.get(actor.edit.remote(list(requests))))
+                except self._ray.exceptions.RayTaskError:
+                    raise
+                except self._ray.exceptions.RayError:  # the actor, its node or its memory is gone
+                    self._open.discard(actor)
+                    if self._closed:
+                        break
+                    actor = self._start()
+        finally:
+            self._idle.put(actor)
+        # A batch is tried again one by one, so that only the request that is to blame fails.
+        raise EditError(
+            f"the process that made this edit died, {_LIVES} times in a row; most often it was out of memory"
+        )
+
+    def close(self) -> None:
+        self._closed = True
+        while self._open:
+            self._ray.kill(self._open.pop())
+
+    def _start(self) -> Any:
+        actor = self._ray.remote(num_gpus=self._gpus, num_cpus=1)(_Actor).remote(str(self._spec))
+        self._open.add(actor)
+        return actor
+
+
+class _Actor:
+    """In a process of the cluster, with one GPU of its own where there are any."""
+
+    def __init__(self, spec: str) -> None:
+        self._spec = spec
+        self._editor: Editor | None = None
+
+    def load(self) -> MieError | None:
+        """Return the error rather than raise it: Ray would wrap it in one of its own."""
+        try:
+            self._opened().load()
+        except MieError as error:
+            return error
+        return None
+
+    def edit(self, requests: list[Request]) -> list[Edited | EditError]:
+        return edit_all(self._opened(), requests)
+
+    def _opened(self) -> Editor:
+        if self._editor is None:
+            self._editor = open_editor(self._spec)
+        return self._editor

@@ -5,7 +5,8 @@
 The pipeline is a tiny FLUX Kontext with random weights, so an edit takes a fraction of a second and what we
 add weighs most. Bare loops and runs take turns, since other work on the machine slows down both; the spread
 of the bare loop says how much the ratio is worth. On a busy machine the ratio of processor time is the
-steadier one; it counts what overlaps with the model too. The bare loop decodes and writes nothing.
+steadier one; it counts what overlaps with the model too. The bare loop decodes and writes nothing. The run of
+an editor that does nothing shows what reading, encoding, syncing and the journal cost by themselves.
 
 Bars: a run takes at most 3% longer than the bare loop; memory after the last edit is that after the first
 tenth.
@@ -71,18 +72,21 @@ def timed(work: Callable[[], object]) -> tuple[float, float]:
     return time.perf_counter() - started, time.process_time() - used
 
 
+def run(dataset: Path, editor: Any, folder: Path) -> None:
+    run_editor(dataset, editor, folder, attempts=ATTEMPTS)
+
+
 def overhead(folder: Path, pipeline: Path, rounds: int, size: int, steps: int) -> None:
     dataset = make_dataset(folder / "data", 20, size)
     todo = {sample.id: list(range(ATTEMPTS)) for sample in Dataset(dataset)}
     work: list[Any] = list(sample_requests(Dataset(dataset), None, todo, needs_target=False))
     editor: Any = open_editor(f"diffusers:{pipeline},steps={steps}")
     bare(editor.pipe, work, steps)  # warm up
-    loops, runs = [], []
+    loops, runs, empty = [], [], []
     for number in range(rounds):
         loops.append(timed(lambda: bare(editor.pipe, work, steps)))
-        runs.append(
-            timed(lambda n=number: run_editor(dataset, editor, folder / f"run-{n}", attempts=ATTEMPTS))
-        )
+        runs.append(timed(lambda n=number: run(dataset, editor, folder / f"run-{n}")))
+        empty.append(timed(lambda n=number: run(dataset, "identity", folder / f"empty-{n}")))
     print(f"{size} px, {steps} steps, {rounds} rounds of {len(work)} edits:")
     for name, at in (("clock", 0), ("processor", 1)):
         mine, other = [run[at] for run in runs], [loop[at] for loop in loops]
@@ -93,6 +97,11 @@ def overhead(folder: Path, pipeline: Path, rounds: int, size: int, steps: int) -
             f"{statistics.median(mine) / middle:.3f} times, "
             f"best of each {min(mine) / min(other):.3f}"
         )
+    added = statistics.median(used for _, used in empty) / len(work)
+    share = added / (statistics.median(used for _, used in loops) / len(work))
+    print(
+        f"  a run of the editor identity: {1000 * added:.2f} ms of the processor an edit, {share:.1%} of bare"
+    )
 
 
 def memory(folder: Path, pipeline: Path, edits: int) -> None:

@@ -83,6 +83,8 @@ def check_watchable(editor: Editor) -> None:
             f"the attention of {type(editor).__name__} cannot be read",
             expected="an editor whose model runs here: diffusers:FOLDER or omnigen2:FOLDER",
         )
+    if isinstance(editor, DiffusersEditor) and editor._dialect.diptych is not None:
+        raise ConfigError("the attention of an editor that completes a pair of images cannot be read")
     if editor._size == AUTO:
         raise ConfigError(
             "with size=auto it is not known where a token lies in the image",
@@ -96,8 +98,6 @@ def _watch(editor: Editor, request: Request, ends: Sequence[int]) -> _Watch:
     if isinstance(editor, OmniGen2Editor):
         return _WatchOmniGen2(editor, request, ends)
     assert isinstance(editor, DiffusersEditor)  # noqa: S101
-    if editor._dialect.diptych is not None:
-        raise ConfigError("the attention of an editor that completes a pair of images cannot be read")
     kind = _WatchUNet if getattr(editor.pipe, "unet", None) is not None else _WatchTransformer
     return kind(editor, request, ends)
 
@@ -339,11 +339,7 @@ def attention_from(
     if mask is not None:
         mask = mask[:, None, None] if mask.ndim == 2 else mask
         mask = mask[:, :, list(places)] if mask.shape[-2] > 1 else mask
-        logits = (
-            logits.masked_fill(~mask, float("-inf"))
-            if mask.dtype.is_floating_point is False
-            else logits + mask
-        )
+        logits = logits + mask if mask.is_floating_point() else logits.masked_fill(~mask, float("-inf"))
     return logits.softmax(-1)
 
 

@@ -62,7 +62,7 @@ def write_page(place: Path | str, folder: Path | str, document: Mapping[str, Any
 
 def _pictures(dataset: Dataset, folder: Path, most: int) -> Iterator[Picture]:
     """Evenly spaced in order of IoU, the best first, so that good and bad maps are seen alike."""
-    lines = [json.loads(line) for line in (folder / LINES).read_text(encoding="utf-8").splitlines()[1:]]
+    lines = map(json.loads, (folder / LINES).read_text(encoding="utf-8").splitlines()[1:])
     scored = sorted((line for line in lines if "scores" in line), key=lambda line: line["scores"]["iou"])
     places = np.unique(np.linspace(0, len(scored) - 1, min(most, len(scored))).round().astype(int))
     chosen = [scored[at] for at in places]

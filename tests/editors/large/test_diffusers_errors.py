@@ -173,10 +173,12 @@ def test_the_safety_checker_is_not_loaded(tiny, tmp_path):
 def test_a_variant_in_half_precision_is_found_by_its_name(kontext):
     editor = open_editor(quick(kontext))
     edited = editor.edit(crop(0, 64, 64), WORDS[0], seed=1, history=())
-    for path in kontext.glob("*/*.safetensors"):
-        path.rename(path.with_name(path.name.replace(".safetensors", ".fp16.safetensors")))
-    same = open_editor(quick(kontext)).edit(crop(0, 64, 64), WORDS[0], seed=1, history=())
-    assert np.array_equal(edited.image, same.image)
+    for parts in (("text_encoder", "vae"), ("text_encoder_2", "transformer")):  # first some, then all
+        for part in parts:
+            (path,) = (kontext / part).glob("*.safetensors")
+            path.rename(path.with_name(path.name.replace(".safetensors", ".fp16.safetensors")))
+        same = open_editor(quick(kontext)).edit(crop(0, 64, 64), WORDS[0], seed=1, history=())
+        assert np.array_equal(edited.image, same.image)
 
 
 def test_what_this_computer_lacks_is_said(kontext, monkeypatch):
@@ -184,6 +186,7 @@ def test_what_this_computer_lacks_is_said(kontext, monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert "no GPU that torch can use" in refused(kontext, device="cuda")
+    assert "no such device" in refused(kontext, device="gpu")
     assert "offload needs a GPU" in refused(kontext, offload="model")
     assert "quantize needs a GPU" in refused(kontext, quantize="4bit")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

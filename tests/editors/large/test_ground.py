@@ -89,6 +89,23 @@ def test_a_table_names_the_concept(spec, small, tmp_path):
         ground(small, tmp_path / "out", editor=spec, limit=1)
 
 
+def test_an_edit_that_failed_is_tried_again(spec, small, tmp_path, monkeypatch):
+    import torch
+
+    from mie.networks import omnigen2_flow
+
+    def fails(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(omnigen2_flow, "sample", fails)
+        document = ground(small, tmp_path / "out", editor=spec, limit=1)
+    assert (document["samples"], document["scored"]) == (1, 0)
+    assert "out of GPU memory" in next(iter(document["unscored"]))
+    document = ground(small, tmp_path / "out", editor=spec, limit=1)
+    assert (document["samples"], document["scored"], document["unscored"]) == (1, 1, {})
+
+
 def test_failures_are_joined_with_what_the_judge_said(spec, tmp_path):
     from tests.scoring.benchmarks.medebench.made import make_run, score
     from tests.scoring.benchmarks.recorded import transcript
@@ -110,11 +127,13 @@ def test_failures_are_joined_with_what_the_judge_said(spec, tmp_path):
     assert table["located_not_executed"]["n"] + table["mislocated"]["n"] == 0
 
 
-def test_what_cannot_be_grounded_is_rejected(small, tmp_path):
+def test_what_cannot_be_grounded_is_rejected(run, small, tmp_path):
     with pytest.raises(ConfigError, match="cannot be read"):
         ground(small, tmp_path / "out", editor="identity")
-    with pytest.raises(MieError, match="which editor"):
+    with pytest.raises(ConfigError, match="which editor"):
         ground(small, tmp_path / "out")
+    with pytest.raises(ConfigError, match="which samples"):
+        ground(run, tmp_path / "out", limit=1)
     with pytest.raises(ConfigError, match="variant"):
         ground(small, tmp_path / "out", editor="identity", variant="other")
 

@@ -33,6 +33,8 @@ _CHECKER: Final = "safety_checker"
 _QWEN: Final = "Qwen2VLProcessor"
 _SPEAKS: Final = re.compile(r"Tokenizer(Fast)?$|(?<!Image)Processor$")  # classes that have a vocabulary
 _VOCABULARIES: Final = ("tokenizer.json", "vocab", "spiece", "tokenizer.model", "tekken")
+_DEVICE: Final = re.compile(r"cpu|mps|cuda(:\d+)?")
+_HEAD: Final = "lm_head."  # makes words, which no pipeline asks for: some publish encoders without it
 _SHOWN: Final = 3
 
 
@@ -61,8 +63,12 @@ class Machine:
 
         gpu = torch.cuda.is_available()
         device = ("cuda" if gpu else "cpu") if self.device == "auto" else self.device
+        if not _DEVICE.fullmatch(device):
+            raise ConfigError("no such device", expected="auto, cpu, cuda or cuda:1", found=device)
         if device.startswith("cuda") and not gpu:
             raise ConfigError("no GPU that torch can use", found=f"device={device}", fix="use device=cpu")
+        if device.startswith("cuda:") and int(device[5:]) >= torch.cuda.device_count():
+            raise ConfigError("no such GPU", expected=f"{torch.cuda.device_count()} in all", found=device)
         if not device.startswith("cuda"):
             for option, value in (("offload", self.offload), ("quantize", self.quantize)):
                 if value != "none":
@@ -137,7 +143,7 @@ def _is_known(value: list[Any]) -> bool:
 
 def check_files(pipeline: Pipeline) -> str | None:
     """Raise where a part is missing or pickled. Returns the variant of the weights (`fp16`), if any."""
-    variant = None
+    variant: str | None = None
     for part, (library, kind) in pipeline.parts.items():
         folder = pipeline.folder / part
         files = [path.name for path in folder.iterdir()] if folder.is_dir() else []
@@ -166,9 +172,14 @@ def check_files(pipeline: Pipeline) -> str | None:
                 found=", ".join(sorted(pickles)),
                 fix="download the safetensors version, or convert it on a machine that may run foreign code",
             )
-        if safe and all(f".{_VARIANT}" in name for name in safe):
-            variant = _VARIANT
+        variant = variant or _variant(folder)
     return variant
+
+
+def _variant(folder: Path) -> str | None:
+    """`fp16` where the part's weights exist only under that name."""
+    safe = [path.name for path in folder.glob("*.safetensors")]
+    return _VARIANT if safe and all(f".{_VARIANT}" in name for name in safe) else None
 
 
 def load_pipeline(pipeline: Pipeline, machine: Machine, lora: Path | None = None) -> Any:
@@ -221,6 +232,10 @@ def load_pipeline(pipeline: Pipeline, machine: Machine, lora: Path | None = None
         pipe.enable_sequential_cpu_offload(device=machine.device)
     elif machine.quantize == "none":
         pipe.to(machine.device)
+    else:  # the quantized parts are there already
+        for part in pipeline.parts:
+            if not _LARGE.fullmatch(part) and hasattr(getattr(pipe, part), "parameters"):
+                getattr(pipe, part).to(machine.device)
     return pipe
 
 
@@ -251,9 +266,10 @@ def transformers_model(folder: Path, kind: str, options: Mapping[str, Any]) -> A
     if not (isinstance(model_class, type) and issubclass(model_class, transformers.PreTrainedModel)):
         return None
     read: Any = model_class.from_pretrained
+    options = {**options, "variant": _variant(folder)}
     model, found = read(folder, **options, output_loading_info=True, ignore_mismatched_sizes=True)
     shapes = [f"{name} {tuple(file)}, expected {tuple(own)}" for name, file, own in found["mismatched_keys"]]
-    missing = sorted(set(found["missing_keys"]))
+    missing = sorted(name for name in set(found["missing_keys"]) if not name.startswith(_HEAD))
     if shapes or missing:
         raise unfit(folder, shapes, missing)
     return model

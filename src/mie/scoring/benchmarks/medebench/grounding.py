@@ -27,10 +27,10 @@ from mie.core.journal import Journal
 from mie.core.registry import unknown_name
 from mie.core.spec import Spec
 from mie.datasets.dataset import Dataset
-from mie.editors.base import Editor, Origin, Request, opened
+from mie.editors.base import EditError, Editor, Origin, Request, opened
 from mie.editors.requests import edit_seed
 from mie.editors.runs import Run, chosen_ids
-from mie.errors import MetricError, MieError
+from mie.errors import ConfigError, MetricError, MieError
 from mie.images.png import decode_png, encode_png
 from mie.records import Mask, Pixels, Values
 from mie.scoring.benchmarks import VARIANTS
@@ -90,7 +90,11 @@ def ground(
     run = Run.open(place) if (Path(place) / "run.json").is_file() else None
     dataset = run.dataset() if run is not None else Dataset(place)
     if editor is None and run is None:
-        raise MieError("which editor?", where=place, fix="name one with --editor")
+        raise ConfigError("which editor?", where=place, fix="name one with --editor")
+    if run is not None and (split is not None or limit is not None):
+        raise ConfigError(
+            "a run says itself which samples it has", where=place, fix="leave out split and limit"
+        )
     ids = run.sample_ids(dataset) if run is not None else chosen_ids(dataset, split=split, limit=limit)
     folder, table = Path(output), dict(concepts or {})
     with opened(editor if editor is not None else str(run.info["editor"]["spec"])) as (model, origin):  # type: ignore[union-attr]
@@ -116,7 +120,7 @@ def ground(
                 row = dataset.row_index.row(rows[ids[at]])
                 line = _Sample(row, variant, table, run).line(model, folder)
                 journal.append(json.dumps(null_for_nan(line), ensure_ascii=False).encode() + b"\n")
-            lines = [json.loads(line) for line in journal.lines()][1:]
+            lines = list(_latest(journal).values())
         finally:
             journal.close()
     document = {**header, "folder": str(folder), **summarise(lines, _judged(run, variant))}
@@ -144,7 +148,13 @@ def _resumed(journal: Journal, header: Mapping[str, Any]) -> set[str]:
             found=f"another {', '.join(differing) or 'header'}",
             fix="choose another folder",
         )
-    return {line["id"] for line in lines[1:]}
+    return {name for name, line in _latest(journal).items() if not line.get("failed")}
+
+
+def _latest(journal: Journal) -> dict[str, dict[str, Any]]:
+    """The last line of each sample: an edit that failed is tried again when the command is."""
+    lines = [json.loads(line) for line in journal.lines()][1:]
+    return {line["id"]: line for line in lines}
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +175,8 @@ class _Sample:
         }
         try:
             return {**body, **self._measured(editor, folder)}
+        except EditError as error:
+            return {**body, "reason": error.reason, "failed": True}
         except MieError as error:
             return {**body, "reason": error.reason}
 

@@ -85,6 +85,23 @@ def test_an_actor_that_dies_costs_only_its_edits_in_flight(cluster, dataset, tmp
 
 
 @pytest.mark.slow
+def test_when_a_machine_is_gone_the_others_go_on(cluster, dataset, tmp_path, monkeypatch):
+    """The cluster has nothing to run a new actor on: one actor less makes the edits of both."""
+    (tmp_path / "edit.py").write_text(EDIT)
+    (tmp_path / "plan").write_text("")
+    editor = f"command:{sys.executable} {tmp_path}/edit.py {{input}} {{output}} {{seed}} {tmp_path}"
+    whole = run_editor(dataset, editor, tmp_path / "whole", limit=6)
+    seed = min(edit.seed for edit in whole.edits().values())
+    (tmp_path / "plan").write_text(f"{seed} once\n")
+    monkeypatch.setattr(cluster, "available_resources", dict)
+    monkeypatch.setattr("mie.editors.actors._PATIENCE", 0.1)
+    run = run_editor(dataset, editor, tmp_path / "run", limit=6, engine="ray", workers=2)
+    assert (tmp_path / f"killed-{seed}").exists()
+    assert run.info["counts"]["failed"] == 0
+    assert outputs(run.folder) == outputs(whole.folder)
+
+
+@pytest.mark.slow
 def test_more_actors_than_cores_are_refused_instead_of_waiting_for_ever(cluster, dataset, tmp_path):
     with pytest.raises(ConfigError, match="the cluster is too small"):
         run_editor(dataset, "identity", tmp_path / "run", engine="ray", workers=3)

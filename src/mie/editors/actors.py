@@ -1,13 +1,16 @@
 """`mie run --engine ray`: one actor per GPU edits, this process alone reads the dataset and writes the run.
 
 An actor opens the editor's spec by itself, so that nothing but requests and outputs travels. When an actor
-dies, its requests are given to a new one; a request that ends two of them is a failed edit.
+dies, its requests are given to a new one, or to another where its machine is gone; a request that ends two
+actors is a failed edit.
 """
 
 from __future__ import annotations
 
 import queue
+import time
 from collections.abc import Sequence
+from threading import Lock
 from typing import Any, Final
 
 from mie.core.registry import unknown_name
@@ -18,6 +21,7 @@ from mie.errors import ConfigError, MieError
 from mie.records import Pixels
 
 _LIVES: Final = 2  # actors that one batch may end
+_PATIENCE: Final = 30.0  # seconds until what a dead actor held is free again, unless its machine is gone
 
 
 def on_engine(engine: str, editor: Editor, origin: Spec | Origin, workers: int | None) -> Editor:
@@ -67,6 +71,7 @@ class OnActors(Editor):
         self._idle: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._open: set[Any] = set()
         self._closed = False
+        self._starting = Lock()
 
     def about(self) -> dict[str, Any]:
         return self._editor.about()
@@ -75,7 +80,14 @@ class OnActors(Editor):
         """Start the actors, all at once, and let each load its weights. The first error ends the run."""
         actors = [self._start() for _ in range(self.workers or 1)]
         for actor, waiting in [(actor, actor.load.remote()) for actor in actors]:
-            error = self._ray.get(waiting)
+            try:
+                error = self._ray.get(waiting)
+            except self._ray.exceptions.RayError:
+                error = MieError(
+                    "an actor died while it loaded the editor",
+                    found="most often it was out of memory",
+                    fix="ask for fewer --workers",
+                )
             if error is not None:
                 raise error
             self._idle.put(actor)
@@ -88,24 +100,43 @@ class OnActors(Editor):
 
     def edit_batch(self, requests: Sequence[Request]) -> Sequence[Edited | EditError]:
         """What the next idle actor makes of them. Waits for one."""
-        actor = self._idle.get()
+        actor = self._next()
         try:
             for _ in range(_LIVES):
+                if actor is None:
+                    break
                 try:
                     return list(self._ray.get(actor.edit.remote(list(requests))))
                 except self._ray.exceptions.RayTaskError:
                     raise
-                except self._ray.exceptions.RayError:  # the actor, its node or its memory is gone
+                except self._ray.exceptions.RayError:  # the actor, its machine or its memory is gone
                     self._open.discard(actor)
-                    if self._closed:
-                        break
-                    actor = self._start()
+                    actor = self._replacement() or (self._next() if self._open else None)
         finally:
             self._idle.put(actor)
         # A batch is tried again one by one, so that only the request that is to blame fails.
         raise EditError(
             f"the process that made this edit died, {_LIVES} times in a row; most often it was out of memory"
         )
+
+    def _next(self) -> Any:
+        """An idle actor. None in the queue stands for one that died and could not be replaced."""
+        while True:
+            actor = self._idle.get() or self._replacement()
+            if actor is not None or not self._open:
+                return actor
+            # The cluster has become smaller, and so do we: one actor less takes requests.
+
+    def _replacement(self) -> Any:
+        """A new actor for one that died; None where the cluster has nothing left to run it on."""
+        kind = "GPU" if self._gpus else "CPU"
+        deadline = time.monotonic() + _PATIENCE
+        with self._starting:
+            while time.monotonic() < deadline and not self._closed:
+                if self._ray.available_resources().get(kind, 0) >= 1:
+                    return self._start()
+                time.sleep(0.2)
+        return None
 
     def close(self) -> None:
         self._closed = True

@@ -60,6 +60,7 @@ bench: $(VENV)/.installed
 	$(BIN)/python bench/review.py
 	$(BIN)/python bench/compact.py
 	$(BIN)/python bench/intervals.py --trials 500
+	$(BIN)/python -m bench.words
 	$(BIN)/python -m bench.inpainting --quick
 
 docs: $(VENV)/.installed

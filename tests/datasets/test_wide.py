@@ -10,10 +10,13 @@ import pytest
 
 import mie
 from mie.core.hashing import generator
+from mie.datasets.faithful import take_apart
 from mie.datasets.verify import verify
 from mie.datasets.wide import FRAMES, Wide, drawn, is_test_only, words_for
+from mie.perspectives import PERSPECTIVES
 from mie.perspectives.modification import phrasings as modification
 from mie.perspectives.perception import phrasings as perception
+from mie.perspectives.perspective import BuildFacts
 from mie.perspectives.transformation import phrasings as transformation
 from mie.records import Target
 from mie.sources.catalog import catalog
@@ -113,6 +116,44 @@ def test_a_dataset_says_the_same_in_other_words(dataset: mie.Dataset, tmp_path: 
     assert verify(dataset.folder).problems == []
     again = mie.build(recipe("wide"), tmp_path / "again")
     assert again.digest == dataset.digest
+
+
+def test_every_perspective_takes_the_key(tmp_path: Path) -> None:
+    body = {
+        "name": "t",
+        "recipe": {"kind": "transformation", "wordings": "wide"},
+        "sources": ["sample_brain_mri"],
+    }
+    built = mie.build(body, tmp_path / "out")
+    assert verify(built.folder).problems == []
+    frames = {sample.params["wide"]["frame"] for sample in built.samples()}
+    assert frames <= set(FRAMES)
+    assert len(frames) > 2
+    for sample in built.samples():
+        assert parse(sample.prompt, sample.modality).targets[0].name == sample.target
+        assert sample.prompt_template.startswith(sample.params["wide"]["frame"].split("{}")[0])
+    perspective = PERSPECTIVES["modification"]
+    config = perspective.config.model_validate({"kind": "modification", "wordings": "wide"})
+    perspective.samples(config, BuildFacts("m", (256,)))
+
+
+def test_a_modification_names_what_was_taken_for_its_target() -> None:
+    prompt = "Take out the skin lesion and restore healthy skin."
+    wide = Wide("{} Thank you.", {"skin lesion": "mole"})
+    assert wide.of(prompt) == "Take out the mole and restore healthy skin. Thank you."
+    assert wide.plain(wide.of(prompt)) == prompt
+    assert wide.of("Skin lesion: red.") == "Mole: red. Thank you."
+    # A sentence without the name draws a frame alone.
+    assert drawn("Fill the white area.", ["skin lesion"], "dermoscopy", "test", generator(3)).spoken == {}
+
+
+def test_a_rephrasing_keeps_the_synonym(dataset: mie.Dataset) -> None:
+    sample = next(s for s in dataset.samples() if s.params["wide"]["spoken"] and s.task != "holistic")
+    ((name, word),) = sample.params["wide"]["spoken"].items()
+    sentence = take_apart(sample.prompt, sample.prompt_template, sample.params)
+    assert sentence is not None
+    assert word in {entity.casefold() for entity in sentence.entities} | set(sentence.entities)
+    assert name not in sentence.entities
 
 
 def test_training_gets_every_wording_and_none_of_the_test_words(dataset: mie.Dataset) -> None:

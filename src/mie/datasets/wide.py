@@ -69,7 +69,9 @@ def drawn(sentence: str, names: Sequence[str], modality: str, split: str, draw: 
     """Draw a frame and a word for each name; the plain one where it would ask for something else."""
     frame = str(draw.choice(FRAMES))
     spoken = {name: str(draw.choice(words_for(name, modality, split == "test"))) for name in names}
-    spoken = {name: word for name, word in spoken.items() if word != name}
+    named = any_of(names)
+    there = {match[0].casefold() for match in named.finditer(sentence)} if named else set()
+    spoken = {name: word for name, word in spoken.items() if word != name and name.casefold() in there}
     for wide in (Wide(frame, spoken), Wide("{}", spoken), Wide(frame, {})):
         text = wide.of(sentence)
         if wide.plain(text) == sentence and _same(sentence, text, modality):

@@ -67,6 +67,7 @@ bench: $(VENV)/.installed
 	$(BIN)/python -m bench.large_editors --edits 1000
 	$(BIN)/python bench/omnigen2.py
 	$(BIN)/python bench/intervals.py --trials 500
+	$(BIN)/python -m bench.words
 	$(BIN)/python -m bench.inpainting --quick
 
 docs: $(VENV)/.installed

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mie.vocabulary import MODALITIES
 from mie.words import LONGEST, canonical, parse, vocabulary
-from mie.words.vocabulary import OPERATIONS
+from mie.words.vocabulary import OPERATIONS, phrase
 
 QUICK = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 WORDS = sorted({" ".join(key) for key in vocabulary().senses})
@@ -35,6 +35,12 @@ def test_the_canonical_form_means_the_same(text: str, modality: str) -> None:
     again = parse(canonical(result), modality)
     assert (again.operation, again.task, again.targets) == (result.operation, result.task, result.targets)
     assert again.attributes.get("exclude") == result.attributes.get("exclude")
+    for name in ("size", "numbers"):
+        assert again.attributes.get(name) == result.attributes.get(name)
+    # An organ as a place is told by the target's name: "the tumour in the liver" is a liver tumour.
+    place = result.attributes.get("place")
+    if place is not None and not any(s.kind == "target" for s in vocabulary().senses.get(phrase(place), ())):
+        assert again.attributes.get("place") == place
 
 
 def test_the_length_is_limited_and_said() -> None:

@@ -223,6 +223,7 @@ def _making(info: DatasetInfo) -> str:
         ("recipe", recipe.get("kind")),
         ("tasks", ", ".join(recipe.get("tasks") or recipe.get("kinds") or ())),
         ("seed", config.get("seed")),
+        ("wordings", recipe.get("wordings")),
         *_settings(card.settings, recipe),
         ("longer side of train and val images", ", ".join(f"{b} px" for b in config.get("bins", ()))),
         *((f"share of {name} where a data set has no split", share) for name, share in split.items()),

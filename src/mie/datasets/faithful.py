@@ -116,7 +116,10 @@ def take_apart(text: str, template: str, params: Mapping[str, Any]) -> Sentence 
 
     `params` are the sample's: `classes` (target and colour each) and `named` (words that decide the goal).
     """
-    classes = [(str(c["target"]), str(c["colour"])) for c in params.get("classes", ())]
+    spoken = params.get("wide", {}).get("spoken", {})  # synonyms, by target
+    names = [str(c["target"]) for c in params.get("classes", ())]
+    colours = [str(c["colour"]) for c in params.get("classes", ())]
+    classes = [(str(spoken.get(name, name)), colour) for name, colour in zip(names, colours, strict=True)]
     places = filled(template, text)
     if places is None:
         return None

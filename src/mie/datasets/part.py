@@ -22,6 +22,7 @@ from mie.datasets.plan import Part
 from mie.datasets.recipe import RecipeConfig, source_facts, split_of
 from mie.datasets.rejected import write_rejected
 from mie.datasets.schema import IMAGE_COLUMNS, RowEncoder, ShardWriter, table
+from mie.datasets.wide import widened
 from mie.errors import MieError
 from mie.images.hashes import perceptual
 from mie.perspectives import BuildFacts, Recipe, VolumeRecipe
@@ -160,6 +161,8 @@ def _outcomes(task: PartTask, units: _Count) -> Iterator[Sample | Rejection]:
             if isinstance(sample, Rejection):
                 yield sample
                 continue
+            if config.recipe.wordings == "wide":
+                sample = widened(sample)
             rejection = next((r for gate in gates if (r := gate(sample)) is not None), None)
             yield rejection or sample
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from mie.core.registry import Registry, found_in
 from mie.records import Case, Pairing, Rejection, Sample
@@ -41,6 +41,15 @@ class PerspectiveConfig(StrictModel):
     """What a recipe may say under `recipe:`. Each perspective has a subclass; `kind` is its name."""
 
     kind: str
+    wordings: Literal["plain", "wide"] = Field("plain", description="wide: with synonyms, in more sentences")
+
+    @model_serializer(mode="wrap")
+    def _without_the_default(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """As written before the key existed: a recipe without it is the same recipe as ever."""
+        body: dict[str, Any] = handler(self)
+        if self.wordings == "plain":
+            body.pop("wordings", None)
+        return body
 
 
 class GateConfig(StrictModel):

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mie.core.hashing import generator, stable_hash
+from mie.datasets.wide import Wide, drawn, targets_of
 from mie.perspectives.modification import phrasings as modification_phrasings
 from mie.perspectives.modification.lesions import spoken_targets
 from mie.perspectives.perception import phrasings as perception_phrasings
@@ -165,6 +166,9 @@ def recover_instruction(
     wording. `recipe` is what `dataset.json` says was built; an imported dataset's says nothing of targets and
     pairs.
     """
+    wide = params.get("wide")
+    if wide is not None:
+        return _recover_wide(row, params, recipe, limit, Wide(wide["frame"], dict(wide["spoken"])))
     entry = _entry(recipe, row["source"])
     colours = tuple(row["colour"].split(",")) if row["colour"] else ()
     instruction = None
@@ -172,6 +176,30 @@ def recover_instruction(
     if recover is not None and row["modality"] in MODALITIES:
         instruction = recover(row, params, entry, colours, limit)
     return instruction or stored_instruction(row["prompt"], row["prompt_template"], colours)
+
+
+def _recover_wide(
+    row: Mapping[str, Any], params: Mapping[str, Any], recipe: Mapping[str, Any], limit: int, wide: Wide
+) -> Instruction:
+    """Recover the plain sentence's wordings, each with synonyms and a frame; those of test are left out."""
+    before, after = wide.frame.split("{}")
+    plain = {
+        **row,
+        "prompt": wide.plain(row["prompt"]),
+        "prompt_template": row["prompt_template"].removeprefix(before).removesuffix(after),
+    }
+    rest = {key: value for key, value in params.items() if key != "wide"}
+    if "named" in rest:
+        rest["named"] = [Wide("{}", wide.spoken).plain(str(word)) for word in rest["named"]]
+    known = recover_instruction(plain, rest, recipe, limit)
+    names = targets_of(row["target"], rest)
+    draw = generator(stable_hash("wide wordings of", known.key))
+    wordings = []
+    for wording in known.wordings:
+        chosen = drawn(wording.prompt, names, row["modality"], "train", draw)
+        template = chosen.frame.replace("{}", wording.template)
+        wordings.append(Wording(chosen.of(wording.prompt), template, wording.colours))
+    return Instruction(f"wide/{known.key}", tuple(wordings), known.held_out)
 
 
 def _recover_perception(

@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch", reason="the compact editor needs the extra 
 pytest.importorskip("transformers", reason="the compact editor needs the extra `models`")
 
 from mie.editors import Edited, EditError, Request, open_editor  # noqa: E402
+from mie.editors.base import SampleRef  # noqa: E402
 from mie.editors.compact import inference  # noqa: E402
 from mie.errors import ConfigError  # noqa: E402
 from mie.images.overlay import deblend, dice  # noqa: E402
@@ -134,6 +135,33 @@ def test_what_is_not_understood_changes_nothing(bright):
     assert net.seen == []
     assert edited.meta["confidence"] == 0
     assert "nothing that can be done to an image is asked for" in edited.meta["note"]
+
+
+def test_a_refusal_needs_no_network_and_no_sample_is_looked_at():
+    editor = open_editor("compact")
+    sample = SampleRef("0" * 16, "0" * 16)
+    for asked in (Request(disc(64, 64), "Is this malignant?"), Request(disc(64, 64), "hello", sample=sample)):
+        (edited,) = editor.edit_batch([asked])
+        assert np.array_equal(edited.image, asked.image)
+        assert edited.meta["parse"]["operation"] == "none"
+    assert "_inference" not in vars(editor)
+
+
+def test_a_general_word_is_looked_for_in_every_kind(bright):
+    editor, net = bright("perception")
+    editor.__dict__["_trained"] = frozenset(("kidney tumour", "lung tumour"))
+    edited = editor.edit(disc(128, 128), "Where is the tumour? Show it in green.", seed=0, history=())
+    assert len(net.seen) == 3
+    assert edited.meta["painted"] > 0
+    assert edited.meta["asked"] == "Highlight the kidney tumour in green."
+    assert edited.meta["trained"] == {"kidney tumour": True}
+    assert edited.meta["parse"]["targets"][0]["name"] == "kidney tumour"
+    assert "seen about as well: lung tumour" in edited.meta["note"]
+    absent, net = bright("perception", presence=-2.0)
+    absent.__dict__["_trained"] = frozenset(("kidney tumour", "lung tumour"))
+    edited = absent.edit(disc(128, 128), "Where is the tumour?", seed=0, history=())
+    assert np.array_equal(edited.image, disc(128, 128))
+    assert "no tumour was found in this image; presence: kidney tumour 0.12" in edited.meta["note"]
 
 
 def test_absent_and_nothing_found_are_said(bright):

@@ -6,10 +6,19 @@ import cv2
 import numpy as np
 import pytest
 
-from mie.editors.compact.understanding import is_own_wording, on_side, question
+from mie.editors.compact.understanding import (
+    Seen,
+    chosen_kind,
+    is_own_wording,
+    kinds,
+    of_kind,
+    on_side,
+    question,
+)
+from mie.networks.shipped import shipped_targets
 from mie.perspectives.perception import phrasings
 from mie.records import Target
-from mie.words import parse
+from mie.words import parse, vocabulary
 
 
 @pytest.mark.parametrize(
@@ -78,3 +87,49 @@ def test_a_side_is_the_patients() -> None:
     crossing[40:60, 40:80] = True
     assert on_side(crossing, image, "left").sum() + on_side(crossing, image, "right").sum() == crossing.sum()
     assert on_side(crossing, image, "left").any()
+
+
+def test_one_of_a_pair_is_a_side_of_it() -> None:
+    asked = question("Highlight the left kidney in green.", "MRI")
+    assert asked.text == "Highlight the kidneys in green."
+    assert [(part.side, part.colour) for part in asked.parts] == [("left", "green")]
+
+
+def test_what_the_shipped_editor_was_trained_on_is_in_the_vocabulary() -> None:
+    known = vocabulary()
+    for modality, names in shipped_targets().items():
+        assert set(names) <= set(known.known(modality)), modality
+    trained = {name for names in shipped_targets().values() for name in names}
+    assert question("mark the liver").meta("mark the liver", trained)["trained"] == {"liver": True}
+    asked = question("mark the mandible", "X-ray")
+    assert asked.meta("mark the mandible", trained)["trained"] == {"mandible": False}
+    assert "not in this editor's training" in asked.remarks(trained)[0]
+    assert asked.remarks(()) == []  # weights that do not say
+
+
+def test_a_general_word_is_the_kind_that_is_seen_best() -> None:
+    asked = question("Where is the tumour on the left?", "CT")
+    names = kinds(asked, shipped_targets()["CT"])
+    assert names == ["bone metastases", "kidney tumour", "liver tumours", "lung tumour"]
+    choices = [of_kind(asked, name, "CT") for name in ("kidney tumour", "lung tumour")]
+    assert [c.text for c in choices] == [
+        "Highlight the kidney tumour in red.",
+        "Highlight the lung tumour in red.",
+    ]
+    assert choices[0].parts[0].side == "left"
+    chosen = chosen_kind(asked, choices, [Seen(0.7, 0.3), Seen(0.75, 0.6)], 0.5)
+    assert chosen.text == choices[1].text
+    assert chosen.parse.note == (
+        "'tumour' was looked for as lung tumour (presence 0.75); seen about as well: kidney tumour. "
+        "Which it is, this editor cannot tell"
+    )
+    # The surer one does not count where it is not there.
+    assert chosen_kind(asked, choices, [Seen(0.6, 0.1), Seen(0.4, 0.3)], 0.5).text == choices[0].text
+    absent = chosen_kind(asked, choices, [Seen(0.1, 0.1), Seen(0.4, 0.3)], 0.5)
+    assert (absent.text, absent.refusal) == (
+        None,
+        "no tumour was found in this image; presence: kidney tumour 0.10, lung tumour 0.40",
+    )
+    assert "no kind of tumour" in str(chosen_kind(asked, [], [], 0.5).refusal)
+    assert kinds(question("mark the liver", "CT"), ["liver"]) is None
+    assert kinds(question("remove the tumour", "CT"), ["kidney tumour"]) is None

@@ -114,7 +114,7 @@ def _samples(config: ModificationConfig, build: BuildFacts) -> Recipe:
     from mie.perspectives.modification.lesions import LesionLimits
     from mie.perspectives.modification.samples import Modification
 
-    options = config.model_dump(exclude={"kind", "judge", "limits", "bounds"})
+    options = config.model_dump(exclude={"kind", "wordings", "judge", "limits", "bounds"})
     return Modification(
         **options,
         judge=open_part_judge(config.judge, build),

@@ -210,7 +210,9 @@ def prove(sample: Sample) -> list[Problem]:
     colours = (sample.colour or "").split(",")
     if sample.mask is None or any(c not in COLOURS for c in colours):
         return [("overlay", "a perception sample needs a mask and colours from red, green, blue")]
-    for word in [*colours, *(c["target"] for c in sample.params.get("classes", []))]:
+    spoken = sample.params.get("wide", {}).get("spoken", {})  # synonyms
+    names = [c["target"] for c in sample.params.get("classes", [])]
+    for word in [*colours, *(spoken.get(name, name) for name in names)]:
         if word.casefold() not in sample.prompt.casefold():
             wrong.append(("prompt", f"does not name {word!r}: {sample.prompt!r}"))
     worst = min(proof(sample).values())

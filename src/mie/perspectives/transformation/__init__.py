@@ -54,7 +54,7 @@ class TransformationConfig(PerspectiveConfig):
 def _samples(config: TransformationConfig, build: BuildFacts) -> Recipe:
     from mie.perspectives.transformation.samples import Transformation
 
-    return Transformation(**config.model_dump(exclude={"kind"}), bins=build.bins)
+    return Transformation(**config.model_dump(exclude={"kind", "wordings"}), bins=build.bins)
 
 
 def _gates(_: Any, limits: GateConfig) -> Sequence[Gate]:

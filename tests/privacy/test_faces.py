@@ -15,18 +15,18 @@ ELSEWHERE = "example.org"
 
 
 def test_a_face_is_found_where_it_is_and_is_blacked_out():
-    picture = data.astronaut()
+    picture = np.ascontiguousarray(data.astronaut()[:256, 100:356])
     boxes = faces.face_boxes(picture)
     inside = np.zeros(picture.shape[:2], bool)
     for left, top, right, bottom in boxes:
         inside[top:bottom, left:right] = True
-    assert inside[80:160, 190:260].all()  # brows to chin
-    assert inside.mean() < 0.2
+    assert inside[80:160, 90:160].all()  # brows to chin
+    assert inside.mean() < 0.5
     with pytest.raises(PrivacyError, match="a face in a photograph"):
         Gate(Policy(deidentified=True), ELSEWHERE).release(picture, "a")
     sent = Gate(Policy(deidentified=True, redact=True), ELSEWHERE).release(picture, "a")
-    assert (sent[80:160, 190:260] == 0).all()
-    assert np.array_equal(sent[400:], picture[400:])
+    assert (sent[80:160, 90:160] == 0).all()
+    assert np.array_equal(sent[230:], picture[230:])
 
 
 @pytest.mark.parametrize("name", ["retina", "immunohistochemistry", "coffee"])

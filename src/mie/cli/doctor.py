@@ -22,7 +22,14 @@ def doctor(
     from mie.core.files import cache_folder
     from mie.datasets.engine import cores
 
-    extras = {"models": "torch", "onnx": "onnxruntime", "judges": "openai", "review": "fastapi", "ray": "ray"}
+    extras = {
+        "models": "torch",
+        "onnx": "onnxruntime",
+        "judges": "openai",
+        "faces": "skimage",
+        "review": "fastapi",
+        "ray": "ray",
+    }
     found = {
         "mie": mie.__version__,
         "python": platform.python_version(),

@@ -27,7 +27,7 @@ def privacy(
     headers of DICOM files and volumes, and names in paths. Nothing is changed or sent. The exit code is 3 if
     something was found.
 
-    Example: mie privacy examples
+    Example: mie privacy scan.png
     """
     from mie.cli._show import plural, print_json, progress_bar, table
     from mie.errors import MieError

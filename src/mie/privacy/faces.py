@@ -22,7 +22,7 @@ _SIDE: Final = 400  # pixels of the longer side when it is searched
 _SMALLEST: Final = 40  # pixels of a face there
 _ANGLES: Final = (0.0, -20.0, 20.0)
 _SCALE_STEP: Final = 1.15
-_NEIGHBOURS: Final = 4
+_NEIGHBOURS: Final = 5
 _OVERLAP: Final = 0.4  # of the smaller box
 _MARGIN: Final = 0.25  # a box of the cascade ends at the brows and the mouth
 

@@ -40,6 +40,7 @@ VERBS = {
 OTHERS = {
     "agree",
     "doctor",
+    "inspect",
     "parse",
     "privacy",
     "sources",

@@ -77,7 +77,7 @@ def test_an_actor_that_dies_costs_only_its_edits_in_flight(cluster, dataset, tmp
     failed = {edit.sample_id: edit.reason for edit in run.edits().values() if edit.state == "failed"}
     assert list(failed) == [seeds[always]]
     assert "the process that made this edit died" in failed[seeds[always]]
-    assert run.info["counts"] == {"samples": 8, "edits": 8, "done": 7, "failed": 1}
+    assert run.info["counts"] == {"samples": 8, "edits": 8, "done": 7, "failed": 1, "refused": 0}
     assert (tmp_path / f"killed-{once}").exists()
     (tmp_path / "plan").write_text("")
     run = run_editor(dataset, editor, run.folder, limit=8, engine="ray", workers=1, retry_failed=True)

@@ -1,5 +1,6 @@
 import json
 import threading
+from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import numpy as np
@@ -169,7 +170,7 @@ def test_an_edit_elsewhere_is_logged_beside_its_output(tmp_path):
     """Whether the server answers or not: the line is written before the image leaves."""
     PilImage.fromarray(lettered()).save(tmp_path / "a.png")
     words = ["edit", tmp_path / "a.png", "Mark it.", "-o", tmp_path / "out.png"]
-    words += ["-e", "http:http://192.0.2.1/edit,timeout=1,retries=0"]
+    words += ["-e", "http:http://192.0.2.1/edit,timeout=1,retries=0", "--allow-remote"]
     log = tmp_path / "out.png.privacy.jsonl"
     CliRunner().invoke(app, [*map(str, words), "--deidentified"])
     CliRunner().invoke(app, [*map(str, words), "--deidentified", "--redact"])
@@ -177,7 +178,7 @@ def test_an_edit_elsewhere_is_logged_beside_its_output(tmp_path):
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     events = [line["event"] for line in lines]
     assert events == ["refused", "redacted", "closed", "allowed", "closed"]
-    assert lines[3]["policy"] == {"deidentified": False, "redact": False, "allow_phi": True}
+    assert lines[3]["policy"] == {**asdict(Policy()), "allow_phi": True, "allow_remote": True}
     assert {line["destination"] for line in lines} == {lines[0]["destination"]}
     assert lines[0]["findings"][0]["kind"] == "text"
 

@@ -35,6 +35,7 @@ def test_killed_three_times_it_gives_the_same_bytes(tiny, tmp_path):
         assert len(read_edits(folder / "edits.jsonl")) < total, f"it ended before kill {kill}"
     run = run_editor(dataset, editor, folder, attempts=2)
     assert run.complete
-    assert run.info["counts"] == {"samples": total // 2, "edits": total, "done": total, "failed": 0}
+    counts = {"samples": total // 2, "edits": total, "done": total, "failed": 0, "refused": 0}
+    assert run.info["counts"] == counts
     assert len((folder / "edits.jsonl").read_text().splitlines()) == total
     assert outputs(folder) == outputs(run_editor(dataset, editor, tmp_path / "whole", attempts=2).folder)

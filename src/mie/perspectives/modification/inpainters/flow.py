@@ -36,6 +36,7 @@ _FINE_STEPS: Final = 4
 _TOGETHER: Final = 33  # pixels: holes that are nearer to each other are filled at once
 _RIM: Final = 3  # pixels around a painted lesion that are drawn with it
 _STRIDE: Final = 8
+_SMALLEST: Final = 64  # pixels: the least side of a window
 _NEEDS: Final = ("torch", "safetensors")
 
 
@@ -127,10 +128,18 @@ class FlowInpainter:
         def tensor(values: _Floats) -> torch.Tensor:
             return torch.from_numpy(np.ascontiguousarray(values, np.float32))[None]
 
-        def pixels(values: Pixels) -> torch.Tensor:
-            return tensor(window.picture(values).transpose(2, 0, 1).astype(np.float32) / 255)
+        height, width = (s + p for s, p in zip(window.scaled, window.padding, strict=True))
+        # As in training, what lies beyond the image belongs to the hole.
+        edges = ((0, 0), (0, max(0, _SMALLEST - height)), (0, max(0, _SMALLEST - width)))
 
-        holes, lesions = (tensor(window.hole(part)[None].astype(np.float32)) for part in (mask, lesion))
+        def pixels(values: Pixels) -> torch.Tensor:
+            return tensor(np.pad(window.picture(values).transpose(2, 0, 1).astype(np.float32) / 255, edges))
+
+        def region(values: Mask, beyond: float) -> torch.Tensor:
+            part = window.hole(values)[None].astype(np.float32)
+            return tensor(np.pad(part, edges, constant_values=beyond))
+
+        holes, lesions = region(mask, 1), region(lesion, 0)
         conditions = Conditions(
             torch.tensor([self._family]),
             torch.tensor([self._net.config.target(target)]),
@@ -147,7 +156,7 @@ class FlowInpainter:
                 drawn = draw(
                     self._net, around, conditions, noise, steps=_FINE_STEPS, start=start, since=_SETTLED
                 )
-            made = around.compose(drawn)[0].permute(1, 2, 0).numpy()
+            made = around.compose(drawn)[0, :, :height, :width].permute(1, 2, 0).numpy()
         return window.put_back(image, (255 * made).round().astype(np.uint8))
 
 

@@ -1,12 +1,13 @@
 """Inpainters on held-out healthy tissue: the truth under the hole is known.
 
-    python -m bench.inpainting --data FOLDER... -o OUT [--quick] [--families mri ct] [--methods exemplar]
+    python -m bench.inpainting --data FOLDER... -o OUT [--quick] [--images 32] [--holes 3] [--families mri ct] [--methods exemplar]
 
 A data set is a folder of FOLDER that carries the name of a catalogue entry. Held out is the test split of
 examples/perception.yaml, which the shipped experts never saw. Holes are real lesion shapes of other patients
 of the family, placed on tissue away from lesions. Images are scaled to 256 pixels on the longer side. Each
 fill is blended as `BLEND` says. Written to OUT: results.json, results.md, and sheets truth | hole | each
-method.
+method. A method that draws a sample (`flow`) is drawn four times: PSNR is also that of the mean, and diversity
+the standard deviation over seeds against the tissue's own (median).
 """
 
 from __future__ import annotations
@@ -42,15 +43,17 @@ from mie.sources.catalog import catalog
 from mie.sources.source import open_source
 
 DATA = [Path("../shared/data"), Path("../shared/data-extra")]
-METHODS = ("telea", "navier-stokes", "harmonic", "exemplar", "compact")
-TEXTURED = ("exemplar", "compact")
+METHODS = ("telea", "navier-stokes", "harmonic", "exemplar", "compact", "flow")
+TEXTURED = ("exemplar", "compact", "flow")
+SAMPLED = ("flow",)
+SEEDS = 4
 LIKENESS = ("variance_ratio", "spectrum_distance", "gradient_distance")
 # Its test split is what the shipped experts never saw; some data sets are for training alone.
 RECIPE = Path(__file__).parents[1] / "examples" / "perception.yaml"
 SEED = 20260101  # of that recipe
 LONGER = 256
 AREA = (0.004, 0.06)  # of the image: smaller holes have no texture to measure
-SHEET = 6  # rows
+SHEET = 12  # rows
 
 
 @dataclass(frozen=True)
@@ -154,11 +157,16 @@ def measure(region: Region) -> dict:
         drawn = inpainter.fill(image, hole, seed=region.seed)
         seconds = time.perf_counter() - start
         joined = {kind: blend(kind, image, drawn, hole) for kind in KINDS}
+        draws = [joined[BLEND[region.family]]]
+        if method in SAMPLED:
+            more = (inpainter.fill(image, hole, seed=region.seed + 1000 * k) for k in range(1, SEEDS))
+            draws += [blend(BLEND[region.family], image, made, hole) for made in more]
         numbers = {kind: against_truth(made, image, hole) for kind, made in joined.items()}
         chosen = BLEND[region.family]
         _, similar = structural_similarity(image, joined[chosen], channel_axis=2, full=True)
         line["methods"][method] = {
             **numbers[chosen],
+            **over_seeds(draws, image, hole),
             "ssim": float(similar[hole].mean()),
             "seconds": seconds,
             "blends": numbers,
@@ -166,6 +174,19 @@ def measure(region: Region) -> dict:
         }
         line["fills"][method] = joined[chosen]
     return line
+
+
+def over_seeds(draws: list[np.ndarray], image: np.ndarray, hole: np.ndarray) -> dict[str, float]:
+    """PSNR of the mean of draws, and how much they differ, against how much the tissue itself varies."""
+    if len(draws) < 2:
+        return {}
+    values = np.stack([made[hole] for made in draws]).astype(float)
+    error = np.mean((values.mean(0) - image[hole]) ** 2)
+    spread = np.sqrt(values.var(0, ddof=1).mean())
+    return {
+        "psnr_of_mean": float(10 * np.log10(255**2 / max(error, 1e-2))),
+        "diversity": float(spread / (luma(image)[hole].std() + 1)),
+    }
 
 
 def against_truth(made: np.ndarray, image: np.ndarray, hole: np.ndarray) -> dict[str, float]:
@@ -179,9 +200,10 @@ def against_truth(made: np.ndarray, image: np.ndarray, hole: np.ndarray) -> dict
 
 
 def average(rows: list[dict]) -> dict[str, float]:
-    """Means; the variance ratio's median, as ratios are skewed."""
+    """Means; of ratios, which are skewed, the median."""
     numbers = {k: float(np.mean([r[k] for r in rows])) for k, v in rows[0].items() if isinstance(v, float)}
-    numbers["variance_ratio"] = float(np.median([r["variance_ratio"] for r in rows]))
+    for key in {"variance_ratio", "diversity"} & numbers.keys():
+        numbers[key] = float(np.median([r[key] for r in rows]))
     return numbers
 
 
@@ -255,18 +277,19 @@ def sheet(found: list[Region], lines: list[dict], methods: tuple[str, ...]) -> n
 
 def tables(results: dict) -> str:
     """Markdown: a table of methods and one of blends."""
-    head = "family|method|regions (patients)|PSNR dB|SSIM|variance ratio|NPS distance|gradient distance"
+    head = "family|method|regions (patients)|PSNR dB|PSNR of mean|diversity|SSIM|variance ratio|NPS distance|gradient distance"
     head += "|seam|told apart %|with surroundings %|s"
     main, blends = [head.split("|")], [["family", "method", *KINDS, "chosen"]]
     for family, r in results.items():
         count = f"{r['regions']} ({r['patients']})"
         e = r["elsewhere"]
         real = [f"{e[k]:.2f}" for k in LIKENESS]
-        main.append([family, "real tissue", count, "", "", *real, f"{r['untouched_seam']:.2f}", "", "", ""])
+        main.append([family, "real tissue", count, "", "", "", "", *real, f"{r['untouched_seam']:.2f}", "", "", ""])
         for method, n in r["methods"].items():
             likeness = [f"{n[k]:.2f}" for k in LIKENESS]
             told = [percent(n.get("two_sample", {}).get(k)) for k in ("region", "with_surroundings")]
-            numbers = [f"{n['psnr']:.1f}", f"{n['ssim']:.2f}", *likeness, f"{n['seam']:.2f}"]
+            drawn = [f"{n[k]:.{d}f}" if k in n else "" for k, d in (("psnr_of_mean", 1), ("diversity", 2))]
+            numbers = [f"{n['psnr']:.1f}", *drawn, f"{n['ssim']:.2f}", *likeness, f"{n['seam']:.2f}"]
             main.append([family, method, count, *numbers, *told, f"{n['seconds']:.2f}"])
             cells = [
                 f"{b['seam_excess']:+.2f}, {b['psnr']:.1f}, {b['variance_ratio']:.2f}"
@@ -293,6 +316,8 @@ def main() -> None:
     parser.add_argument("--data", nargs="+", type=Path, default=DATA)
     parser.add_argument("-o", "--out", type=Path, default=Path("out/inpainting"))
     parser.add_argument("--quick", action="store_true", help="fewer regions: about six minutes on two cores")
+    parser.add_argument("--images", type=int, help="held-out images of each family")
+    parser.add_argument("--holes", type=int, help="holes in each image")
     parser.add_argument("--families", nargs="+", default=list(FAMILIES), choices=FAMILIES)
     parser.add_argument("--methods", nargs="+", default=list(METHODS))
     given = parser.parse_args()
@@ -302,6 +327,7 @@ def main() -> None:
         return
     given.out.mkdir(parents=True, exist_ok=True)
     images, holes = (32, 3) if given.quick else (120, 4)
+    images, holes = given.images or images, given.holes or holes
     results = {}
     # Not forked: OpenCV's threads do not survive that.
     with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:

@@ -89,6 +89,7 @@ TRAINEES: Final[Registry[type[Trainee]]] = Registry(
     "trainee",
     {
         "compact": "mie.training.compact:Compact",
+        "flow": "mie.training.flow:Flow",
         "flux-fill-lora": "mie.training.flux_lora:FluxFillLora",
         "inpainter": "mie.training.inpainter:Inpainter",
         "segmenter": "mie.training.segmenter:Segmenter",

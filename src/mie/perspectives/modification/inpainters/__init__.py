@@ -71,6 +71,7 @@ INPAINTERS: Final[Registry[Opener]] = Registry(
         "harmonic": "mie.perspectives.modification.inpainters.blend:open_harmonic",
         "exemplar": "mie.perspectives.modification.inpainters.exemplar:open_exemplar",
         "compact": "mie.perspectives.modification.inpainters.compact:open_compact",
+        "flow": "mie.perspectives.modification.inpainters.flow:open_flow",
         "flux-fill": "mie.perspectives.modification.inpainters.flux:open_flux_fill",
     },
     group="mie.inpainters",

@@ -11,7 +11,15 @@ from mie.perspectives.modification.inpainters import INPAINTERS, make_inpainter
 
 
 def test_names():
-    assert INPAINTERS.names() == ["compact", "exemplar", "flow", "flux-fill", "harmonic", "navier-stokes", "telea"]
+    assert INPAINTERS.names() == [
+        "compact",
+        "exemplar",
+        "flow",
+        "flux-fill",
+        "harmonic",
+        "navier-stokes",
+        "telea",
+    ]
 
 
 @pytest.mark.parametrize("name", ["telea", "navier-stokes", "exemplar"])

@@ -83,8 +83,11 @@ def control(crops: Crops, seed: int) -> Tensor:
         seen = around(some)
         noise = torch.randn(some.image.shape, generator=random, device=some.image.device)
         grey = (some.image.amax(1) - some.image.amin(1)).amax((1, 2)) < 1e-3
-        noise = torch.where(grey.view(-1, 1, 1, 1) & (torch.arange(3, device=grey.device).view(1, 3, 1, 1) > 0),
-                            torch.zeros_like(noise), noise)
+        noise = torch.where(
+            grey.view(-1, 1, 1, 1) & (torch.arange(3, device=grey.device).view(1, 3, 1, 1) > 0),
+            torch.zeros_like(noise),
+            noise,
+        )
         made.append(seen.compose(0.7 * noise))
     return torch.cat(made) * crops.learnt + crops.image * (1 - crops.learnt)
 
@@ -110,7 +113,9 @@ def boxes(image: Tensor, region: Tensor) -> Tensor:
     zero = torch.zeros_like(x)
     theta = torch.stack([torch.stack([wide, zero, x], 1), torch.stack([zero, tall, y], 1)], 1).float()
     grid = F.affine_grid(theta, [len(x), 1, BOX, BOX], align_corners=False)
-    grey = F.grid_sample(image.mean(1, keepdim=True), grid, padding_mode="border", align_corners=False).flatten(1)
+    grey = F.grid_sample(
+        image.mean(1, keepdim=True), grid, padding_mode="border", align_corners=False
+    ).flatten(1)
     return F.normalize(grey - grey.mean(1, keepdim=True), dim=1)
 
 
@@ -140,7 +145,9 @@ def cut(cutter: Cutter, count: int, seed: int) -> dict[str, Crops]:
 
 
 def joined(pieces: list[Crops], count: int) -> Crops:
-    conditions = Conditions(*(torch.cat(v)[:count] for v in zip(*(p.conditions for p in pieces), strict=True)))
+    conditions = Conditions(
+        *(torch.cat(v)[:count] for v in zip(*(p.conditions for p in pieces), strict=True))
+    )
     tensors = [torch.cat([piece[k] for piece in pieces])[:count] for k in range(4)]
     return Crops(*tensors, conditions, torch.cat([piece.of for piece in pieces])[:count])
 
@@ -158,7 +165,12 @@ def named(crops: Crops, target: Tensor) -> Crops:
 
 
 def measure(
-    net: FlowNet, train: FlowData, test: FlowData, device: torch.device, count: int, settings: list[tuple[int, float]]
+    net: FlowNet,
+    train: FlowData,
+    test: FlowData,
+    device: torch.device,
+    count: int,
+    settings: list[tuple[int, float]],
 ) -> tuple[dict, dict[str, np.ndarray]]:
     """`settings`: numbers of steps and guidance to compare; the first is measured in full."""
     cutter = Cutter(FlowData(**{**test.arrays(), "shapes": train.shapes}), device)
@@ -176,23 +188,29 @@ def measure(
         real, holes = to_bytes(crops.image), crops.learnt.byte()
         draws = torch.stack([fill(net, crops, seed, settings[0][0], settings[0][1]) for seed in range(SEEDS)])
         made = draws[0]
-        smooth = torch.cat([around(part(crops, slice(s, s + AT_ONCE))).compose(torch.zeros(1, device=device))
-                            for s in range(0, len(crops.image), AT_ONCE)])
+        smooth = torch.cat(
+            [
+                around(part(crops, slice(s, s + AT_ONCE))).compose(torch.zeros(1, device=device))
+                for s in range(0, len(crops.image), AT_ONCE)
+            ]
+        )
         names = FAMILIES
         numbers = {
             "psnr": psnr(made, crops), "psnr_of_mean": psnr(draws.mean(0), crops), "psnr_smooth": psnr(smooth, crops),
             "variance": (energy(made, crops.learnt) + 1e-6) / (energy(crops.image, crops.learnt) + 1e-6),
             "diversity": spread(draws, crops),
         }  # fmt: skip
-        right: dict[str, np.ndarray] = {"control": told_apart(real, to_bytes(control(crops, 3)), holes, patients)}
+        right: dict[str, np.ndarray] = {
+            "control": told_apart(real, to_bytes(control(crops, 3)), holes, patients)
+        }
         for steps, guidance in settings:
             other = made if (steps, guidance) == settings[0] else fill(net, crops, 0, steps, guidance)
-            right[f"{steps} steps, guidance {guidance:g}"] = told_apart(real, to_bytes(other), holes, patients)
+            right[f"{steps} steps, guidance {guidance:g}"] = told_apart(
+                real, to_bytes(other), holes, patients
+            )
         if kind == "lesions":
             for name, image in (("drawn", made), ("real", crops.image)):
-                likeness = nearest(
-                    boxes(image, crops.lesion), family, real_boxes, learnt.conditions.family
-                )
+                likeness = nearest(boxes(image, crops.lesion), family, real_boxes, learnt.conditions.family)
                 results[f"nearest_{name}"] = {
                     str(q): float(np.quantile(likeness, q)) for q in (0.5, 0.9, 0.99, 1.0)
                 }
@@ -201,8 +219,12 @@ def measure(
             at = (family == number).cpu()
             if not at.any():
                 continue
-            figures = {key: float(value.cpu()[at].median() if key in ("variance", "diversity") else
-                                  value.cpu()[at].mean()) for key, value in numbers.items()}
+            figures = {
+                key: float(
+                    value.cpu()[at].median() if key in ("variance", "diversity") else value.cpu()[at].mean()
+                )
+                for key, value in numbers.items()
+            }
             told = {key: float(value[:, at.numpy()].mean()) for key, value in right.items()}
             results["crops"][kind][name] = {
                 "crops": int(at.sum()), "patients": len(set(patients[at.numpy()])), **figures, "told_apart": told,

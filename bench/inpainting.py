@@ -284,7 +284,9 @@ def tables(results: dict) -> str:
         count = f"{r['regions']} ({r['patients']})"
         e = r["elsewhere"]
         real = [f"{e[k]:.2f}" for k in LIKENESS]
-        main.append([family, "real tissue", count, "", "", "", "", *real, f"{r['untouched_seam']:.2f}", "", "", ""])
+        main.append(
+            [family, "real tissue", count, "", "", "", "", *real, f"{r['untouched_seam']:.2f}", "", "", ""]
+        )
         for method, n in r["methods"].items():
             likeness = [f"{n[k]:.2f}" for k in LIKENESS]
             told = [percent(n.get("two_sample", {}).get(k)) for k in ("region", "with_surroundings")]

@@ -64,7 +64,9 @@ def told_apart(
             hole = holes[some].float().repeat(2, 1, 1, 1)
             if rng.random() < 0.5:
                 image, hole = image.flip(3), hole.flip(3)
-            image = (image * (0.9 + 0.2 * torch.rand(len(some), 1, 1, 1, device=image.device)).repeat(2, 1, 1, 1))
+            image = image * (0.9 + 0.2 * torch.rand(len(some), 1, 1, 1, device=image.device)).repeat(
+                2, 1, 1, 1
+            )
             wanted = torch.arange(2, device=image.device).repeat_interleave(len(some)).float()
             with torch.autocast(image.device.type, torch.bfloat16, enabled=image.is_cuda):
                 logits = judge(image.clamp(0, 1), hole)

@@ -51,7 +51,9 @@ class Flow(Trainee):
         self.data = parse_section(DataConfig, config.data, where="data")
         self.options = parse_section(ModelConfig, config.model, where="model")
         if any(width % 8 for width in self.options.widths):
-            raise ConfigError("widths must be multiples of 8", where="model.widths", found=self.options.widths)
+            raise ConfigError(
+                "widths must be multiples of 8", where="model.widths", found=self.options.widths
+            )
 
     def check(self) -> Mapping[str, Any]:
         packs = [read_pack(self.config.path(path)) for path in self.data.packs]
@@ -148,7 +150,9 @@ class Flow(Trainee):
             for _ in range(2)
         ]
         hidden = crops.image * (1 - crops.hole) + 0.5 * crops.hole + 0.2 * crops.lesion
-        rows = [np.hstack([_pixels(x[at]) for x in (hidden, *draws, crops.image)]) for at in range(2 * _SHOWN)]
+        rows = [
+            np.hstack([_pixels(x[at]) for x in (hidden, *draws, crops.image)]) for at in range(2 * _SHOWN)
+        ]
         return np.hstack([np.vstack(rows[:_SHOWN]), np.vstack(rows[_SHOWN:])])
 
     def save(self, model: nn.Module, path: Path, facts: Mapping[str, Any]) -> None:

@@ -124,7 +124,9 @@ def flow_data(packs: Sequence[Pack], fold: str, targets: Sequence[str], seed: in
             parts["families"].append(FAMILIES.index(family))
             parts["sources"].append(shown[0].source)
             parts["patients"].append(shown[0].patient_id or name)
-            parts["points"].append(_healthy(image, labels[:height, :width] > 0, stable_hash("flow", seed, name)))
+            parts["points"].append(
+                _healthy(image, labels[:height, :width] > 0, stable_hash("flow", seed, name))
+            )
     if not parts["images"]:
         raise ConfigError("no images of a known family", where="data.packs", found=f"fold {fold}")
     if not lesions:
@@ -248,8 +250,12 @@ class Cutter:
         near = region.float()
         near = torch.where(wide, _grown(near, 5), _grown(near, 2)) > 0
         placed = self._outline((middle - corner) * (SIDE / side)[:, None], extent, draw)
-        hole = torch.where(is_lesion.view(-1, 1, 1, 1), near, placed & ~(_grown(marked.float(), 3) > 0)) & inside
-        image_, hole_, region_, inside_ = self._changed(pixels, hole, region, inside, self.families[image], draw)
+        hole = (
+            torch.where(is_lesion.view(-1, 1, 1, 1), near, placed & ~(_grown(marked.float(), 3) > 0)) & inside
+        )
+        image_, hole_, region_, inside_ = self._changed(
+            pixels, hole, region, inside, self.families[image], draw
+        )
         conditions = self._conditions(image_, region_, self.families[image], target, draw)
         return Crops(image_, (hole_ + 1 - inside_).clamp(max=1), region_, hole_, conditions, image)
 
@@ -279,7 +285,9 @@ class Cutter:
         native = (side == SIDE).view(-1, 1, 1, 1)
         labels = self.labels[image].float()
         grid = _grid(corner, side, SIDE)
-        beyond = F.grid_sample(255 - labels, grid, mode="nearest", align_corners=False)  # zero beyond the canvas
+        beyond = F.grid_sample(
+            255 - labels, grid, mode="nearest", align_corners=False
+        )  # zero beyond the canvas
         found = 255 - beyond
         return torch.where(native, exact, F.avg_pool2d(fine, 2)), found, found < OUTSIDE
 

@@ -196,7 +196,9 @@ def measure(
         )
         names = FAMILIES
         numbers = {
-            "psnr": psnr(made, crops), "psnr_of_mean": psnr(draws.mean(0), crops), "psnr_smooth": psnr(smooth, crops),
+            "psnr": psnr(made, crops),
+            "psnr_of_mean": psnr(draws.mean(0), crops),
+            "psnr_smooth": psnr(smooth, crops),
             "variance": (energy(made, crops.learnt) + 1e-6) / (energy(crops.image, crops.learnt) + 1e-6),
             "diversity": spread(draws, crops),
         }  # fmt: skip
@@ -227,7 +229,8 @@ def measure(
             }
             told = {key: float(value[:, at.numpy()].mean()) for key, value in right.items()}
             results["crops"][kind][name] = {
-                "crops": int(at.sum()), "patients": len(set(patients[at.numpy()])), **figures, "told_apart": told,
+                "crops": int(at.sum()), "patients": len(set(patients[at.numpy()])),
+                **figures, "told_apart": told,
             }  # fmt: skip
             sheets.setdefault(name, []).append(sheet(crops, draws, at))
         results["told_apart"][kind] = {key: float(value.mean()) for key, value in right.items()}

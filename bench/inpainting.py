@@ -1,13 +1,14 @@
 """Inpainters on held-out healthy tissue: the truth under the hole is known.
 
-    python -m bench.inpainting --data FOLDER... -o OUT [--quick] [--images 32] [--holes 3] [--families mri ct] [--methods exemplar]
+    python -m bench.inpainting --data FOLDER... -o OUT [--quick] [--images 32] [--holes 3] [--families mri ct]
+        [--methods exemplar]
 
 A data set is a folder of FOLDER that carries the name of a catalogue entry. Held out is the test split of
 examples/perception.yaml, which the shipped experts never saw. Holes are real lesion shapes of other patients
 of the family, placed on tissue away from lesions. Images are scaled to 256 pixels on the longer side. Each
 fill is blended as `BLEND` says. Written to OUT: results.json, results.md, and sheets truth | hole | each
-method. A method that draws a sample (`flow`) is drawn four times: PSNR is also that of the mean, and diversity
-the standard deviation over seeds against the tissue's own (median).
+method. A method that draws a sample (`flow`) is drawn four times: PSNR is also that of the mean, and
+diversity the standard deviation over seeds against the tissue's own (median).
 """
 
 from __future__ import annotations
@@ -277,8 +278,8 @@ def sheet(found: list[Region], lines: list[dict], methods: tuple[str, ...]) -> n
 
 def tables(results: dict) -> str:
     """Markdown: a table of methods and one of blends."""
-    head = "family|method|regions (patients)|PSNR dB|PSNR of mean|diversity|SSIM|variance ratio|NPS distance|gradient distance"
-    head += "|seam|told apart %|with surroundings %|s"
+    head = "family|method|regions (patients)|PSNR dB|PSNR of mean|diversity|SSIM|variance ratio|NPS distance"
+    head += "|gradient distance|seam|told apart %|with surroundings %|s"
     main, blends = [head.split("|")], [["family", "method", *KINDS, "chosen"]]
     for family, r in results.items():
         count = f"{r['regions']} ({r['patients']})"

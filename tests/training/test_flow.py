@@ -1,4 +1,4 @@
-"""The flow expert's training: crops, holes clear of lesions, a loss that falls, a file that the expert opens."""
+"""The flow expert's training: crops, holes clear of lesions, a loss that falls, a file that opens."""
 
 import json
 
@@ -105,8 +105,8 @@ def test_contrast_is_the_lesion_above_its_surroundings():
 
 
 def test_too_large_images_and_odd_widths_are_refused(pack, tmp_path):
-    large = Pack([np.zeros((300, 300), np.uint8)], [np.ones((300, 300), np.uint8)],
-                 [Row(**{**_fields(pack.rows[0]), "input": 0, "mask": 0})], pack.instructions, {})  # fmt: skip
+    row = Row(**{**_fields(pack.rows[0]), "input": 0, "mask": 0})
+    large = Pack([np.zeros((300, 300), np.uint8)], [np.ones((300, 300), np.uint8)], [row], [], {})
     with pytest.raises(ConfigError, match="--longest 256"):
         flow_data([large], TRAIN, ("lesion",), 0)
     with pytest.raises(ConfigError, match="multiples of 8"):

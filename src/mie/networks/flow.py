@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -59,7 +59,8 @@ class FlowConfig:
 
 class Conditions(NamedTuple):
     """What is to be drawn, `(B,)` each. `contrast` is a lesion's mean luma above its surroundings' in
-    [-1, 1], NaN where it is not given."""
+    [-1, 1], NaN where it is not given.
+    """
 
     family: Tensor
     target: Tensor
@@ -149,14 +150,14 @@ class FlowNet(nn.Module):
         for level, blocks in enumerate(self.encode):
             if level:
                 y = self.shrink[level - 1](y)
-            for block in blocks:
+            for block in cast("nn.ModuleList", blocks):
                 y = block(y, e)
             skips.append(y)
         first, attention, second = self.middle
         y = second(attention(first(y, e)), e)
         for level in (2, 1, 0):
             y = self.join[level](torch.cat([y, skips[level]], 1))
-            for block in self.decode[level]:
+            for block in cast("nn.ModuleList", self.decode[level]):
                 y = block(y, e)
             if level:
                 y = F.pixel_shuffle(self.grow[level - 1](y), 2)
@@ -199,7 +200,8 @@ def draw(
     """Follow the flow from noise to what is drawn in the hole.
 
     Two-step Adams-Bashforth, one evaluation a step. With `start`, what was drawn at a coarser scale is noised
-    to the time `since` and drawn on from there. `guidance` above 1 exaggerates what the target's name changes.
+    to the time `since` and drawn on from there. `guidance` above 1 exaggerates what the
+    target's name changes.
     """
     x = noise if start is None else (1 - since) * noise + since * start
     times = since + (1 - since) * torch.linspace(0, 1, steps + 1, dtype=torch.float64)

@@ -1,7 +1,7 @@
 """The flow expert as a trainee: one network that fills holes with tissue, or with a lesion by name.
 
-It is trained on the lesions and on the healthy tissue of packs (`flow_data`) by flow matching (`networks.flow`):
-squared error of the velocity inside the hole.
+It is trained on the lesions and on the healthy tissue of packs (`flow_data`) by flow matching
+(`networks.flow`): squared error of the velocity inside the hole.
 """
 
 from __future__ import annotations
@@ -172,7 +172,8 @@ def _channels(model: nn.Module, crops: Crops) -> Tensor:
 
 def _part(crops: Crops, which: slice) -> Crops:
     conditions = type(crops.conditions)(*(value[which] for value in crops.conditions))
-    return Crops(*(value[which] for value in crops[:4]), conditions, crops.of[which])
+    image, hole, lesion, learnt = (value[which] for value in crops[:4])
+    return Crops(image, hole, lesion, learnt, conditions, crops.of[which])
 
 
 def _energy(image: Tensor, inside: Tensor) -> Tensor:

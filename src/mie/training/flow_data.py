@@ -164,7 +164,8 @@ def _components(mask: Mask, image: int, label: int, target: int) -> list[Lesion]
             continue
         extent = max(np.ptp(rows), np.ptp(columns)) + 1
         middle = ((rows.min() + rows.max() + 1) / 2, (columns.min() + columns.max() + 1) / 2)
-        lesions.append((len(rows), Lesion(image, label, target, *map(float, middle), float(extent))))
+        place = (float(middle[0]), float(middle[1]), float(extent))
+        lesions.append((len(rows), Lesion(image, label, target, *place)))
     lesions.sort(key=lambda item: -item[0])
     return [lesion for _, lesion in lesions[:_PARTS]]
 
@@ -344,7 +345,7 @@ class Cutter:
 
 
 def lesion_contrast(image: Tensor, region: Tensor) -> Tensor:
-    """A lesion's mean grey level above that of the 6 pixels around it, `(B,)` in [-1, 1]; zero without one."""
+    """A lesion's mean grey level above that of the 6 pixels around it, `(B,)`; zero without one."""
     grey = image.mean(1, keepdim=True)
     ring = _grown(region, 8) - _grown(region, 2)
     means = [(grey * part).sum((1, 2, 3)) / part.sum((1, 2, 3)).clamp(min=1) for part in (region, ring)]

@@ -1,4 +1,4 @@
-"""The flow expert: windows of any size, large holes coarse to fine, lesions by name, files that are refused."""
+"""The flow expert: windows of any size, large holes coarse to fine, lesions by name, refused files."""
 
 import numpy as np
 import pytest
@@ -11,8 +11,7 @@ from mie.images.overlay import is_grey  # noqa: E402
 from mie.images.texture import compare, texture  # noqa: E402
 from mie.networks import weights  # noqa: E402
 from mie.networks.flow import FORMAT, FlowConfig, FlowNet  # noqa: E402
-from mie.perspectives.modification.inpainters import make_inpainter  # noqa: E402
-from mie.perspectives.modification.inpainters import flow  # noqa: E402
+from mie.perspectives.modification.inpainters import flow, make_inpainter  # noqa: E402
 from mie.perspectives.modification.inpainters.flow import FlowInpainter  # noqa: E402
 from tests.conftest import shipped as sample  # noqa: E402
 

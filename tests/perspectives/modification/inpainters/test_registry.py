@@ -11,20 +11,8 @@ from mie.perspectives.modification.inpainters import INPAINTERS, make_inpainter
 
 
 def test_names():
-<<<<<<< HEAD
-    assert INPAINTERS.names() == [
-        "compact",
-        "exemplar",
-        "flow",
-        "flux-fill",
-        "harmonic",
-        "navier-stokes",
-        "telea",
-    ]
-=======
     names = ["compact", "exemplar", "flow", "flux-fill", "harmonic", "navier-stokes", "telea"]
     assert INPAINTERS.names() == names
->>>>>>> flow
 
 
 @pytest.mark.parametrize("name", ["telea", "navier-stokes", "exemplar"])

@@ -136,7 +136,8 @@ def prepared(quickstart: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
         rows = csv.writer(file)
         rows.writerow(["sample_id", "rater", "run", "rank"])
         rows.writerows((i, rater, run, rank) for i in ids for rater in "AB" for run, rank in _ranks(i, rater))
-    (folder / "scan.png").write_bytes(encode_png(dataset[0].input))
+    for name in ("scan.png", "edited.png"):
+        (folder / name).write_bytes(encode_png(dataset[0].input))
     (folder / "my.py").write_text("import shutil, sys\nshutil.copy(sys.argv[1], sys.argv[3])\n")
     _run("mie export out/quickstart -f miedb -o MieDB-100k/benchmark", folder)
     _run("mie pack out/quickstart -o out/pack", folder)

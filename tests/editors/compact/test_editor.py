@@ -150,8 +150,12 @@ def test_a_refusal_needs_no_network_and_no_sample_is_looked_at():
 def test_a_general_word_is_looked_for_in_every_kind(bright):
     editor, net = bright("perception")
     editor.__dict__["_trained"] = frozenset(("kidney tumour", "lung tumour"))
-    edited = editor.edit(disc(128, 128), "Where is the tumour? Show it in green.", seed=0, history=())
-    assert len(net.seen) == 3
+    words = "Where is the tumour? Show it in green."
+    editor.edit(disc(128, 128), words, seed=0, history=())
+    assert len(net.seen) == 1, "without a modality the general word itself is asked for"
+    editor._modality = "CT"
+    edited = editor.edit(disc(128, 128), words, seed=0, history=())
+    assert len(net.seen) == 4
     assert edited.meta["painted"] > 0
     assert edited.meta["asked"] == "Highlight the kidney tumour in green."
     assert edited.meta["trained"] == {"kidney tumour": True}
@@ -159,6 +163,7 @@ def test_a_general_word_is_looked_for_in_every_kind(bright):
     assert "seen about as well: lung tumour" in edited.meta["note"]
     absent, net = bright("perception", presence=-2.0)
     absent.__dict__["_trained"] = frozenset(("kidney tumour", "lung tumour"))
+    absent._modality = "CT"
     edited = absent.edit(disc(128, 128), "Where is the tumour?", seed=0, history=())
     assert np.array_equal(edited.image, disc(128, 128))
     assert "no tumour was found in this image; presence: kidney tumour 0.12" in edited.meta["note"]

@@ -445,9 +445,12 @@ class Compact(Editor):
         ]
 
     def _question(self, request: Request) -> Question:
-        """What the network is asked: of the kinds that a general word stands for, the one seen best."""
+        """What the network is asked: of the kinds that a general word stands for, the one seen best.
+
+        Only with a modality: without one, kinds of other modalities would be seen in the image.
+        """
         asked = question(request.instruction, self._modality, self._own_weights, self._with_fallback)
-        names = kinds(asked, self._trained)
+        names = None if self._modality is None else kinds(asked, self._trained)
         if names is None:
             return asked
         choices = [of_kind(asked, name, self._modality) for name in names]

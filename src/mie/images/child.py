@@ -15,6 +15,7 @@ import math
 import os
 import resource
 import selectors
+import signal
 import struct
 import subprocess
 import sys
@@ -61,7 +62,7 @@ def decode_limited(
             said, arrays = child.receive(_PATIENCE * seconds)
         except (EOFError, OSError, ValueError, KeyError) as error:
             code = child.end()
-            slow = isinstance(error, TimeoutError) or code == -24  # SIGXCPU
+            slow = isinstance(error, TimeoutError) or code == -signal.SIGXCPU
             raise ImageError(
                 f"{kind} file cannot be decoded",
                 where=where,

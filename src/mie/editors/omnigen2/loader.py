@@ -110,13 +110,15 @@ def load_vae(model: Model, kind: dtype) -> Any:
 
 def load_text(model: Model, kind: dtype) -> tuple[Any, Any]:
     """The language model without its eyes, and the tokenizer, which pads on the right."""
-    from transformers import AutoTokenizer
+    from transformers import (
+        Qwen2Tokenizer,
+    )  # by its name: an automatic choice could ask to run a folder's code
 
     options = {"torch_dtype": kind, "local_files_only": True, "use_safetensors": True}
     with _readable(model.text), quiet():
         whole = transformers_model(model.text, "Qwen2_5_VLForConditionalGeneration", options)
     with _readable(model.tokenizer), quiet():
-        tokenizer = AutoTokenizer.from_pretrained(
+        tokenizer = Qwen2Tokenizer.from_pretrained(
             model.tokenizer, local_files_only=True, padding_side="right"
         )
     return whole.model.language_model.requires_grad_(False).eval(), tokenizer

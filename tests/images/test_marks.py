@@ -88,6 +88,13 @@ def test_a_forged_mark_is_no_mark(tmp_path: Path, body: str) -> None:
     assert read_mark(path) == {}
 
 
+def test_a_picture_beyond_pillows_limit_has_no_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(mark_png(encode_png(_scene()), MARK))
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    assert read_mark(path) == {}
+
+
 def test_what_is_no_picture_is_said(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(b"nothing")
     with pytest.raises(ImageError, match="not a picture"):

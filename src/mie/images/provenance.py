@@ -70,7 +70,9 @@ def _xmp(path: Path) -> str:
     try:
         with Image.open(path) as image:  # reads only the header
             found = image.info.get("xmp") or image.info.get(_KEYWORD) or b""
-    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError, SyntaxError) as error:
+    except Image.DecompressionBombError:  # Pillow's limit is lower than ours: such a file has no mark
+        return ""
+    except (UnidentifiedImageError, OSError, ValueError, SyntaxError) as error:
         raise ImageError("not a picture that can be read", where=path, found=str(error)[:200]) from None
     return found.decode(errors="replace") if isinstance(found, bytes) else str(found)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import queue
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -131,8 +131,8 @@ class Pipeline:
         if self._editor.generative:
             mark = edit_mark(self._name, synthetic=True, seed=request.seed, sample=name, attempt=k)
             png = mark_png(png, mark)
-        elif MARK in edited.meta:
-            png = mark_png(png, edited.meta[MARK])
+        elif isinstance(kept := edited.meta.get(MARK), Mapping):
+            png = mark_png(png, kept)
         path = output_name(name, k)
         write_output(self._folder / path, png)
         return Edit(

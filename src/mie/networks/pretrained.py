@@ -9,7 +9,7 @@ import hashlib
 import importlib.util
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +20,7 @@ from mie.errors import ConfigError
 _NEEDS: Final = ("torch", "safetensors", "transformers", "diffusers", "peft")
 _HUB_ID: Final = re.compile(r"[\w.-]+/[\w.-]+")
 _ADAPTER: Final = "mie"  # the name of a LoRA within a pipeline
+_PICKLES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _SHOWN: Final = 3
 
 
@@ -48,6 +49,19 @@ def model_folder(text: str | Path, example: str, download: str | None = None) ->
             expected="files that are already here: nothing is fetched by itself",
             fix=download or f"hf download {text} (tens of gigabytes); read its licence first",
         ) from None
+
+
+def refuse_pickles(folder: Path, names: Iterable[str]) -> None:
+    """Raise where pickled weights are among the files of a part that has no safetensors."""
+    pickles = sorted(name for name in names if name.endswith(_PICKLES))
+    if pickles:
+        raise ConfigError(
+            f"the weights of the {folder.name} are pickled, and pickles can run code when they are read",
+            where=folder,
+            expected="safetensors",
+            found=", ".join(pickles),
+            fix="download the safetensors version, or convert it on a machine that may run foreign code",
+        )
 
 
 def model_digest(folder: Path) -> str:

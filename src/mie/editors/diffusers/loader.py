@@ -17,7 +17,7 @@ from typing import Any, Final
 from mie.core.registry import unknown_name
 from mie.editors.diffusers.dialects import EDITING_CLASS
 from mie.errors import ConfigError
-from mie.networks.pretrained import model_folder, need_packages, put_lora, quiet
+from mie.networks.pretrained import model_folder, need_packages, put_lora, quiet, refuse_pickles
 
 INDEX: Final = "model_index.json"
 DTYPES: Final = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
@@ -25,7 +25,6 @@ OFFLOADS: Final = ("none", "model", "sequential")
 QUANTIZE: Final = ("none", "8bit", "4bit")
 _EXAMPLE: Final = "timbrooks/instruct-pix2pix"
 _LIBRARIES: Final = ("diffusers", "transformers")
-_PICKLES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _VARIANT: Final = "fp16"
 _LARGE: Final = re.compile(r"(transformer|unet|text_encoder)(_\d)?")  # parts worth fewer bits
 # Not loaded: it blacks out what it takes for nudity, among it skin and operations.
@@ -163,15 +162,8 @@ def check_files(pipeline: Pipeline) -> str | None:
                 fix="download the whole folder again",
             )
         safe = [name for name in files if name.endswith(".safetensors")]
-        pickles = [name for name in files if name.endswith(_PICKLES)]
-        if pickles and not safe:
-            raise ConfigError(
-                f"the weights of the {part} are pickled, and pickles can run code when they are read",
-                where=folder,
-                expected="safetensors",
-                found=", ".join(sorted(pickles)),
-                fix="download the safetensors version, or convert it on a machine that may run foreign code",
-            )
+        if not safe:
+            refuse_pickles(folder, files)
         variant = variant or _variant(folder)
     return variant
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mie.editors.diffusers.loader import transformers_model, unfit
 from mie.errors import ConfigError
-from mie.networks.pretrained import model_folder, need_packages, quiet
+from mie.networks.pretrained import model_folder, need_packages, quiet, refuse_pickles
 
 if TYPE_CHECKING:
     from torch import Tensor, dtype, nn
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 EXAMPLE: Final = "OmniGen2/OmniGen2"
 _STEM: Final = "diffusion_pytorch_model"
-_PICKLES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _TEXT: Final = ("mllm", "text_encoder")
 _TOKENIZER: Final = ("processor", "tokenizer", *_TEXT)
 _SHOWN: Final = 3
@@ -194,15 +193,7 @@ def _check_part(folder: Path) -> None:
         )
     if any(name.endswith(".safetensors") for name in names):
         return
-    pickles = [name for name in names if name.endswith(_PICKLES)]
-    if pickles:
-        raise ConfigError(
-            f"the weights of the {folder.name} are pickled, and pickles can run code when they are read",
-            where=folder,
-            expected="safetensors",
-            found=", ".join(pickles),
-            fix="download the safetensors version, or convert it on a machine that may run foreign code",
-        )
+    refuse_pickles(folder, names)
     raise ConfigError(f"the weights of the {folder.name} are missing", where=folder, expected="*.safetensors")
 
 

@@ -71,7 +71,7 @@ def ground(
 def _show(document: dict[str, Any]) -> None:
     from mie.cli._show import plural, table
 
-    header = ("", "IoU", "pointing", "AUC", "samples")
+    header = ("", "IoU", "its 95% interval", "pointing", "AUC", "samples", "patients")
     rows = [
         _row(label, document[key])
         for label, key in (
@@ -103,7 +103,10 @@ def _show(document: dict[str, Any]) -> None:
 
 
 def _row(label: str, means: dict[str, Any]) -> tuple[str, ...]:
-    return label, *(_number(means[name]["mean"]) for name in ("iou", "pointing", "auc")), str(means["n"])
+    iou, (low, high) = means["iou"], means["iou"]["ci95"]
+    interval = "–" if low is None else f"{low:.3f} to {high:.3f}"
+    others = (_number(means[name]["mean"]) for name in ("pointing", "auc"))
+    return label, _number(iou["mean"]), interval, *others, str(means["n"]), str(iou["patients"])
 
 
 def _number(value: float | None) -> str:

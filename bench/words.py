@@ -24,7 +24,7 @@ from mie.vocabulary import MODALITIES
 from mie.words import parse, vocabulary
 from mie.words.fallback import APART, NEAR, Fallback
 from mie.words.parse import LONGEST
-from mie.words.scan import correct
+from mie.words.spelling import correct
 from mie.words.vocabulary import phrase
 
 FOLDER = Path(__file__).parents[1] / "tests/words"

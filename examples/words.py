@@ -1,11 +1,12 @@
 """What the compact editor makes of words, on real images: three trials, with figures and contact sheets.
 
-    python examples/words.py FOLDER -o OUT [--trial wordings|sides|tumour] [--images 6] [--editor compact]
+    python examples/words.py FOLDER -o OUT [--trial wordings|sides|tumour] [--style short|long] [--images 6]
 
 FOLDER holds data/ and data-extra/, one folder per data set, as `examples/perception.yaml` expects. Without a
 data set its part is skipped, with the reason.
 
-wordings  the same image and target asked for in eight ways, five languages among them: DICE of the masks
+wordings  the same image and target asked for in eight ways, five languages among them: DICE of the masks.
+          `--style long`: whole sentences, as people write to people
 sides     left and right of lungs and kidneys, against the halves of the data set's mask
 tumour    "Where is the tumour?" on ten images of six modalities
 """
@@ -95,10 +96,12 @@ def truth(case: Case, target: str) -> Mask:
     return mask
 
 
-def wordings(target: str) -> list[str]:
+def wordings(target: str, style: str) -> list[str]:
     """Eight ways to ask for a target: name, question, synonym, slip of the pen, and four other languages."""
     words = vocabulary().targets[target]
     synonym = words.synonyms["en"][0]
+    if style == "long":
+        return _long_wordings(target)
     german, french, spanish, chinese = (words.synonyms[language][0] for language in ("de", "fr", "es", "zh"))
     longest = max(target.split(), key=len)
     middle = len(longest) // 2
@@ -116,16 +119,33 @@ def wordings(target: str) -> list[str]:
     ]
 
 
+def _long_wordings(target: str) -> list[str]:
+    words = vocabulary().targets[target]
+    synonym = words.synonyms["en"][-1]
+    german, french, spanish, chinese = (words.synonyms[language][-1] for language in ("de", "fr", "es", "zh"))
+    is_ = "are" if words.plural else "is"
+    return [
+        f"Hi, I'm preparing a talk for tomorrow and need the {target} outlined in red, nothing else.",
+        f"could u show me where the {target} {is_} on this picture? red would be great",
+        f"{target.capitalize()}, red please. Do not remove or change anything.",
+        f"My colleague asked if the {synonym} can be seen. Would you colour the {synonym} red for him?",
+        f"Könnten Sie mir bitte {german} rot umranden? Vielen Dank!",
+        f"Bonjour, est-ce que vous pouvez entourer {french} en rouge, s'il vous plaît ?",
+        f"¿Me podrías colorear {spanish} de rojo, por favor? No quites nada.",
+        f"您好，麻烦把{chinese}用红色圈出来，谢谢",
+    ]
+
+
 def painted(edited: Edited, image: Pixels) -> Mask:
     changed: Mask = (edited.image != image).any(2)
     return changed
 
 
-def try_wordings(editors: dict[str, Editor], folder: Path, count: int, out: Path) -> None:
+def try_wordings(editors: dict[str, Editor], folder: Path, count: int, out: Path, style: str) -> None:
     agreed, empty, total = 0, 0, 0
     rows: list[Shown] = []
     for row in WORDINGS:
-        texts = wordings(row[2])
+        texts = wordings(row[2], style)
         for at, case in enumerate(cases(folder, row, count)):
             edits = [ask(editors, case, text) for text in texts]
             masks = [painted(edited, case.image) for edited in edits]
@@ -251,6 +271,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder for the PNG files")
     parser.add_argument("--trial", choices=("wordings", "sides", "tumour"), help="one of them alone")
+    parser.add_argument("--style", choices=("short", "long"), default="short", help="of the wordings (short)")
     parser.add_argument("--images", type=int, default=6, help="of each data set and target (6)")
     parser.add_argument("--editor", default="compact", help="a spec of the compact editor (compact)")
     options = parser.parse_args()
@@ -260,7 +281,7 @@ def main() -> None:
     if options.trial in (None, "sides"):
         try_sides(editors, options.folder, options.images, options.output)
     if options.trial in (None, "wordings"):
-        try_wordings(editors, options.folder, options.images, options.output)
+        try_wordings(editors, options.folder, options.images, options.output, options.style)
 
 
 if __name__ == "__main__":

@@ -37,6 +37,8 @@ COLOURS: Final[dict[str, tuple[int, int, int]]] = {
 OPACITY: Final = 0.6
 
 SPLITS: Final = ("train", "val", "test")
+# What a further input image of a sample is for; "before" and "after" are the halves of a demonstration.
+REFERENCE_ROLES: Final = ("reference", "before", "after")
 BINS: Final = (128, 256, 512)
 PLANES: Final = ("axial", "coronal", "sagittal")
 

@@ -87,4 +87,4 @@ def test_the_encoder_that_ships_takes_no_stranger_in_x_rays() -> None:
     strangers: Sequence[str] = read_mapping(path, "words", expected="strangers:")["strangers"]
     taken = [word for word in strangers[::8] if fallback.nearest(word, "X-ray")]
     assert not taken
-    assert fallback.parse("highlight the left pulmonary lobe", "X-ray").taken_for == {"pulmonary": "lungs"}
+    assert fallback.parse("highlight the left lungfields", "X-ray").taken_for == {"lungfields": "lungs"}

@@ -8,7 +8,7 @@ import sys
 from mie.perspectives.transformation.targets import TARGETS
 from mie.sources.catalog import catalog
 from mie.vocabulary import COLOURS, MODALITIES
-from mie.words.scan import correct
+from mie.words.spelling import correct
 from mie.words.vocabulary import LANGUAGES, fold, vocabulary
 
 

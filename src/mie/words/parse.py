@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final
 
 from mie.vocabulary import MODALITIES
 from mie.words import requested
-from mie.words.operation import decide, is_history
-from mie.words.requested import Requested, is_place, is_tissue, meaning
-from mie.words.scan import Mention, Scan, clean, scan
+from mie.words.clauses import Clause, clauses
+from mie.words.operation import decide
+from mie.words.requested import Requested, meaning
+from mie.words.scan import TAKEN_BACK, Mention, Scan, clean, scan
 from mie.words.transformations import wished
 from mie.words.vocabulary import phrase, vocabulary, word_set
+from mie.words.wanted import MODIFICATIONS, wanted
 
 LONGEST: Final = 1000  # characters of an instruction
-_MODIFICATIONS: Final = ("removal", "addition", "inpainting", "simulation")
 _CODE: Final = re.compile(r"^\s*[\[{<]|```|<\|?\w+\|?>|\b(?:system|assistant|user)\s*:", re.IGNORECASE)
 _COLOUR_BEFORE: Final = word_set("in as with to a it them en color gelb auf 成 为 用")
 _PURPOSE: Final = word_set("for because since pour para weil damit fuer")
 _UNITS: Final = word_set("mm cm um ml cc mg % percent px pixel pixels hu mm2 cm2 cm3 degrees kg")
 _NO_PLACE: Final = word_set("part side middle border margin edge segment")  # say little alone
-_PRONOUNS: Final = word_set("it them ihn sie es la le les lo los las 它")
-_CLITICS: Final = ("alo", "ala", "alos", "alas")  # "márcalo"
+_IN_NUMBER: Final = ("kidney", "kidneys")  # data sets name one or both: no other thing
 _OTHER_SIDE: Final = {"left": "right", "right": "left"}
 _REMEMBERED: Final = 512
 
@@ -69,9 +70,12 @@ def parse(instruction: str, modality: str | None = None) -> Parse:
     if _CODE.search(text):
         return _nothing("code, mark-up or a transcript is text, not an instruction")
     found = scan(text)
+    if any(note == TAKEN_BACK for note in found.notes):
+        return _nothing("", found)
     modality = modality or _named_modality(found)
     wish = wished(found, modality)
-    decision = decide(found, wish is not None)
+    rows = clauses(found)
+    decision = decide(found, rows, wish is not None)
     if decision.operation == "none":
         return _nothing(decision.note or "", found)
     if decision.operation == "transformation" and wish is not None:
@@ -79,7 +83,7 @@ def parse(instruction: str, modality: str | None = None) -> Parse:
         targets = (Requested(known[wish.key].name),) if wish.key else ()
         note = _note([*found.notes, *([wish.note] if wish.note else [])])
         return Parse("transformation", wish.task, targets, dict(wish.attributes), (), note)
-    return _Reader(found, decision.operation, modality).parse()
+    return _Reader(found, rows, decision.operation, modality).parse()
 
 
 def _nothing(reason: str, found: Scan | None = None) -> Parse:
@@ -98,17 +102,20 @@ def _named_modality(found: Scan) -> str | None:
 class _Reader:
     """Reads targets and attributes once the operation is known."""
 
-    def __init__(self, found: Scan, operation: str, modality: str | None) -> None:
-        self.found, self.operation, self.modality = found, operation, modality
-        self.alters = operation in _MODIFICATIONS
+    def __init__(self, found: Scan, rows: list[Clause], operation: str, modality: str | None) -> None:
+        self.found, self.rows, self.operation, self.modality = found, rows, operation, modality
+        self.alters = operation in MODIFICATIONS
         self.notes = list(found.notes)
-        self.used: set[int] = set()  # tokens of places
+        self.asked = wanted(found, rows, operation, modality)
 
     def parse(self) -> Parse:
         attributes: dict[str, Any] = {}
-        wanted, excluded = self._mentions(attributes)
-        targets, contradiction = self._requested(wanted)
-        targets, names = self._other_sides(targets, self._names(excluded))
+        asked = self.asked
+        if asked.places:
+            first = asked.places[0]
+            attributes["place"] = self.found.written(first.first, first.last).lower()
+        targets, contradiction = self._requested(asked.mentions, asked.places)
+        targets, names = self._other_sides(targets, self._names(asked.excluded))
         contradiction = contradiction or self._contradiction(targets, names)
         if contradiction is not None:
             return _nothing(contradiction, self.found)
@@ -129,7 +136,7 @@ class _Reader:
         elif unknown:
             self.notes += [f"I do not know the word {word!r}" for word in unknown[:3]]
         unavailable = self._unavailable_colours()
-        if unavailable and not any(t.colour for t in targets):
+        if unavailable:
             unknown = (*unavailable, *unknown)
             have = ", ".join(vocabulary().colours)
             self.notes.append(f"{' and '.join(unavailable)} is not available; the colours are {have}")
@@ -146,84 +153,28 @@ class _Reader:
             return None
         return "lesion" if vocabulary().targets[targets[0].name].kind == "lesion" else "structure"
 
-    def _mentions(self, attributes: dict[str, Any]) -> tuple[list[Mention], list[Mention]]:
-        """The mentions of what is wanted, and of what is excluded."""
-        every = self.found.all_of("target")
-        without = self._without()
-        wanted: list[Mention] = []
-        excluded: list[Mention] = []
-        told: list[Mention] = []
-        for mention in every:
-            if mention.kept or is_tissue(self.found, mention):
-                continue
-            if is_history(self.found, mention):
-                told.append(mention)
-                continue
-            if mention.negated or mention.excepted or mention.first in without:
-                excluded.append(mention)
-            elif is_place(self.found, mention, every, self.alters):
-                attributes.setdefault("place", self.found.written(mention.first, mention.last).lower())
-            else:
-                wanted.append(mention)
-        if not wanted and excluded and self._is_taken_up(excluded[-1]):
-            wanted, excluded = excluded, []  # "do not remove the tumour, highlight it"
-        if not wanted and told and self._is_taken_up(told[-1]):
-            wanted = told[-1:]  # "the lesion that was found last year: outline it"
-        if self.alters:
-            lesions = [m for m in wanted if self._kind(m) == "lesion"]
-            others = [m for m in wanted if m not in lesions]
-            if lesions and others:
-                attributes.setdefault("place", self.found.written(others[0].first, others[0].last).lower())
-                wanted = lesions
-            excluded = []
-        elif not wanted and "place" in attributes:  # "the upper pole of the kidney": the kidney is meant
-            places = [m for m in every if not m.negated and not m.kept and not m.excepted]
-            wanted = [m for m in places if m.first not in without]
-            attributes.pop("place")
-        return wanted, excluded
-
-    def _is_taken_up(self, mention: Mention) -> bool:
-        """Whether a pronoun stands for a mention further on: in Chinese none, in Spanish within the verb."""
-        words = self.found.words
-        verbs = [
-            words[m.first]
-            for m in self.found.mentions
-            if m.first >= mention.last and "perception" in m.operations() and not m.negated
-        ]
-        silent = any(verb >= "\u3400" or verb.endswith(_CLITICS) for verb in verbs)
-        return silent or bool(_PRONOUNS & set(words[mention.last :]))
-
-    def _without(self) -> set[int]:
-        """Targets behind "without", where something is marked."""
-        if self.alters:
-            return set()
-        starts = set()
-        for mention in self.found.all_of("without"):
-            for other in self.found.all_of("target"):
-                if 0 <= other.first - mention.last <= 3:
-                    starts.add(other.first)
-        return starts
-
-    def _kind(self, mention: Mention) -> str:
-        choice = meaning(mention, self.modality, "")
-        return vocabulary().targets[choice.name].kind if choice.name else "lesion"
-
-    def _requested(self, wanted: list[Mention]) -> tuple[list[Requested], str | None]:
-        given = requested.colours(self.found, wanted)
+    def _requested(
+        self, mentions: list[Mention], places: list[Mention]
+    ) -> tuple[list[Requested], str | None]:
+        given = requested.colours(self.found, mentions)
         if given.contradiction:
             return [], given.contradiction
-        side = requested.sides(self.found, wanted) if not self.alters or self.operation == "removal" else {}
+        side = requested.sides(self.found, mentions) if not self.alters or self.operation == "removal" else {}
+        organ_side = self._organ_side(places)
         known = vocabulary()
         parts: list[tuple[Requested, bool]] = []
-        for mention in wanted:
+        for mention in mentions:
             written = self.found.written(mention.first, mention.last)
             choice = meaning(mention, self.modality, written)
             if choice.name is None:
                 self.notes.append(choice.question or "")
                 continue
             colour = None if self.alters else given.given.get(mention.first)
-            name, organ_side = self._specific(choice.name, mention)
-            own_side = choice.side or organ_side or side.get(mention.first)
+            name = self._specific(choice.name, mention, places)
+            self._say_taken(written, name, choice)
+            own_side = choice.side or side.get(mention.first)
+            if own_side is None and known.targets[name].sides == "either":
+                own_side = organ_side
             if choice.side and self._both_sides(mention, choice.side):
                 name, own_side = known.targets[name].parents[0] if known.targets[name].side else name, "both"
             if vocabulary().targets[name].sides is None and not choice.side:
@@ -234,27 +185,56 @@ class _Reader:
                 own_side = known.targets[name].side
             name = self._one_of_pair(name, own_side)
             parts.append((Requested(name, colour, own_side), mention.first in given.direct))
-        targets, contradiction = requested.merge(parts)
-        return self._sides_joined(targets), contradiction
+        targets, contradiction = requested.merge(self._without_whole(parts))
+        return targets, contradiction
 
-    def _specific(self, name: str, mention: Mention) -> tuple[str, str | None]:
-        """A general word and the organ behind it, with its side: a tumour of the liver is a liver tumour."""
+    def _say_taken(self, written: str, name: str, choice: requested.Choice) -> None:
+        """Say what a general word was taken for, by the modality or by the organ that is named with it."""
+        said = {word.rstrip("s") for word in phrase(written)}
+        more = any(word.rstrip("s") not in said for word in phrase(name))
+        if name != choice.name or (choice.by_modality and more and name not in _IN_NUMBER):
+            self.notes.append(f"{written!r} was taken for {name!r}")
+
+    def _specific(self, name: str, mention: Mention, places: list[Mention]) -> str:
+        """A general word and its organ: a tumour of the liver is a liver tumour."""
         known = vocabulary()
         if known.targets[name].modalities:
-            return name, None
-        for other in self.found.all_of("target"):
-            if not (0 < other.first - mention.last <= 4 and is_place(self.found, other, [mention], True)):
+            return name
+        organs = [m for m in self.found.all_of("organ") if not m.says("target")] + places
+        sentence = self.found.starts[mention.first]
+        own = tuple(self.found.words[mention.first : mention.last])
+        choices: list[str] = []
+        for organ in sorted(organs, key=lambda m: abs(m.first - mention.first)):
+            if self.found.starts[organ.first] != sentence:
                 continue
-            organ = meaning(other, self.modality, "")
-            if organ.name is None:
-                continue
-            for whole in (organ.name, *known.targets[organ.name].parents):
-                for form in (whole, whole.removesuffix("s")):
-                    senses = known.senses.get((*phrase(form), *phrase(name)), ())
-                    specific = [s.value for s in senses if s.kind == "target"]
-                    if specific:
-                        return specific[0], organ.side
-        return name, None
+            for form in self._organ_forms(organ):
+                for last in (own, phrase(name)):
+                    choice = meaning(
+                        Mention(0, 0, tuple(known.senses.get((*form, *last), ()))), self.modality, ""
+                    )
+                    if choice.name and name in known.ancestors(choice.name):
+                        choices.append(choice.name)
+        there = [c for c in choices if self.modality in (None, *known.targets[c].modalities)]
+        return [*there, *choices, name][0]
+
+    def _organ_forms(self, organ: Mention) -> Iterator[tuple[str, ...]]:
+        known = vocabulary()
+        name = meaning(organ, self.modality, "").name if organ.says("target") else None
+        for sense in organ.of("organ"):
+            yield phrase(sense.value)
+        if name is None:
+            return
+        for whole in (name, *known.targets[name].parents):
+            yield from (phrase(whole), phrase(whole.removesuffix("s")))
+
+    def _organ_side(self, places: list[Mention]) -> str | None:
+        """The side of the organ that a lesion lies in."""
+        given = requested.sides(self.found, places)
+        for place in places:
+            side = meaning(place, self.modality, "").side or given.get(place.first)
+            if side:
+                return side
+        return None
 
     def _one_of_pair(self, name: str, side: str | None) -> str:
         """A side of a pair by its own name, where it has one: the left one of the kidneys."""
@@ -271,10 +251,12 @@ class _Reader:
         return any(m.of("side")[0].value != side for m in before)
 
     @staticmethod
-    def _sides_joined(targets: list[Requested]) -> list[Requested]:
-        """Without a second "lung" that has neither side nor colour: "show the lungs: left lung in red"."""
-        sided = {t.name for t in targets if t.side}
-        return [t for t in targets if t.side or t.colour or t.name not in sided] or targets
+    def _without_whole(parts: list[tuple[Requested, bool]]) -> list[tuple[Requested, bool]]:
+        """Without a pair that has no colour of its own: "show the lungs: left lung in red"."""
+        sided = {t.name for t, _ in parts if t.side in _OTHER_SIDE}
+        sided |= {p for name in sided for p in vocabulary().targets[name].parents}
+        kept = [(t, near) for t, near in parts if t.side in _OTHER_SIDE or near or t.name not in sided]
+        return kept or parts
 
     def _names(self, excluded: list[Mention]) -> list[str]:
         side = requested.sides(self.found, excluded)
@@ -336,12 +318,16 @@ class _Reader:
     def _unknown(self) -> tuple[str, ...]:
         """Words that nothing is known about; not those of a purpose ("for the tumour board on Monday")."""
         found = self.found
-        covered = {at for m in found.mentions for at in range(m.first, m.last)}
+        organs = bool(self.asked.mentions) or self.alters
+        named = [m for m in found.mentions if organs or not m.says("organ")]
+        covered = {at for m in named for at in range(m.first, m.last)}
         words: list[str] = []
         skipping = -1
         for at, token in enumerate(found.tokens):
             if found.words[at] in _PURPOSE:
                 skipping = found.starts[at]
+            if not self._is_asked(at, covered):
+                continue
             if (
                 at in covered
                 or found.starts[at] == skipping
@@ -352,6 +338,19 @@ class _Reader:
             written = found.text[token.start : token.end]
             words.append(written)
         return tuple(dict.fromkeys(words))[:12]
+
+    def _is_asked(self, at: int, covered: set[int]) -> bool:
+        """Whether a word belongs to the request; an ordinary word does only beside a target."""
+        row = next((row for row in self.rows if row.first <= at < row.last), None)
+        if not self.asked.mentions:
+            return True
+        if row is None or row.mood in ("report", "aside", "question"):
+            return False
+        token = self.found.tokens[at]
+        if self.found.text[token.start : token.end].casefold() not in vocabulary().ordinary:
+            return True
+        beside = [m for m in self.found.all_of("target") if m.last == at or m.first == at + 1]
+        return bool(beside) or not any(m.says("target") for m in self.found.mentions)
 
     def _unavailable_colours(self) -> tuple[str, ...]:
         names = []

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final, NamedTuple
 
-from mie.words.scan import Mention, Scan
+from mie.words.scan import COMMAS, ENDS, Mention, Scan
 from mie.words.vocabulary import Sense, phrase, vocabulary, word_set
 
-_PREPOSITIONS: Final = word_set(
-    "of in from within into inside on im in von aus der du de dans del en sur the"
-)
+_PREPOSITIONS: Final = word_set("of in from within into inside on im von aus der du de dans del en sur the")
 _OF: Final = word_set("of in from within into inside im von aus du dans del de en")
+_AT: Final = word_set("on near at along beside next around auf an sur sobre")
 _DETERMINERS: Final = word_set(
     "the this his her their my a an patient s der die das dem le la les el los las l"
 )
@@ -20,8 +20,14 @@ _PICTURES: Final = word_set("image picture slice photograph photo scan section v
 _EXTENTS: Final = word_set(
     "area areas extent region outline contour contours border borders boundary boundaries location "
     "position patch pixels size volume presence segmentation removal shape edges edge mask all any "
-    "most some both each none one rid location whereabouts margin margins"
+    "most some both each none one rid whereabouts margin margins appearance look signs evidence "
+    "spread case example kind sort type instance version bit parts part rest"
 )
+_DESCRIBED: Final = word_set("dots dot spots deposits lines patches bits stuff streaks")
+_LINKS: Final = word_set("in as is are should be with en de : (")  # between a target and its colour
+_INSIDE: Final = word_set("in within inside of on at im in dans en del auf an")
+_MARKING: Final = frozenset(("perception", "removal", "addition"))
+_FAR: Final = 9  # tokens between a lesion and the organ that it lies in
 _NEAR: Final = 4  # tokens between a side and its target
 
 
@@ -40,16 +46,30 @@ class Choice(NamedTuple):
     name: str | None
     side: str | None = None
     question: str | None = None
+    by_modality: bool = False  # the word means this in this modality alone
 
 
 def meaning(mention: Mention, modality: str | None, written: str) -> Choice:
     """Resolve a mention by the modality: what it has before what it has not, names before synonyms."""
+    choice = _meaning(mention.senses, modality)
+    if choice.question is None:
+        return choice
+    return choice._replace(question=f"{written!r} {choice.question}")
+
+
+@lru_cache(4096)
+def _meaning(senses_given: tuple[Sense, ...], modality: str | None) -> Choice:
     known = vocabulary().targets
-    senses = [s for s in mention.of("target") if s.modality in (None, modality)]
+    targets = [s for s in senses_given if s.kind == "target"]
+    senses = [s for s in targets if s.modality in (None, modality)]
+    if not targets:
+        return Choice(None)
+    if not senses and modality is not None and any(s.kind in ("anatomy", "filler") for s in senses_given):
+        return Choice(None)  # "head" in an MRI is no fetal head
     if not senses:
-        options = sorted({(s.value, s.modality or "") for s in mention.of("target")})
+        options = sorted({(s.value, s.modality or "") for s in targets})
         listed = " or ".join(f"{name} ({where})" for name, where in options)
-        return Choice(None, None, f"{written!r} may mean {listed}: say which, or give the modality")
+        return Choice(None, None, f"may mean {listed}: say which, or give the modality")
 
     def order(sense: Sense) -> tuple[int, int]:
         target = known[sense.value]
@@ -62,16 +82,16 @@ def meaning(mention: Mention, modality: str | None, written: str) -> Choice:
     names = sorted({s.value for s in best})
     if len(names) > 1:
         listed = " or ".join(f"{name} ({', '.join(known[name].modalities)})" for name in names)
-        return Choice(None, None, f"{written!r} may mean {listed}: say which, or give the modality")
+        return Choice(None, None, f"may mean {listed}: say which, or give the modality")
     target = known[best[0].value]
     if modality is not None and modality not in target.modalities:  # its name may mean another one here
         own = [s for s in vocabulary().senses[phrase(target.name)] if s.modality == modality]
         target = known[own[0].value] if own else target
     if target.side and modality is not None and modality not in target.modalities:
         parents = vocabulary().senses[phrase(target.parents[0])]
-        parent = meaning(Mention(0, 0, tuple(parents)), modality, written)
+        parent = _meaning(tuple(parents), modality)
         return Choice(parent.name, target.side)
-    return Choice(target.name, target.side)
+    return Choice(target.name, target.side, by_modality=best[0].modality is not None)
 
 
 def is_place(found: Scan, mention: Mention, targets: list[Mention], strict: bool) -> bool:
@@ -79,11 +99,23 @@ def is_place(found: Scan, mention: Mention, targets: list[Mention], strict: bool
 
     `strict`: behind any preposition, as for an edit that alters the image.
     """
+    if _is_owner(found, mention, targets):
+        return True
     at = mention.first - 1
     while at >= 0 and (found.words[at] in _DETERMINERS or _is_side(found, at) or _is_healthy(found, at)):
         at -= 1
+    if (
+        at >= 0
+        and found.words[at] in _AT
+        and any(other.last in (at, at + 1) and is_lesion(other) for other in targets if other is not mention)
+    ):
+        return True  # "the spot on my left lung"
+    if at >= 0 and found.words[at] in (*_OF, "for", "on") and _is_topic(found, mention, at, targets):
+        return True
     if at < 0 or found.words[at] not in _OF:
         return False
+    if _lies_in(found, mention, at, targets):
+        return True
     if found.words[at] == "of" and at and found.words[at - 1] in _EXTENTS:
         return False
     if strict:
@@ -94,6 +126,53 @@ def is_place(found: Scan, mention: Mention, targets: list[Mention], strict: bool
     return any(other is not mention and other.last in (before + 1, before) for other in targets) or any(
         other.says("modality") and other.last == before + 1 for other in found.mentions
     )
+
+
+def _is_owner(found: Scan, mention: Mention, targets: list[Mention]) -> bool:
+    """Whether another target belongs to it: "左肺里的结节", "the lungs affected by covid"."""
+    behind = found.words[mention.last : mention.last + 5]
+    if {"affected", "involved", "invaded", "infiltrated"} & set(behind) and "by" in behind:
+        return True
+    ahead = found.before(mention.first, 3)
+    if "which" in ahead and behind[:1] in (["are"], ["is"]) and any(t.first > mention.last for t in targets):
+        return True  # "which of these cells are lymphocytes?"
+    at = mention.last
+    while found.words[at : at + 1] and found.words[at] in "里内中上处部":
+        at += 1
+    if found.words[at : at + 1] not in (["的"], ["s"]):
+        return False
+    return any(other.first - at in (1, 2) for other in targets)
+
+
+def _lies_in(found: Scan, mention: Mention, at: int, targets: list[Mention]) -> bool:
+    """Whether a lesion before it lies in it: "the mass in the upper pole of the right kidney"."""
+    if is_lesion(mention):
+        return False
+    lesions = [t for t in targets if is_lesion(t) and t.last <= at and at - t.last <= _FAR]
+    if not lesions:
+        return False
+    between = found.within(lesions[-1].last, at)
+    parted = any(
+        m.says("colour") or m.says("target") or (m.operations() & _MARKING and not m.says("place"))
+        for m in between
+    )
+    words = set(found.words[lesions[-1].last : at + 1])
+    return not parted and bool(words & _INSIDE) and not ({*COMMAS, "and", "or"} & words or ENDS & words)
+
+
+def _is_topic(found: Scan, mention: Mention, at: int, targets: list[Mention]) -> bool:
+    """Whether it stands before the request and says what it is about: "for the cell, mark the nucleus"."""
+    if at and found.words[at - 1] not in ENDS and found.words[at - 1] not in COMMAS:
+        return False
+    comma = next((i for i in range(mention.last, len(found.words)) if found.words[i] in COMMAS), None)
+    if comma is None or comma - mention.last > _NEAR:
+        return False
+    return any(other.first > comma and not other.negated and not other.excepted for other in targets)
+
+
+def is_lesion(mention: Mention) -> bool:
+    known = vocabulary().targets
+    return any(known[sense.value].kind == "lesion" for sense in mention.of("target"))
 
 
 def _is_side(found: Scan, at: int) -> bool:
@@ -114,11 +193,16 @@ def is_tissue(found: Scan, mention: Mention) -> bool:
 def sides(found: Scan, targets: list[Mention]) -> dict[int, str]:
     """Return the side of each target mention (by its first token) that has one."""
     given: dict[int, list[str]] = {}
-    every = [m for m in found.all_of("target") if m in targets or m.negated or m.excepted]
+    others = [m for m in found.all_of("target") if (m.negated or m.excepted) and m not in targets]
+    every = sorted([*targets, *others], key=lambda m: m.first)
     for mention in found.all_of("side"):
-        if mention.negated or _of_image(found, mention):
-            continue
         name = mention.of("side")[0].value
+        if mention.says("target"):
+            if mention in targets:
+                given.setdefault(mention.first, []).append(name)
+            continue
+        if mention.negated or mention.kept or _of_image(found, mention):
+            continue
         behind = [
             t for t in every if 0 <= t.first - mention.last <= _NEAR and _same(found, mention.last, t.first)
         ]
@@ -126,14 +210,30 @@ def sides(found: Scan, targets: list[Mention]) -> dict[int, str]:
             t for t in targets if 0 <= mention.first - t.last <= _NEAR and _same(found, t.last, mention.first)
         ]
         straight = [t for t in behind if t.first - mention.last <= 1]
-        chosen = straight[:1] or ahead[-1:] or behind[:1]
+        chosen = straight[:1] or ahead[-1:] or behind[:1] or _far(found, mention, targets)
         if chosen and chosen[0] in targets:
             given.setdefault(chosen[0].first, []).append(name)
     return {at: names[0] if len(set(names)) == 1 else "both" for at, names in given.items()}
 
 
+def _far(found: Scan, mention: Mention, targets: list[Mention]) -> list[Mention]:
+    """The last target before "on the right" at the end of a clause, or before "it is on the right"."""
+    before = found.before(mention.first, 2)
+    if not {"on", "rechts", "links", "a"} & {*before, found.words[mention.first]}:
+        return []
+    start = found.starts[mention.first]
+    opening = found.words[start : start + 2]
+    earlier = [t for t in targets if t.last <= mention.first]
+    inside = [t for t in earlier if found.starts[t.first] == start]
+    if inside:
+        return inside[-1:] if len(inside) == 1 else []
+    return earlier[-1:] if {"it", "they"} & set(opening) else []
+
+
 def _same(found: Scan, first: int, last: int) -> bool:
     """Whether nothing but small words lies between two tokens: another target or colour parts them."""
+    if (ENDS - {"("}) & set(found.words[first:last]):
+        return False
     for mention in found.mentions:
         if first <= mention.first < last and (
             mention.says("target") or mention.says("colour") or mention.operations() - {"none"}
@@ -158,29 +258,39 @@ class Colours(NamedTuple):
 
 
 def colours(found: Scan, targets: list[Mention]) -> Colours:
-    given = [m for m in found.all_of("colour") if not m.negated and not m.kept]
-    corrected = [m.first for m in found.all_of("correction")]
-    given = [m for m in given if not any(m.first < at for at in corrected) or m is given[-1]]
-    row = sorted([*targets, *given], key=lambda m: m.first)
-    if not given:
+    """Return which colour belongs to which target.
+
+    Colours that an overlay cannot have, and words that are not known, take part: in "liver red, xyz green"
+    the green is not the liver's, and in "liver red, spleen yellow" the spleen is not red.
+    """
+    given = [m for m in found.mentions if _is_colour(found, m, targets) and not m.negated and not m.kept]
+    if not any(m.says("colour") for m in given):
         return Colours({}, set())
+    row = sorted([*targets, *given, *_strangers(found, given)], key=lambda m: m.first)
     result: dict[int, str] = {}
     direct: set[int] = set()
-    forward = not row[0].says("colour") or row[0].says("target")
     is_colour = [m in given for m in row]
-    if not forward and is_colour[-1] and sum(is_colour) == len(targets) and len(targets) > 1:
+    forward = not is_colour[0]
+    pairs = _former_and_latter(found, targets, given)
+    if not pairs and len(given) == len(targets) > 1 and sorted(is_colour) == is_colour:
+        # "Liver and spleen in red and blue".
+        pairs = [(t.first, _colour(c)) for t, c in zip(targets, given, strict=True)]
+    if pairs:
+        return _available(dict(pairs), {at for at, _ in pairs})
+    if not forward and is_colour[-1] and sum(is_colour) == len(targets) > 1:
         # "Paint red the liver and the spleen blue".
-        pairs = zip(targets, given, strict=True)
-        return Colours({t.first: c.of("colour")[0].value for t, c in pairs}, {t.first for t in targets})
+        pairs = [(t.first, _colour(c)) for t, c in zip(targets, given, strict=True)]
+        return _available(dict(pairs), {at for at, _ in pairs})
     waiting: list[Mention] = []
     current: str | None = None
     for at, mention in enumerate(row):
         if is_colour[at]:
-            name = mention.of("colour")[0].value
+            name = _colour(mention)
             if forward:
                 if not waiting and at and is_colour[at - 1]:
-                    other = row[at - 1].of("colour")[0].value
-                    if other != name and not {"or", "oder", "ou", "o"} & set(found.before(mention.first, 2)):
+                    other = _colour(row[at - 1])
+                    either = {"or", "oder", "ou", "o"} & set(found.before(mention.first, 2))
+                    if other != name and not either and not _has_unknown(found, mention.first):
                         return Colours(
                             result, direct, f"contradiction: {other} and {name} for the same target"
                         )
@@ -190,13 +300,74 @@ def colours(found: Scan, targets: list[Mention]) -> Colours:
                         result[target.first] = name
                     if near:
                         direct.add(target.first)
-                waiting = [] if waiting else waiting
+                waiting = []
             current = name
         elif forward:
             waiting.append(mention)
         elif current is not None:
             result[mention.first] = current
-    return Colours(result, direct)
+    if found.all_of("swap") and len(set(result.values())) == 2:
+        one, other = sorted(set(result.values()))
+        result = {at: other if name == one else one for at, name in result.items()}
+    return _available(result, direct)
+
+
+def _has_unknown(found: Scan, at: int) -> bool:
+    """Whether a word before a colour is not known, so that the colour may be meant for it."""
+    return any(
+        mention is None and word.isalpha() and word < "\u3400"
+        for mention, word in zip(found.covering[:at], found.words, strict=False)
+    )
+
+
+def _former_and_latter(found: Scan, targets: list[Mention], given: list[Mention]) -> list[tuple[int, str]]:
+    """Pairs for "the former in blue and the latter in red"."""
+    order = [at for name in ("former", "latter") for at, word in enumerate(found.words) if word == name]
+    if len(order) != 2 or len(targets) < 2:
+        return []
+    colours = [next((c for c in given if c.first > at), None) for at in order]
+    pairs = zip(targets[:2], colours, strict=True)
+    return [(target.first, _colour(colour)) for target, colour in pairs if colour is not None]
+
+
+def _available(given: dict[int, str], direct: set[int]) -> Colours:
+    """Without the colours that an overlay cannot have."""
+    known = vocabulary().colours
+    return Colours({at: name for at, name in given.items() if name in known}, direct)
+
+
+def _colour(mention: Mention) -> str:
+    return (mention.of("colour") or mention.of("other colour"))[0].value
+
+
+def _is_colour(found: Scan, mention: Mention, targets: list[Mention]) -> bool:
+    """Whether it is a colour of an overlay; "white" and "black" also describe what is seen."""
+    described = bool(_DESCRIBED & set(found.after(mention.last)))
+    if described and not {"with", "in", "as", "by", "using", "a"} & set(found.before(mention.first)):
+        return False  # "the tiny red dots that are microaneurysms"
+    if mention.says("colour"):
+        return True
+    if not mention.says("other colour") or mention.says("target"):
+        return False
+    before = found.before(mention.first)
+    return before[:1] in (["in"], ["as"], ["en"], ["is"], ["should"]) or any(
+        target.last == mention.first for target in targets
+    )
+
+
+def _strangers(found: Scan, given: list[Mention]) -> list[Mention]:
+    """Words that are not known and have a colour right behind them."""
+    starts = {m.first for m in given}
+    result = []
+    for at, mention in enumerate(found.covering):
+        if mention is not None or not found.words[at].isalpha() or found.words[at] in ENDS:
+            continue
+        behind = at + 1
+        while behind < len(found.words) and found.words[behind] in _LINKS:
+            behind += 1
+        if behind in starts:
+            result.append(Mention(at, at + 1, ()))
+    return result
 
 
 def merge(parts: list[tuple[Requested, bool]]) -> tuple[list[Requested], str | None]:
@@ -204,7 +375,9 @@ def merge(parts: list[tuple[Requested, bool]]) -> tuple[list[Requested], str | N
     result: dict[tuple[str, str | None], Requested] = {}
     direct: dict[tuple[str, str | None], str] = {}
     for part, near in parts:
-        key = (part.name, part.side)
+        key = (part.name, None if part.side == "both" else part.side)
+        if key in result and result[key].side == "both":
+            part = replace(part, side="both")
         if near and part.colour:
             if direct.setdefault(key, part.colour) != part.colour:
                 return [], f"contradiction: {direct[key]} and {part.colour} for the {part.name}"

@@ -4,24 +4,60 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
 from typing import Final
 
+from mie.words.spelling import corrected
 from mie.words.vocabulary import Sense, Token, Vocabulary, phrase, tokens, vocabulary, word_set
 
 _QUOTED: Final = re.compile(r"[\"“„«»”][^\"“„«»”]*[\"“„«»”]")
-_ENDS: Final = frozenset(".;:!?。；：！？¿¡()[]")
-_COMMAS: Final = frozenset(",，、")
+ENDS: Final = frozenset(".;:!?。；：！？¿¡()[]")
+COMMAS: Final = frozenset(",，、")
+TAKEN_BACK: Final = "the request is taken back"
+_SMALL: Final = frozenset(("filler", "address", "aside", "indefinite", "only", "unit"))
+# Signs that stand for words or part them as a comma does.
+_SIGNS: Final = (
+    (re.compile(r"\s*(?:-+>|=+>|>>|→|⇒)\s*"), " to "),
+    (re.compile(r"\b(mri?|ct|pet|t1|t2|flair)2(?=(?:mri?|ct|pet|t1|t2|flair)\b)", re.IGNORECASE), r"\1 to "),
+    (re.compile(r"\s+[-–—]+\s+|\s*—\s*"), " , "),
+    (re.compile(r"\bre\.(?=\s+[A-ZÄÖÜ][A-Zäöüa-z])"), "rechts"),
+    (re.compile(r"\bli\.(?=\s+[A-ZÄÖÜ][A-Zäöüa-z])"), "links"),
+    (
+        re.compile(
+            r"\b(rt|lt|excl|incl|approx|resp|seg|dr|mr|mrs|prof|ca|bzw|ggf|evtl)\.(?=\s)", re.IGNORECASE
+        ),
+        r"\1",
+    ),
+    (re.compile(r"\bw/o\b", re.IGNORECASE), "without"),
+    (re.compile(r"\bw/(?=\s|[a-z]{3})"), "with "),
+    (re.compile(r"\b([shf])/([pou])\b", re.IGNORECASE), r"\1\2"),
+    (re.compile(r"(?<=\w)\s*(?:\+|&)\s*(?=[^\W\d])(?!E\b)"), " and "),
+)
+# "Take the polyp out", "leave the tumour out", "Polyp weg": verb and particle have the target between them.
+_PARTED: Final = {
+    "removal": word_set(
+        "take takes cut edit airbrush wipe rub scrub strip crop photoshop make mach mache nimm nehme "
+        "schneide schneid lass lasse lassen fais faites faire haz haga hacer"
+    ),
+    "except": word_set("leave leaving keep lass lasse"),
+}
+_PARTICLES: Final = {
+    "removal": word_set("away out off weg raus heraus verschwinden disappear vanish disparaitre desaparecer"),
+    "except": word_set("out weg aus"),
+}
+_ALONE: Final = word_set("weg raus")
+_BETWEEN: Final = 7  # tokens from the verb to the particle
+# What a word of another language must not say in an English text: "PAS" is a stain there, "pas" is French.
+_ARTICLES: Final = word_set("the le la el der die das den")
+_NONE: Final[frozenset[str]] = frozenset()
+_TELLING: Final = frozenset(("target", "not", "except", "other colour"))
 _VERBS: Final = word_set("perception removal addition fill")
 _TURNS: Final = word_set("but just instead rather then aber sondern mais pero sino")
-_LETTERS: Final = 4  # of a word that is corrected, at least
-_TWO: Final = 8  # letters from which two slips are corrected
-_CORRECTED: Final = 6  # words of one instruction
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)  # two mentions of the same phrase are two
 class Mention:
     """A phrase in the text. `first` and `last` are tokens, the last one excluded."""
 
@@ -31,18 +67,43 @@ class Mention:
     negated: bool = False
     kept: bool = False  # what must stay as it is
     excepted: bool = False
+    _kinds: frozenset[str] = field(init=False)  # parsing asks for them a thousand times
+    _operations: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.set_senses(self.senses)
+
+    def set_senses(self, senses: tuple[Sense, ...]) -> None:
+        self.senses = senses
+        self._kinds = frozenset([sense.kind for sense in senses])
+        self._operations = (
+            frozenset([sense.value for sense in senses if sense.kind == "operation"])
+            if "operation" in self._kinds
+            else _NONE
+        )
 
     def of(self, kind: str) -> list[Sense]:
         return [sense for sense in self.senses if sense.kind == kind]
 
     def says(self, kind: str, value: str | None = None) -> bool:
-        for sense in self.senses:  # noqa: SIM110 (called thousands of times; twice as fast as any())
-            if sense.kind == kind and value in (None, sense.value):
-                return True
-        return False
+        if value is None or kind not in self._kinds:
+            return kind in self._kinds
+        return any(sense.kind == kind and sense.value == value for sense in self.senses)
 
-    def operations(self) -> set[str]:
-        return {sense.value for sense in self.senses if sense.kind == "operation"}
+    def is_free(self) -> bool:
+        """Whether it is neither negated nor excepted nor to be kept."""
+        return not (self.negated or self.excepted or self.kept)
+
+    def is_small(self) -> bool:
+        """Whether it says nothing about what is asked for."""
+        return self._kinds <= _SMALL
+
+    def operations(self) -> frozenset[str]:
+        return self._operations
+
+
+def _first(mention: Mention) -> int:
+    return mention.first
 
 
 @dataclass(slots=True)
@@ -53,6 +114,12 @@ class Scan:
     mentions: list[Mention]
     starts: list[int]  # by token: the first token of its clause
     notes: list[str] = field(default_factory=list)
+    covering: list[Mention | None] = field(default_factory=list)  # by token
+    english: bool = True
+
+    def within(self, first: int, last: int) -> list[Mention]:
+        low = bisect_left(self.mentions, first, key=_first)
+        return self.mentions[low : bisect_left(self.mentions, last, low, key=_first)]
 
     def before(self, at: int, count: int = 1) -> list[str]:
         return self.words[max(0, at - count) : at]
@@ -70,9 +137,12 @@ class Scan:
 def clean(text: str) -> str:
     """Return the text in one way of writing, without control and formatting characters."""
     text = unicodedata.normalize("NFKC", text)
-    return "".join(
+    text = "".join(
         " " if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp") else c for c in text
     )
+    for sign, word in _SIGNS:
+        text = sign.sub(word, text)
+    return text
 
 
 def scan(text: str) -> Scan:
@@ -81,18 +151,21 @@ def scan(text: str) -> Scan:
     notes: list[str] = []
     text = _QUOTED.sub(lambda match: _quoted(match[0], known, notes), text)
     row = tokens(text)
-    words = _corrected(text, row, known, notes)
+    words = corrected(text, row, known, notes)
     mentions = _with_ones(list(_mentions(row, words, known)), words, known)
+    mentions = _with_parted(mentions, words)
     for mention in mentions:
         if mention.says("injection"):
             start = row[mention.first].start
             notes.append("an instruction about instructions is text and is not followed")
             result = scan(text[:start])
-            return Scan(
-                result.text, result.tokens, result.words, result.mentions, result.starts, result.notes + notes
-            )
-    result = Scan(text, row, words, mentions, _clauses(words), notes)
+            return replace(result, notes=result.notes + notes)
+    covering: list[Mention | None] = [None] * len(words)
+    for mention in mentions:
+        covering[mention.first : mention.last] = [mention] * (mention.last - mention.first)
+    result = Scan(text, row, words, mentions, _sentences(words), notes, covering, not known.languages(words))
     _mark_scopes(result)
+    _retract(result)
     return result
 
 
@@ -108,10 +181,17 @@ def _quoted(quoted: str, known: Vocabulary, notes: list[str]) -> str:
 
 def _mentions(row: Sequence[Token], words: list[str], known: Vocabulary) -> Iterator[Mention]:
     at = 0
+    languages = known.languages(words)
     while at < len(words):
+        foreign = known.homographs.get(words[at], "en") not in languages and words[at] in known.homographs
         for length, senses in known.longest(words, at):
             capitals = length > 1 or row[at].capitals
-            valid = tuple(sense for sense in senses if capitals or not sense.capitals)
+            valid = tuple(
+                sense
+                for sense in senses
+                if (capitals or not sense.capitals)
+                and not (foreign and length == 1 and sense.kind in _TELLING)
+            )
             if valid:
                 if length > 1 and _is_side(known, words[at]) and _reaches(known, words, at + 1) > length - 1:
                     continue  # "left kidney stones" are kidney stones
@@ -136,7 +216,72 @@ def _with_ones(mentions: list[Mention], words: list[str], known: Vocabulary) -> 
             if target.side or target.sides:
                 pair = tuple(s for s in known.senses[phrase(name)] if s.kind == "target")
         result.append(mention)
-    return result
+    return _with_sides(result, words, pair)
+
+
+def _with_sides(mentions: list[Mention], words: list[str], pair: tuple[Sense, ...]) -> list[Mention]:
+    """With a side that stands for its target: "both kidneys, the left in green and the right in blue"."""
+    if not pair:
+        return mentions
+    seen = False
+    behind: list[Mention | None] = [None] * len(mentions)
+    for at in range(len(mentions) - 2, -1, -1):
+        behind[at] = behind[at + 1] if mentions[at + 1].is_small() else mentions[at + 1]
+    for at, mention in enumerate(mentions):
+        following = behind[at]
+        coloured = following is not None and (following.says("colour") or following.says("other colour"))
+        near = following is not None and following.first - mention.last <= 2
+        sided = mention.says("side", "left") or mention.says("side", "right")
+        ends = mention.last == len(words) or words[mention.last] in ENDS or words[mention.last] in COMMAS
+        named = ends and mention.first > 0 and words[mention.first - 1] in _ARTICLES
+        if seen and sided and ((coloured and near) or named) and not mention.says("target"):
+            alone = (
+                mention.first == 0
+                or not mentions[at - 1].says("target")
+                or mentions[at - 1].last < mention.first
+            )
+            if alone and not {"on", "auf"} & set(words[max(0, mention.first - 2) : mention.first]):
+                mentions[at] = Mention(mention.first, mention.last, (*mention.senses, *pair))
+        seen |= mention.says("target")
+    return mentions
+
+
+def _with_parted(mentions: list[Mention], words: list[str]) -> list[Mention]:
+    """With verbs that are parted from their particle: "take the polyp out" takes it out."""
+    result = list(mentions)
+    for target in mentions:
+        if not target.says("target") or target.last >= len(words):
+            continue
+        particle, behind = words[target.last], words[target.last + 1 : target.last + 2]
+        if (
+            behind == ["of"]
+            and particle == "out"
+            and not {"image", "picture", "view"} & set(words[target.last :])
+        ):
+            continue
+        for kind, verbs in _PARTED.items():
+            if particle not in _PARTICLES[kind]:
+                continue
+            first = next(
+                (
+                    at
+                    for at in range(target.first - 1, max(-1, target.first - 1 - _BETWEEN), -1)
+                    if words[at] in verbs or words[at] in ENDS
+                ),
+                None,
+            )
+            sense = Sense(kind, kind) if kind == "except" else Sense("operation", kind)
+            if first is not None and words[first] in verbs:
+                covered = [m for m in result if m.first <= first < m.last]
+                if all(m.is_small() or m.says("keep") or m.last - m.first == 1 for m in covered):
+                    result = [m for m in result if m not in covered] + [Mention(first, first + 1, (sense,))]
+                break
+        else:
+            closed = not behind or behind[0] in COMMAS or behind[0] in ENDS or behind == ["please"]
+            if particle in _ALONE or (particle == "out" and closed):  # "Polyp weg", "stone out, please"
+                result = [m for m in result if m.first != target.last]
+                result.append(Mention(target.last, target.last + 1, (Sense("operation", "removal"),)))
+    return sorted(result, key=lambda mention: mention.first)
 
 
 def _is_side(known: Vocabulary, word: str) -> bool:
@@ -151,11 +296,11 @@ def _reaches(known: Vocabulary, words: list[str], at: int) -> int:
     return 0
 
 
-def _clauses(words: Sequence[str]) -> list[int]:
+def _sentences(words: Sequence[str]) -> list[int]:
     starts, start = [], 0
     for at, word in enumerate(words):
         starts.append(start)
-        if word in _ENDS:
+        if word in ENDS:
             start = at + 1
     return starts
 
@@ -163,36 +308,111 @@ def _clauses(words: Sequence[str]) -> list[int]:
 def _mark_scopes(found: Scan) -> None:
     """Say of each mention whether it is negated, excepted or to be kept."""
     for index, mention in enumerate(found.mentions):
+        if mention.says("stays"):
+            for other in found.mentions[:index]:  # "take the hairs off, the lesion stays"
+                other.kept |= other.last == mention.first and other.says("target")
+            continue
         kept = mention.says("keep")
         excepted = mention.says("except")
         negates = mention.says("not") or mention.says("instead")
         if not (kept or excepted or negates) or mention.kept:
             continue
+        if negates and _is_interjection(found, mention):
+            mention.set_senses((Sense("correction", "correction"),))  # "the spleen, no, the liver"
+            continue
+        if found.words[mention.first] in ("ne", "n") and _restricts(found, mention):
+            continue  # "ne marque que le rein droit"
         if negates and _stands_behind(found, mention):  # "liver yes, spleen no"
             found.mentions[index - 1].negated = True
             continue
         if not kept and not excepted and found.words[mention.first] in ("no", "kein", "keine", "keinen"):
             for other in found.mentions[index + 1 :]:  # "no lesion": the next thing alone
                 if other.says("target"):
-                    other.negated |= other.first - mention.last <= 2
+                    same = found.starts[other.first] == found.starts[mention.first]
+                    other.negated |= same and other.first - mention.last <= 2
                     break
             if not _verb_follows(found, index):
                 continue
         end = _scope_end(found, index)
         if negates and found.words[mention.first] in ("nicht", "not") and end == index + 1:
+            start = _stretch(found, mention)
             for other in found.mentions[:index]:  # "entferne den Tumor nicht"
-                other.negated |= found.starts[other.first] == found.starts[mention.first]
+                other.negated |= other.first >= start
         for other in found.mentions[index + 1 : end]:
             other.kept |= kept
             other.excepted |= excepted
             other.negated |= negates and not kept
 
 
+def _is_interjection(found: Scan, mention: Mention) -> bool:
+    after = found.after(mention.last)
+    alone = bool(after) and (after[0] in COMMAS or after[0] == ".")
+    before = found.before(mention.first)
+    parted = (
+        not before
+        or before[0] in COMMAS
+        or before[0] in ENDS
+        or before[0] in ("actually", "oh", "wait", "sorry")
+    )
+    return alone and parted and found.words[mention.first] in ("no", "nein", "non", "nope")
+
+
+def _verb_ahead(found: Scan, index: int) -> bool:
+    """Whether a verb follows before the next comma, and nothing that negates it."""
+    for at in range(index, len(found.mentions)):
+        mention = found.mentions[at]
+        previous = found.mentions[at - 1]
+        if at > index and (COMMAS | ENDS) & set(found.words[previous.last : mention.first]):
+            return False
+        if mention.says("not") or mention.says("except") or mention.says("keep"):
+            return False
+        if mention.operations() & {"perception", "removal", "addition"} and not mention.says("target"):
+            return True
+    return False
+
+
+def _restricts(found: Scan, mention: Mention) -> bool:
+    """Whether French "ne" goes with "que" (only) and not with "pas"."""
+    words = set(found.words[mention.first : mention.first + 12])
+    return "que" in words and not words & {"pas", "jamais", "rien", "plus", "aucun", "aucune"}
+
+
+def _stretch(found: Scan, mention: Mention) -> int:
+    """The first token behind the last comma before a mention, in its sentence."""
+    at = mention.first
+    while at > found.starts[mention.first] and found.words[at - 1] not in COMMAS:
+        at -= 1
+    return at
+
+
+def _retract(found: Scan) -> None:
+    """Leave out what is taken back: "mark the liver, scratch that, the spleen", "liver, I mean spleen"."""
+    for index, mention in enumerate(found.mentions):
+        following = [m for m in found.mentions[index + 1 :] if not m.negated and not m.excepted]
+        earlier = found.mentions[:index]
+        if mention.says("retraction"):
+            kinds = {"operation", "target"} if any(m.says("target") for m in following) else {"operation"}
+            if not any(m.says("target") or m.operations() & _VERBS for m in following):
+                kinds = {"operation", "target", "colour"}
+                found.notes.append(TAKEN_BACK)
+            for other in earlier:
+                other.kept |= any(other.says(kind) for kind in kinds)
+        elif mention.says("correction"):
+            same = [m for m in following if found.starts[m.first] == found.starts[mention.first]]
+            for kind in ("target", "colour", "side"):
+                if any(m.says(kind) for m in same):
+                    free = [m for m in earlier if m.says(kind) and not (m.kept or m.excepted or m.negated)]
+                    for other in free[-1:]:
+                        other.kept = True
+                    if kind == "target":
+                        break
+
+
 def _stands_behind(found: Scan, mention: Mention) -> bool:
     """Whether "no" ends what a target begins."""
     target = next((m for m in found.mentions if m.last == mention.first and m.says("target")), None)
     after = found.after(mention.last, 1)
-    ends = not after or after[0] in _COMMAS or after[0] in _ENDS
+    ends = not after or after[0] in COMMAS or after[0] in ENDS or after[0] == "to"
     return target is not None and ends and found.words[mention.first] in ("no", "not", "nicht", "non")
 
 
@@ -205,15 +425,21 @@ def _scope_end(found: Scan, index: int) -> int:
     """The mention at which what begins at mention `index` ends: the clause does, or a new verb follows."""
     start = found.mentions[index]
     seen_verb = broken = False
+    following = next((m for m in found.mentions[index + 1 :] if not m.is_small()), None)
+    named = following is not None and following.says("target")
     for at in range(index + 1, len(found.mentions)):
         mention = found.mentions[at]
         between = found.words[found.mentions[at - 1].last : mention.first]
         if found.starts[mention.first] != found.starts[start.first]:
             return at
         first = found.words[mention.first]
+        if named and mention.says("colour") and broken | bool(COMMAS & set(between)):
+            return at  # "the liver, not the spleen, in green"
         verb = mention.operations() & _VERBS and not mention.says("target")
-        broken |= bool(_COMMAS & set(between))
-        if first in _TURNS and at > index + 1:
+        if COMMAS & set(between) and not broken and _verb_ahead(found, at):
+            return at  # "不要动肿瘤，把肝脏标红"
+        broken |= bool(COMMAS & set(between))
+        if at > index + 1 and (first in _TURNS or (broken and mention.says("only"))):
             return at
         if verb and broken and not (mention.says("not") or mention.says("except")):
             return at
@@ -228,126 +454,3 @@ def _scope_end(found: Scan, index: int) -> int:
             return at
         seen_verb |= bool(verb)
     return len(found.mentions)
-
-
-def _corrected(text: str, row: Sequence[Token], known: Vocabulary, notes: list[str]) -> list[str]:
-    words = [token.text for token in row]
-    changed = 0
-    for at, word in enumerate(words):
-        if word in known.words or len(word) < _LETTERS or not word.isalpha() or changed == _CORRECTED:
-            continue
-        written = text[row[at].start : row[at].end].casefold()
-        right = correct(word) or (correct(written) if written != word and written.isascii() else None)
-        if right is not None:
-            words[at] = right
-            changed += 1
-            notes.append(f"read {written!r} as {right!r}")
-    return words
-
-
-@lru_cache(2048)
-def correct(word: str) -> str | None:
-    """Return the one known word that a misspelt one is near to; None where there is none, or more than one.
-
-    Two words that mean the same (plural and singular of one target) do not compete. A verb that would remove
-    or add something is only read into a word whose letters are swapped, doubled or missing. Where two letters
-    are wrong, the first one is not among them.
-    """
-    most = 1 if len(word) < _TWO else 2
-    near: list[tuple[int, str]] = []
-    letters = _letters(word)
-    groups = _by_ends()
-    for length in range(len(word) - most, len(word) + most + 1):
-        ends = ((length, word[0], ""), (length, word[1], ""), (length, "", word[-1]))
-        for other, others in {pair for key in ends for pair in groups.get(key, ())}:
-            allowed = most if word[0] == other[0] else 1
-            if (letters ^ others).bit_count() > 2 * allowed:
-                continue
-            distance = slips(word, other, allowed)
-            if distance <= allowed and (len(word) > _LETTERS or _same_letters(word, other)):
-                near.append((distance, other))
-    if not near:
-        return None
-    meanings, spellings = _meanings(), vocabulary().spellings
-    near = [(distance, spellings.get(other, other)) for distance, other in near]
-    near.sort(key=lambda pair: (pair[0], -len(meanings[pair[1]][1]), pair[1]))
-    least, best = near[0]
-    alters, targets = meanings[best]
-    for distance, other in near[1:]:
-        other_alters, other_targets = meanings[other]
-        apart = targets and other_targets and not targets & other_targets
-        if distance <= least + 1 and apart:
-            return None
-        if distance == least and (bool(targets) != bool(other_targets) or alters != other_alters):
-            return None
-    if alters and (len(word) <= _LETTERS or not _same_letters(word, best)):
-        return None
-    return best
-
-
-def _same_letters(word: str, other: str) -> bool:
-    """Whether letters of `other` were swapped, doubled or left out; none was put in its place."""
-    return sorted(word) == sorted(other) or abs(len(word) - len(other)) == 1
-
-
-@lru_cache(1)
-def _by_ends() -> dict[tuple[int, str, str], list[tuple[str, int]]]:
-    """Words and their letters, by length with the first letter, and by length with the last one."""
-    groups: dict[tuple[int, str, str], list[tuple[str, int]]] = {}
-    known = vocabulary().senses
-    telling = {
-        word
-        for key, senses in vocabulary().senses.items()
-        if any(s.kind not in ("filler", "unit", "anatomy", "indefinite") for s in senses)
-        for word in key
-    }
-    british = (word for word, folded in vocabulary().spellings.items() if folded in telling)
-    for word in sorted(telling.union(british)):
-        shortest = _LETTERS if (word,) not in known or known[(word,)][0].kind != "colour" else 3
-        if word.isalpha() and word.isascii() and len(word) >= shortest:
-            for key in ((len(word), word[0], ""), (len(word), "", word[-1])):
-                groups.setdefault(key, []).append((word, _letters(word)))
-    return groups
-
-
-@lru_cache(1)
-def _meanings() -> dict[str, tuple[bool, frozenset[str]]]:
-    """By word: whether it alters an image, and the targets whose names use it."""
-    found: dict[str, set[str]] = {}
-    alters: set[str] = set()
-    for key, senses in vocabulary().senses.items():
-        for word in key:
-            group = found.setdefault(word, set())
-            group.update(s.value for s in senses if s.kind == "target")
-            if len(key) == 1 and any(
-                s.kind == "operation" and s.value in ("removal", "addition") for s in senses
-            ):
-                alters.add(word)
-    return {word: (word in alters, frozenset(targets)) for word, targets in found.items()}
-
-
-def _letters(word: str) -> int:
-    bits = 0
-    for letter in word:
-        bits |= 1 << (ord(letter) & 31)
-    return bits
-
-
-def slips(one: str, other: str, most: int) -> int:
-    """Return how many letters are wrong, missing, too many or swapped; `most + 1` where it is more."""
-    while one and other and one[0] == other[0]:
-        one, other = one[1:], other[1:]
-    while one and other and one[-1] == other[-1]:
-        one, other = one[:-1], other[:-1]
-    before: list[int] = []
-    row = list(range(len(other) + 1))
-    for i, a in enumerate(one, 1):
-        earlier, before, row = before, row, [i]
-        for j, b in enumerate(other, 1):
-            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (a != b))
-            if i > 1 and j > 1 and a == other[j - 2] and one[i - 2] == b:
-                cost = min(cost, earlier[j - 2] + 1)
-            row.append(cost)
-        if min(row) > most:
-            return most + 1
-    return row[-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from typing import Final, NamedTuple
@@ -14,10 +15,11 @@ _BEFORE_GOAL: Final = word_set(
     "into to as on like missing synthetic matching corresponding no zu ins als en vers como a 成 为"
 )
 _SOURCE: Final = word_set("this from instead only have dieses diesem aus statt cette depuis esta desde 这")
+_FROM: Final = word_set("from aus depuis desde 从")
 _TRANSFER: Final = word_set(
-    "turn convert synthesize synthesise translate generate predict render make show change give "
-    "estimate look switch transform get wandle erzeuge mach convertis transforme convierte transforma "
-    "转换 转 变 生"
+    "turn convert synth synthesize synthesise translate generate predict render make show change "
+    "give estimate look switch transform get need want wandle erzeuge mach convertis transforme "
+    "convierte transforma 转换 转 变 生"
 )
 _NUMBER: Final = r"(-?\d+(?:\.\d+)?)"
 _LEVEL: Final = re.compile(
@@ -27,7 +29,7 @@ _LEVEL: Final = re.compile(
 _WIDTH: Final = re.compile(
     rf"\b(?:ww|width|w|breite|largeur|ancho)\s*[:=]?\s*{_NUMBER}|{_NUMBER}\s*wide", re.IGNORECASE
 )
-_SLASH: Final = re.compile(rf"ww\s*/\s*wl\s*{_NUMBER}\s*/\s*{_NUMBER}", re.IGNORECASE)
+_SLASH: Final = re.compile(rf"\bww?\s*/\s*w?l\s*[:=]?\s*{_NUMBER}\s*/\s*{_NUMBER}", re.IGNORECASE)
 _FACTOR: Final = re.compile(
     rf"(?:factor(?: of)?|acceleration(?: factor)?|accelerated|undersampled by|x|1/)\s*{_NUMBER}\b"
     rf"|{_NUMBER}\s*(?:x\b|-?fold|times|mal\b|倍)",
@@ -55,7 +57,7 @@ def wished(found: Scan, modality: str | None) -> Wish | None:
     scores: Counter[str] = Counter()
     sure: set[str] = set()
     for mention in found.mentions:
-        for sense in mention.senses:
+        for sense in () if mention.excepted else mention.senses:
             if sense.kind in ("sure", "hint"):
                 scores[sense.value] += _SURE if sense.kind == "sure" else 1
             if sense.kind == "sure":
@@ -84,7 +86,11 @@ def _transfer(found: Scan) -> Wish | None:
     if (
         not images
         or "put" in found.words
-        or (not _TRANSFER & set(found.words) and not any(m.says("operation", "none") for m in found.mentions))
+        or (
+            not _arrow(found, images)
+            and not _TRANSFER & set(found.words)
+            and not any(m.says("operation", "none") for m in found.mentions)
+        )
     ):
         return None
     kinds = vocabulary().images
@@ -103,6 +109,15 @@ def _transfer(found: Scan) -> Wish | None:
     if kind == "phase":
         return Wish("ct_phase", "contrast", attributes)
     return Wish("mri_sequence", "modality transfer", attributes)
+
+
+def _arrow(found: Scan, images: list[Mention]) -> bool:
+    """Whether it reads "CT to MRI"."""
+    return any(
+        found.words[one.last : other.first]
+        in (["to"], ["to", "a"], ["to", "the"], ["zu"], ["vers"], ["into"])
+        for one, other in itertools.pairwise(images)
+    )
 
 
 def _modal(found: Scan, images: list[Mention]) -> Wish | None:
@@ -126,13 +141,22 @@ def _image(mention: Mention) -> str:
 def _two(found: Scan, images: list[Mention]) -> tuple[str | None, str | None]:
     """Return (goal, source). Words before a mention tell which it is; of two, one tells the other."""
     goals, sources, neither = [], [], []
+    derived = any(_FROM & set(found.before(m.first, 2)) for m in images)
     for mention in images:
         before = found.before(mention.first, 3)
         near = [w for w in before if w in _BEFORE_GOAL or w in _SOURCE]
         last = near[-1] if near else ""
         follows = found.after(mention.last, 5)
+        if found.before(mention.first, 2)[:1] == ["in"] and found.before(mention.first) in (
+            ["ein"],
+            ["eine"],
+            ["einen"],
+        ):
+            last = "into"
         acquired = {"acquired", "done"} & set(follows)
-        if last in _SOURCE and not acquired:
+        if derived and last == "this" and len(images) > 1 and not {"from", "to", "into"} & set(before):
+            goals.append(_image(mention))  # "make this T2 from T1"
+        elif last in _SOURCE and not acquired:
             sources.append(_image(mention))
         elif last in _BEFORE_GOAL or acquired:
             goals.append(_image(mention))
@@ -148,6 +172,7 @@ def _two(found: Scan, images: list[Mention]) -> tuple[str | None, str | None]:
         and len(images) == 1
         and neither
         and not {"would", "like"} <= set(found.words)
+        and not ({"need", "want"} & set(found.words) and "this" in found.words)
     ):
         return None, None
     return goal, source

@@ -51,9 +51,7 @@ def fold(word: str) -> str:
 
 
 def tokens(text: str) -> list[Token]:
-    return [
-        Token(fold(m[0]), m.start(), m.end(), len(m[0]) > 1 and m[0].isupper()) for m in _TOKEN.finditer(text)
-    ]
+    return [Token(fold(m[0]), m.start(), m.end(), m[0].isupper()) for m in _TOKEN.finditer(text)]
 
 
 def phrase(text: str) -> tuple[str, ...]:
@@ -134,10 +132,27 @@ class Vocabulary:
             self._add_all("modality", name, _split(synonyms))
         for name, synonyms in body["windows"].items():
             self._add_all("window", name, [name, *_split(synonyms)])
+        for name, synonyms in body["organs"].items():
+            self._add_all("organ", name, _split(synonyms))
         self._add_all("anatomy", "anatomy", _split(body["anatomies"]))
         for name, words in body["grammar"].items():
             self._add_all(name, name, _split(words))
         self._add_all("filler", "filler", (w for words in body["filler"].values() for w in _split(words)))
+        for entry in self.targets.values():
+            for language in ("de", "fr", "es"):
+                for word in entry.synonyms.get(language, ()):
+                    for form in _inflected(phrase(word), language):
+                        if form not in self.senses:  # no other word of any language
+                            self._put(form, Sense("target", entry.name, 2))
+        self._fillers = {
+            language: word_set(words.replace(",", " ")) for language, words in body["filler"].items()
+        }
+        english = (entry.get("en", "") for entry in (*body["operations"].values(), *body["targets"].values()))
+        self._english = self._fillers["en"] | word_set(" ".join(english).replace(",", " ").replace("-", " "))
+        self.homographs = {
+            fold(word): language for language, words in body["homographs"].items() for word in _split(words)
+        }
+        self.ordinary = frozenset(body["ordinary"].split())
         self.words = frozenset(word for key in self.senses for word in key)
 
     def _add_target(self, entry: TargetWords) -> None:
@@ -156,7 +171,7 @@ class Vocabulary:
 
     def _add_all(self, kind: str, value: str, words: Iterable[str]) -> None:
         for word in words:
-            self._add(word, Sense(kind, value))
+            self._add(word, Sense(kind, value, capitals=kind == "side" and _in_capitals(word)))
 
     def _add(self, word: str, sense: Sense) -> None:
         for match in _TOKEN.finditer(word.casefold()):
@@ -178,6 +193,12 @@ class Vocabulary:
             senses = self.senses.get(tuple(text[at : at + length]))
             if senses is not None and at + length <= len(text):
                 yield length, senses
+
+    def languages(self, words: Iterable[str]) -> set[str]:
+        """Return the languages other than English that some small word shows; Chinese shows itself."""
+        row = {word for word in words if word not in self.homographs} - self._english
+        shown = {name for name in ("de", "fr", "es") if row & self._fillers[name]}
+        return shown | ({"zh"} if any("\u3400" <= word <= "\u9fff" for word in row) else set())
 
     def ancestors(self, name: str) -> set[str]:
         """Return what a target is a kind or part of, itself included."""
@@ -227,6 +248,30 @@ def _by_language(entry: Mapping[str, Any]) -> list[str]:
 
 def _in_capitals(word: str) -> bool:
     return word.isupper() and word.isascii() and word.isalpha() and len(word) <= _SHORT
+
+
+_SMALL_WORDS: Final = word_set(
+    "de du d des del la le les l au aux en a el los las der die das im in mit par por"
+)
+
+
+def _inflected(key: tuple[str, ...], language: str) -> Iterator[tuple[str, ...]]:
+    """Yield plurals (French, Spanish: of every word) and cases (German: of the last word)."""
+    if language == "de":
+        if len(key[-1]) > _SHORT and key[-1].isalpha():
+            endings = ("n", "s") if key[-1].endswith("e") else ("e", "en", "n", "s", "es")
+            yield from ((*key[:-1], key[-1] + ending) for ending in endings)
+        return
+    plural = tuple(
+        word
+        if word in _SMALL_WORDS or word.endswith(("s", "x", "z")) or not word.isalpha()
+        else f"{word}es"
+        if language == "es" and word[-1] not in "aeiou"
+        else f"{word}s"
+        for word in key
+    )
+    if plural != key:
+        yield plural
 
 
 def _numbers(key: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

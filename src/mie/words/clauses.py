@@ -1,0 +1,305 @@
+"""A text in clauses, each with its mood: a request, a question for an opinion, a report, or an aside.
+
+Only a request asks for anything. A verb asks if it heads its clause: before it stand an address ("could you
+please"), names and small words, and no subject of its own. So "the polyp that we are going to remove", "after
+removing it" and "the surgeon removed it" ask for nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Final
+
+from mie.words.scan import COMMAS, ENDS, Mention, Scan
+from mie.words.vocabulary import word_set
+
+VERBS: Final = frozenset(("perception", "removal", "addition", "fill"))
+PARTICIPLES: Final = word_set(
+    "removed deleted erased eliminated excised resected healed cured inserted added ablated taken "
+    "cleared entfernt entfernten geloescht herausgeschnitten reseziert exzidiert retiree retirees "
+    "retires enlevee enlevees enleves supprimee supprimees effacee effacees eliminee eliminees "
+    "resequee reseque operee extirpado extirpada quitaron extirparon eliminaron sacaron resecaron "
+    "extirpados eliminado eliminada quitado quitada retirado retirada resecado resecada borrado "
+    "borrada"
+)
+NOUNS: Final = word_set(
+    "removal deletion addition resection ablation excision erasure entfernung suppression "
+    "eliminacion resektion exzision reseccion extirpacion exeresis exerese retrait"
+)
+_JOINS: Final = word_set(
+    "and then but so or und dann aber sondern et puis mais ensuite y luego pero sino entonces 并 再 然 "
+    "但 plus also"
+)
+# Before one of these there is something else than a request: a subject, a finite verb, a purpose.
+_SUBJECTS: Final = word_set(
+    "i we he she they it who surgeon surgeons surgery radiologist radiologists doctor doctors nurse "
+    "colleague colleagues friend friends team clinic hospital oncologist oncologists dermatologist "
+    "pathologist gastroenterologist consultant consultants resident family wife husband mother "
+    "father boss professor student everyone everybody someone somebody nobody people ich wir er man "
+    "chirurg arzt aerztin arzte kollege kollegin je il elle nous ils elles chirurgien medecin yo "
+    "ella nosotros ellos cirujano medico 医 他 她 们"
+)
+_FINITE: Final = word_set(
+    "is are was were be been being am has have had does did do done will would could may might "
+    "shall said says told thinks wants wanted plans planned intends suggested suggests recommended "
+    "recommends advised asked asks going underwent undergoes decided hopes hoped scheduled supposed "
+    "considered considering refused agreed presented presents suspects suspected showed revealed "
+    "demonstrated reported noted seems seemed appears appeared became remains remained ist sind war "
+    "waren wurde wurden wird werden hat haben hatte hatten est sont etait etaient ete ont avait "
+    "sera fue fueron ha han sido era eran esta estan seran 被 已 曾 年 昨"
+)
+_PURPOSES: Final = word_set(
+    "to of for by zu de d a pour por para que al sans sin ohne without after before about during "
+    "while when if how why than or"
+)
+_STATED: Final = word_set(
+    "is are was were has had have shows showed reveals demonstrates there ist sind war waren wurde "
+    "wurden hat hatte est sont etait ete ont avait es son fue era hay tiene ha han says said told "
+    "states mentions wants 有 是 已 被"
+)
+_BACKGROUND: Final = word_set(
+    "patient pt history hx known status followup follow case post postop preop man woman male "
+    "female lady gentleman boy girl indication clinical suspected suspicion query sp ho ro bekannt "
+    "bekannte bekannter bekanntes zustand patientin antecedents antecedentes paciente 患者 病史"
+)
+_PAST: Final = word_set(
+    "quitaron extirparon eliminaron sacaron resecaron operaron extirpo entfernten operierten"
+)
+_BEFORE_RELATIVES: Final = word_set("in on for by from with of")
+_RELATIVES: Final = word_set("which who whom whose welche welcher welches qui dont cual cuyo")
+_VERB_AUXILIARIES: Final = word_set(
+    "is are was were do does did has have had should shall must may might would could can will am "
+    "ist sind war waren wurde wurden hat haben soll sollen sollte muss muessen darf duerfen wird "
+    "kann est sont faut doit peut es esta son fue hay tiene debe deberia puede podemos se"
+)
+
+
+_OPENERS: Final = ("address", "aside", "wish", "soft", "only")
+_PROFESSIONS: Final = ("surgeon", "surgeons", "ologist", "ologists", "ologe", "ologin", "icians", "ician")
+_THIRD: Final = word_set(
+    "he she they surgeon surgeons radiologist doctor doctors nurse colleague colleagues friend team "
+    "oncologist wife husband mother father family er sie chirurg arzt il elle chirurgien ella "
+    "cirujano wants"
+)
+# After these verbs only a question word asks for a text: "show me what you think", but "show where it was".
+_LEADS: Final = word_set("show see make give put write tell")
+_ASKING: Final = word_set("what how why if whether was wie warum ob comment pourquoi si que por como 什 怎")
+
+
+@dataclass(slots=True)
+class Clause:
+    """Tokens `first` to `last` (excluded), and what they do."""
+
+    first: int
+    last: int
+    mood: str = "request"  # "request", "name" (no verb), "question", "report", "aside"
+    heads: tuple[Mention, ...] = ()  # the verbs that ask
+
+
+def clauses(found: Scan) -> list[Clause]:
+    """Return the clauses of a text, in order."""
+    result = [Clause(first, last) for first, last in _spans(found)]
+    for before, clause in zip([None, *result], result, strict=False):
+        _set_mood(found, clause)
+        if before is not None and before.mood == "question" and found.words[clause.first - 1] in (":", "："):
+            clause.mood, clause.heads = "question", ()  # "write: remove the tumour" is a text
+    return result
+
+
+def _spans(found: Scan) -> list[tuple[int, int]]:
+    words, starts = found.words, {m.first: m for m in found.mentions}
+    edges = {0, len(words)}
+    for at, word in enumerate(words):
+        if word in ENDS:
+            edges.add(at + 1)
+        elif word in COMMAS or word in _JOINS:
+            opening = _opening(found, at + 1)
+            if opening is not None and _opens(found, opening, word in COMMAS):
+                edges.add(at + 1)
+        if at and _begins_aside(found, at, starts.get(at)):
+            edges.add(at)
+    row = sorted(edges)
+    return [(first, last) for first, last in itertools.pairwise(row) if _tells(found, first, last)]
+
+
+def _tells(found: Scan, first: int, last: int) -> bool:
+    return any(word not in ENDS and word not in COMMAS for word in found.words[first:last])
+
+
+def _opening(found: Scan, at: int) -> Mention | None:
+    """The first mention from a token on that says more than a small word, in the same stretch."""
+    for mention in found.within(at, len(found.words)):
+        if {*found.words[at : mention.first]} & (ENDS | COMMAS):
+            return None
+        if not mention.is_small() or any(mention.says(kind) for kind in _OPENERS):
+            return mention
+    return None
+
+
+def _opens(found: Scan, mention: Mention, comma: bool) -> bool:
+    """Whether a mention begins a clause of its own behind a comma or "and"."""
+    if mention.says("aside"):
+        return True
+    if mention.says("address"):
+        return comma or mention.last - mention.first > 1
+    if mention.says("wish") or mention.says("soft") or mention.says("hide"):
+        return True
+    if mention.says("target") and not mention.says("operation"):
+        return False
+    if mention.operations() & (VERBS | {"none", "gone"}):
+        return not mention.says("target")
+    return comma and (
+        mention.says("keep") or mention.says("only") or mention.says("correction") or mention.says("not")
+    )
+
+
+def _begins_aside(found: Scan, at: int, mention: Mention | None) -> bool:
+    word, before = found.words[at], found.words[at - 1]
+    if before in ENDS:
+        return False
+    if mention is not None and mention.says("aside"):
+        return not mention.operations()
+    if word in _RELATIVES:
+        noun = at - 1 if before in _BEFORE_RELATIVES else at
+        named = found.covering[noun - 1] if noun else None
+        return (named is not None and not named.is_small()) or (before in _BEFORE_RELATIVES and noun > 0)
+    following = found.words[at + 1 : at + 3]
+    if word == "that":
+        return bool(following) and (
+            following[0] in _FINITE or following[0] in _SUBJECTS or following[0] == "you"
+        )
+    # "The polyp we are going to remove".
+    if word not in _SUBJECTS or mention is None or mention.says("address"):
+        return False
+    target = found.covering[at - 1]
+    return target is not None and target.says("target")
+
+
+def _set_mood(found: Scan, clause: Clause) -> None:
+    mentions = found.within(clause.first, clause.last)
+    opening = next((m for m in mentions if not m.says("filler") or m.operations()), None)
+    if _is_aside(found, clause, mentions):
+        clause.mood = "aside"
+        return
+    if _is_question(found, clause, mentions):
+        clause.mood = "question"
+        return
+    words = found.words[clause.first : clause.last]
+    clause.heads = tuple(m for m in mentions if m.operations() & VERBS and asks(found, clause, m))
+    if clause.heads:
+        return
+    wish = any(m.says("wish") or m.says("address") for m in mentions)
+    if wish and not _THIRD & set(words):
+        return
+    if any(word.endswith(_PROFESSIONS) for word in words):
+        clause.mood = "report"
+        return
+    changes = any(m.operations() & {"removal", "addition"} for m in mentions)
+    told = _PAST & set(words) or (changes and _FINITE & set(words) - {"be", "have", "has"})
+    if told or _STATED & set(words) or (_SUBJECTS & set(words) and _FINITE & set(words)):
+        clause.mood = "report"
+        return
+    first = opening and found.words[opening.first]
+    clause.mood = "report" if first in _BACKGROUND or (words and words[0] in _BACKGROUND) else "name"
+
+
+def _is_aside(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:
+    first = next(
+        (at for at in range(clause.first, clause.last) if found.words[at] not in COMMAS), clause.first
+    )
+    if any(m.first == first and m.says("aside") for m in mentions):
+        return True
+    ended = [w for w in found.words[clause.first : clause.last] if w not in COMMAS and w not in ENDS]
+    if ended[-1:] in (["后"], ["前"], ["时"]) and len(ended) > 1:
+        return True
+    word = found.words[first]
+    if word in _RELATIVES or (word == "that" and _begins_aside(found, first, None)):
+        return bool(first) and found.words[first - 1] not in ENDS
+    return (
+        word in _SUBJECTS
+        and first == clause.first
+        and bool(first)
+        and any(m.last == first and m.says("target") for m in found.mentions)
+    )
+
+
+def _is_question(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:
+    """Whether it asks for an opinion, a number or a text: by its first words, or by an auxiliary."""
+    led = False
+    for mention in mentions:
+        word = found.words[mention.first]
+        if "none" in mention.operations() and not mention.negated and (not led or word in _ASKING):
+            return not _is_passive_request(found, clause, mention, mentions)
+        if mention.says("address") and mention.last - mention.first > 1:
+            continue
+        if mention.says("soft") or mention.says("target"):
+            break
+        if mention.operations() - {"none"}:
+            if word not in _LEADS:
+                break
+            led = True
+    if _is_inverted(found, clause, mentions):
+        return True
+    return "吗" in found.words[clause.first : clause.last] and not any(m.says("address") for m in mentions)
+
+
+def _is_inverted(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:
+    """Whether an auxiliary comes first and a question mark last: "Soll der Tumor entfernt werden?"."""
+    last = found.words[clause.last - 1]
+    if last not in ("?", "？"):
+        return False
+    for at in range(clause.first, clause.last):
+        mention = found.covering[at]
+        if mention is not None and (mention.says("address") or mention.says("soft")):
+            return False
+        if found.words[at] in _VERB_AUXILIARIES:
+            opening = Mention(at, at + 1, ())
+            return not _is_passive_request(found, clause, opening, mentions)
+        if mention is None or not mention.is_small() or mention.operations():
+            return False
+    return False
+
+
+def _is_passive_request(found: Scan, clause: Clause, opening: Mention, mentions: list[Mention]) -> bool:
+    """Whether it reads "could the glands be outlined"; "could the polyp be removed" asks for an opinion."""
+    words = found.words[clause.first : clause.last]
+    if found.words[opening.first] not in ("could", "can", "may") or "be" not in words:
+        return False
+    behind = [m for m in mentions if m.first > clause.first + words.index("be")]
+    verbs = [m for m in behind if m.operations() & VERBS]
+    return bool(verbs) and all("perception" in m.operations() for m in verbs)
+
+
+def asks(found: Scan, clause: Clause, verb: Mention) -> bool:
+    """Whether a verb heads its clause."""
+    if found.words[verb.first] in NOUNS or found.words[verb.first] in PARTICIPLES:
+        return False
+    alters = bool(verb.operations() & {"removal", "addition"}) and "perception" not in verb.operations()
+    addressed, strangers = False, 0
+    covering = found.covering
+    start = clause.first
+    if not alters:  # "the doctor wants us to mark the liver"
+        polite = [m.last for m in found.within(start, verb.first) if m.says("soft") or m.says("address")]
+        start = max(polite, default=start)
+    for at in range(start, verb.first):
+        mention, word = covering[at], found.words[at]
+        if mention is not None and (mention.says("address") or mention.says("wish")):
+            addressed = True
+            continue
+        if mention is not None and mention.says("soft"):
+            if alters:
+                return False
+            addressed = True
+            continue
+        if word in _SUBJECTS or word.endswith(_PROFESSIONS) or (word in _FINITE and alters):
+            return False
+        if mention is None and word.isalpha() and word < "\u3400":
+            strangers += 1
+    if found.words[verb.last : verb.last + 1] in (["后"], ["前"], ["时"], ["之"], ["术"]):
+        return False  # "肿瘤切除后": after the removal
+    before = found.words[verb.first - 1] if verb.first > clause.first else ""
+    own = covering[verb.first - 1] if verb.first > clause.first else None
+    if alters and before in _PURPOSES and not (own is not None and own.says("address")):
+        return before == "a" and verb.first - 1 == clause.first  # "tumeur rénale: à effacer"
+    return not (alters and strangers and not addressed)

@@ -1,0 +1,180 @@
+"""Misspelt words, read as the one known word that they are near to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
+
+from mie.words.vocabulary import Token, Vocabulary, vocabulary
+
+_LETTERS: Final = 4  # of a word that is corrected, at least
+_TWO: Final = 8  # letters from which two slips are corrected
+_GRAMMAR: Final = 6  # letters of a word that excludes something: "snare" is not "spare"
+_CORRECTED: Final = 6  # words of one instruction
+
+
+def corrected(text: str, row: Sequence[Token], known: Vocabulary, notes: list[str]) -> list[str]:
+    """Return the words of a text, misspelt ones corrected; `notes` gets what was read as what."""
+    words = [token.text for token in row]
+    changed = 0
+    for at, word in enumerate(words):
+        if word in known.words or len(word) < _LETTERS or not word.isalpha() or changed == _CORRECTED:
+            continue
+        written = text[row[at].start : row[at].end].casefold()
+        if written in known.ordinary and not (at and words[at - 1] == "in" and _is_colour(correct(word))):
+            continue
+        right = correct(word) or (correct(written) if written != word and written.isascii() else None)
+        if right is not None:
+            words[at] = right
+            changed += 1
+            notes.append(f"read {written!r} as {right!r}")
+    return words
+
+
+def _is_colour(word: str | None) -> bool:
+    return any(sense.kind == "colour" for sense in vocabulary().senses.get((word or "",), ()))
+
+
+@lru_cache(2048)
+def correct(word: str) -> str | None:
+    """Return the one known word that a misspelt one is near to; None where there is none, or more than one.
+
+    Two words that mean the same (plural and singular of one target) do not compete. A verb that would remove
+    or add something is only read into a word whose letters are swapped, doubled or missing. Where two letters
+    are wrong, the first one is not among them.
+    """
+    most = 1 if len(word) < _TWO else 2
+    near: list[tuple[int, str]] = []
+    letters = _letters(word)
+    groups = _by_ends()
+    for length in range(len(word) - most, len(word) + most + 1):
+        ends = _ends(word, length)
+        for other, others in {pair for key in ends for pair in groups.get(key, ())}:
+            allowed = most if word[0] == other[0] else 1
+            if (letters ^ others).bit_count() > 2 * allowed:
+                continue
+            distance = slips(word, other, allowed)
+            if distance <= allowed and (len(word) > _LETTERS or _same_letters(word, other)):
+                near.append((distance, other))
+    if not near:
+        return None
+    meanings, spellings = _meanings(), vocabulary().spellings
+    near = [(distance, spellings.get(other, other)) for distance, other in near]
+    near.sort(key=lambda pair: (pair[0], -len(meanings[pair[1]][1]), pair[1]))
+    least, best = near[0]
+    alters, targets = meanings[best]
+    for distance, other in near[1:]:
+        other_alters, other_targets = meanings[other]
+        apart = targets and other_targets and not targets & other_targets
+        if distance <= least + 1 and apart:
+            return None
+        if distance == least and (bool(targets) != bool(other_targets) or alters != other_alters):
+            return None
+    if alters and (len(word) <= _LETTERS or not _same_letters(word, best)):
+        return None
+    return best
+
+
+def _ends(word: str, length: int) -> tuple[tuple[int, str, str], ...]:
+    """Where words of a length are that may be meant: one slip leaves the first two or the last two letters.
+
+    Only in four letters it may touch both; two slips leave the first letter.
+    """
+    if len(word) == _LETTERS:
+        return (length, word[0], ""), (length, word[1], ""), (length, "", word[-1])
+    if len(word) < _TWO:
+        return (length, word[:2], ""), (length, "", word[-2:])
+    return (length, word[0], ""), (length, "", word[-2:])
+
+
+def _same_letters(word: str, other: str) -> bool:
+    """Whether letters of `other` were swapped, doubled or left out; none was put in its place."""
+    return sorted(word) == sorted(other) or abs(len(word) - len(other)) == 1
+
+
+@lru_cache(1)
+def _by_ends() -> dict[tuple[int, str, str], list[tuple[str, int]]]:
+    """Words and their letters, by length with the first letter, and by length with the last one."""
+    groups: dict[tuple[int, str, str], list[tuple[str, int]]] = {}
+    known = vocabulary().senses
+    telling = {
+        word
+        for key, senses in vocabulary().senses.items()
+        if (
+            len(key[0]) >= _GRAMMAR
+            or not all(s.kind in ("not", "except", "keep", "only", "filler") for s in senses)
+        )
+        and any(
+            s.kind
+            not in (
+                "filler",
+                "unit",
+                "anatomy",
+                "indefinite",
+                "address",
+                "aside",
+                "wish",
+                "soft",
+                "organ",
+                "swap",
+            )
+            for s in senses
+        )
+        for word in key
+    }
+    british = (word for word, folded in vocabulary().spellings.items() if folded in telling)
+    for word in sorted(telling.union(british)):
+        shortest = _LETTERS if (word,) not in known or known[(word,)][0].kind != "colour" else 3
+        if word.isalpha() and word.isascii() and len(word) >= shortest:
+            for key in (
+                (len(word), word[0], ""),
+                (len(word), "", word[-1]),
+                (len(word), word[:2], ""),
+                (len(word), "", word[-2:]),
+            ):
+                groups.setdefault(key, []).append((word, _letters(word)))
+    return groups
+
+
+@lru_cache(1)
+def _meanings() -> dict[str, tuple[bool, frozenset[str]]]:
+    """By word: whether it alters an image, and the targets whose names use it."""
+    found: dict[str, set[str]] = {}
+    alters: set[str] = set()
+    for key, senses in vocabulary().senses.items():
+        for word in key:
+            group = found.setdefault(word, set())
+            group.update(s.value for s in senses if s.kind == "target")
+            if len(key) == 1 and any(
+                s.kind == "operation" and s.value in ("removal", "addition") for s in senses
+            ):
+                alters.add(word)
+    return {word: (word in alters, frozenset(targets)) for word, targets in found.items()}
+
+
+def _letters(word: str) -> int:
+    bits = 0
+    for letter in word:
+        bits |= 1 << (ord(letter) & 31)
+    return bits
+
+
+def slips(one: str, other: str, most: int) -> int:
+    """Return how many letters are wrong, missing, too many or swapped; `most + 1` where it is more."""
+    while one and other and one[0] == other[0]:
+        one, other = one[1:], other[1:]
+    while one and other and one[-1] == other[-1]:
+        one, other = one[:-1], other[:-1]
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, a in enumerate(one, 1):
+        earlier, before, row = before, row, [i]
+        for j, b in enumerate(other, 1):
+            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (a != b))
+            if i > 1 and j > 1 and a == other[j - 2] and one[i - 2] == b:
+                cost = min(cost, earlier[j - 2] + 1)
+            row.append(cost)
+        if min(row) > most:
+            return most + 1
+    return row[-1]

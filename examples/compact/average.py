@@ -14,8 +14,9 @@ import torch
 
 from mie.errors import ConfigError
 from mie.networks.weights import fit
+from mie.training.checkpoints import read_ema
 from mie.training.config import parse_config
-from mie.training.folder import TrainingFolder, read_ema, without_folders
+from mie.training.folder import TrainingFolder, without_folders
 from mie.training.trainee import make_trainee
 
 

@@ -24,8 +24,8 @@ from mie.editors.compact.inference import Inference
 from mie.networks.compact import CompactNet, NetConfig, load_weights
 from mie.networks.text import TextEncoder
 from mie.networks.weights import fit
+from mie.training.checkpoints import read_ema
 from mie.training.compact_validation import Edit, evaluate, summary
-from mie.training.folder import read_ema
 from mie.training.pack import VALIDATION, Pack, Row, read_pack
 
 Record = Mapping[str, Any]

@@ -8,10 +8,14 @@ import pytest
 torch = pytest.importorskip("torch", reason="training needs the extra `models`")
 
 from mie.errors import ConfigError  # noqa: E402
+from mie.images.families import FAMILIES  # noqa: E402
+from mie.networks.flow import FlowConfig, FlowNet  # noqa: E402
 from mie.perspectives.modification.inpainters.flow import open_flow  # noqa: E402
 from mie.training.config import parse_config  # noqa: E402
 from mie.training.flow import Flow  # noqa: E402
-from mie.training.flow_data import CANVAS, OUTSIDE, Cutter, flow_data, lesion_contrast, lesion_names  # noqa: E402
+from mie.training.flow_crops import CANVAS, OUTSIDE, Cutter, lesion_contrast  # noqa: E402
+from mie.training.flow_data import flow_data, lesion_names  # noqa: E402
+from mie.training.flow_loss import around, measured_strengths  # noqa: E402
 from mie.training.loop import train  # noqa: E402
 from mie.training.pack import TRAIN, Pack, Row, write_pack  # noqa: E402
 from tests.conftest import ellipse  # noqa: E402
@@ -32,7 +36,7 @@ def config(path, **changes):
         "name": "t", "trainee": "flow", "steps": 12, "batch": 8, "precision": "fp32", "ema": 0.5,
         "optimizer": {"lr": 2e-3, "warmup": 2}, "checkpoint": {"every": 12}, "validate": {"every": 12},
         "log_every": 4, "data": {"packs": [str(path)], "least": 2, "validate_crops": 4},
-        "model": {"widths": [8, 8, 16], "steps": 2},
+        "model": {"widths": [8, 8, 16], "steps": [2, 1], "measured": 16},
     }  # fmt: skip
     return parse_config({**body, **changes})
 
@@ -74,8 +78,10 @@ def test_crops_show_holes_where_they_should_be(pack):
     assert (crops.conditions.target[lesions] != 1).all()
     assert (crops.lesion[healthy] == 0).all()
     assert (crops.lesion[lesions].sum((1, 2, 3)) > 0).all()
-    assert (crops.hole >= crops.learnt).all()
-    assert (crops.learnt[lesions] >= crops.lesion[lesions]).all(), "a lesion lies in its hole"
+    assert (crops.hole * crops.beyond == 0).all(), "what lies beyond the image is not drawn"
+    assert (crops.hole[lesions] >= crops.lesion[lesions]).all(), "a lesion lies in its hole"
+    assert (crops.target[lesions] == 2).all(), "known also where the conditions do not name it"
+    assert (crops.target[healthy] == 1).all()
     assert crops.conditions.contrast[healthy].isnan().all()
     given = ~crops.conditions.contrast.isnan()
     assert 0 < int(given[lesions].sum()) < 16
@@ -90,11 +96,11 @@ def test_holes_in_healthy_tissue_are_clear_of_lesions(pack):
     white = Pack([np.where(m > 0, 255, np.minimum(i, 120)).astype(np.uint8)
                   for i, m in zip(pack.images, pack.masks, strict=True)],
                  pack.masks, pack.rows, pack.instructions, {})  # fmt: skip
-    crops = Cutter(flow_data([white], TRAIN, ("lesion",), 0), torch.device("cpu")).cut(64, 1)
-    hidden = crops.image[32:] * crops.learnt[32:]
-    assert crops.learnt[32:].sum() > 1000
+    crops = Cutter(flow_data([white], TRAIN, ("lesion",), 0), torch.device("cpu")).cut(32, 1)
+    hidden = crops.image[16:] * crops.hole[16:]
+    assert crops.hole[16:].sum() > 1000
     assert hidden.max() < 0.75
-    assert crops.image[32:].max() > 0.75
+    assert crops.image[16:].max() > 0.75
 
 
 def test_contrast_is_the_lesion_above_its_surroundings():
@@ -104,10 +110,25 @@ def test_contrast_is_the_lesion_above_its_surroundings():
     assert lesion_contrast(image, 0 * region).item() == 0
 
 
+def test_bands_are_in_units_of_their_own_strength(pack):
+    """Lesions are 80 grey levels brighter than their surroundings, healthy tissue is not."""
+    cutter = Cutter(flow_data([pack], TRAIN, ("lesion",), 0), torch.device("cpu"))
+    net = FlowNet(FlowConfig(("lesion",), FAMILIES, (8, 8, 16), (1, 1, 1), (1, 1, 1), 16))
+    net.strengths.copy_(measured_strengths(cutter, net, 64, 0))
+    healthy, lesion = net.strengths[FAMILIES.index("ultrasound"), 1:, 0, 0].tolist()
+    assert lesion > 2 * healthy
+    crops = cutter.cut(32, 1000)
+    seen = around(net, crops)
+    band = seen.coarse(seen.added(crops.image))
+    power = (seen.covered * band[:, :1] ** 2).sum((1, 2, 3)) / seen.covered.sum((1, 2, 3)).clamp(min=1e-3)
+    for part in (power[:16], power[16:]):
+        assert 0.4 < float(part.mean()) < 2.5
+
+
 def test_too_large_images_and_odd_widths_are_refused(pack, tmp_path):
     row = Row(**{**_fields(pack.rows[0]), "input": 0, "mask": 0})
-    large = Pack([np.zeros((300, 300), np.uint8)], [np.ones((300, 300), np.uint8)], [row], [], {})
-    with pytest.raises(ConfigError, match="--longest 256"):
+    large = Pack([np.zeros((400, 300), np.uint8)], [np.ones((400, 300), np.uint8)], [row], [], {})
+    with pytest.raises(ConfigError, match="--longest 384"):
         flow_data([large], TRAIN, ("lesion",), 0)
     with pytest.raises(ConfigError, match="multiples of 8"):
         Flow(config(tmp_path, model={"widths": [8, 12, 16]}))
@@ -121,9 +142,12 @@ def test_trains_and_the_expert_opens_the_file(pack, tmp_path):
     losses = [line["loss"] for line in lines if line["event"] == "train"]
     assert losses[-1] < losses[0]
     (figures,) = (line["figures"] for line in lines if line["event"] == "validation")
-    assert figures["score"] == pytest.approx(-(figures["loss_lesions"] + figures["loss_healthy"]) / 2)
+    parts = [figures[f"{band}_{kind}"] for band in ("coarse", "fine") for kind in ("lesions", "healthy")]
+    assert figures["score"] == pytest.approx(-sum(parts) / 4)
     expert = open_flow(str(tmp_path / "out/weights.safetensors"), {}, "ultrasound")
     assert expert.targets == ("lesion",)
+    low, high = expert.extent("lesion")
+    assert 0.05 < low <= high < 0.9, "as large as the lesions that it learnt from"
     image = np.repeat(pack.images[7][..., None], 3, 2)
     hole = ellipse(7).astype(bool)
     filled = expert.fill(image, hole, seed=0)

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from mie.errors import MieError
-from mie.training.pack import _FILES, _LOSSLESS, _decode, _encode, read_pack, write_pack
+from mie.training.pack import _FILES, read_pack, write_pack
 from mie.training.pack_datasets import pack_datasets
+from mie.training.pack_pictures import LOSSLESS, decode, encode
 from tests.conftest import crop
 from tests.training.conftest import same
 
@@ -127,12 +128,12 @@ def test_a_pack_of_pairs_alone_has_no_mask(pack, tmp_path) -> None:
     arrays.arrays(np.uint8, st.one_of(st.tuples(st.integers(1, 40), st.integers(1, 40)), st.just((9, 17, 3))))
 )
 def test_exact_pictures_are_exact(picture) -> None:
-    assert same(_decode(_encode(picture, _LOSSLESS), 1 if picture.ndim == 2 else 3), picture)
+    assert same(decode(encode(picture, LOSSLESS), 1 if picture.ndim == 2 else 3), picture)
 
 
 def test_a_colour_picture_and_a_very_long_one() -> None:
     picture = crop(1)
-    assert same(_decode(_encode(picture, _LOSSLESS), 3), picture)
+    assert same(decode(encode(picture, LOSSLESS), 3), picture)
     long = np.arange(17000 * 2, dtype=np.uint32).reshape(2, 17000).astype(np.uint8)
-    assert same(_decode(_encode(long, _LOSSLESS), 1), long)
-    assert same(_decode(_encode(long, 90), 1), long)
+    assert same(decode(encode(long, LOSSLESS), 1), long)
+    assert same(decode(encode(long, 90), 1), long)

@@ -11,8 +11,9 @@ import pytest
 from mie.perspectives.modification.phrasings import PHRASINGS, ask
 from mie.perspectives.modification.phrasings import words as change_words
 from mie.records import Target
-from mie.training.pack import as_rgb, encode_part, read_pack, shared_bases, write_pack
+from mie.training.pack import as_rgb, read_pack, shared_bases, write_pack
 from mie.training.pack_datasets import pack_datasets
+from mie.training.pack_pictures import encode_part
 from mie.training.wordings import held_out_templates
 from tests.conftest import crop, ellipse
 from tests.training.conftest import painted, same, write_samples

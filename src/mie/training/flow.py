@@ -1,7 +1,7 @@
 """The flow expert as a trainee: one network that fills holes with tissue, or with a lesion by name.
 
 It is trained on the lesions and on the healthy tissue of packs (`flow_data`) by flow matching
-(`networks.flow`): squared error of the velocity inside the hole.
+(`networks.flow`): squared error of the velocity of both bands inside the hole (`flow_loss`).
 """
 
 from __future__ import annotations
@@ -18,18 +18,28 @@ from torch import Tensor, nn
 from mie.errors import ConfigError
 from mie.images.families import FAMILIES
 from mie.networks import weights
-from mie.networks.flow import FORMAT, FlowConfig, FlowNet, draw, scene, velocity_target
+from mie.networks.flow import FORMAT, FlowConfig, FlowNet, Steps
 from mie.records import Pixels
 from mie.training.batches import step_seed
 from mie.training.config import Strict, TrainConfig, parse_section
-from mie.training.flow_data import Crops, Cutter, FlowData, flow_data, lesion_names
+from mie.training.flow_crops import Cutter, FlowData
+from mie.training.flow_data import flow_data, lesion_extents, lesion_names
+from mie.training.flow_loss import (
+    coarse_errors,
+    drawn,
+    energy,
+    fine_errors,
+    measured_strengths,
+    noise_like,
+    psnr,
+)
 from mie.training.pack import TRAIN, VALIDATION, read_pack
 from mie.training.trainee import Trainee
 
-_STRONG: Final = 4.0  # a mean square in units of the grain: stronger lesions count no more than this
 _TIMES: Final = 8  # at which the velocity is validated
 _AT_ONCE: Final = 64
 _SHOWN: Final = 10
+_MEASURED: Final = 8192  # crops that the strength of both bands is measured on
 
 
 class DataConfig(Strict):
@@ -40,7 +50,8 @@ class DataConfig(Strict):
 
 class ModelConfig(Strict):
     widths: tuple[int, int, int] = (64, 160, 256)
-    steps: int = Field(12, ge=1, description="of the sampler, in validation")
+    steps: tuple[int, int] = Field((6, 6), description="of the sampler for each band, in validation")
+    measured: int = Field(_MEASURED, ge=16, description="crops on which the bands' strength is measured")
 
 
 class Flow(Trainee):
@@ -64,6 +75,7 @@ class Flow(Trainee):
         return {"packs": [pack.facts["digest"] for pack in packs], "targets": list(self.targets)}
 
     def prepare(self, device: torch.device) -> None:
+        self.extents = lesion_extents(self.folds[TRAIN], self.targets)
         self.cutter = Cutter(self.folds[TRAIN], device)
         self.held_out = Cutter(self._with_shapes(self.folds[VALIDATION]), device)
         del self.folds
@@ -73,80 +85,63 @@ class Flow(Trainee):
         return FlowData(**{**fold.arrays(), "shapes": self.folds[TRAIN].shapes})
 
     def model(self) -> nn.Module:
-        return FlowNet(FlowConfig(self.targets, FAMILIES, self.options.widths))
+        net = FlowNet(FlowConfig(self.targets, FAMILIES, self.options.widths)).to(self.cutter.device)
+        net.strengths.copy_(measured_strengths(self.cutter, net, self.options.measured, self.config.seed))
+        return net
 
     def batch(self, step: int, rank: int, world: int) -> Any:
         return {"seed": step_seed(self.config.seed, step, rank), "count": self.config.batch // world}
 
     def loss(self, model: nn.Module, batch: Any, step: int) -> tuple[Tensor, dict[str, Tensor]]:
         crops = self.cutter.cut(batch["count"], batch["seed"])
-        t = torch.randn(batch["count"], device=crops.image.device).sigmoid()
-        each = self._errors(model, crops, t, torch.randn_like(crops.image))
-        middle = batch["count"] // 2
-        parts = {"lesions": each[:middle].mean(), "healthy": each[middle:].mean()}
-        return each.mean(), {name: value.detach() for name, value in parts.items()}
-
-    def _errors(self, model: nn.Module, crops: Crops, t: Tensor, noise: Tensor) -> Tensor:
-        """The mean squared error of each crop's velocity inside its hole, `(B,)`."""
-        around = scene(crops.image, crops.hole, crops.lesion)
-        channels = _channels(model, crops)
-        residual = channels * around.residual(crops.image)
-        x, velocity = velocity_target(residual, channels * noise, t)
-        found = model(around.hole * x, t, around.context, crops.conditions)
-        learnt = channels * crops.learnt
-        count = learnt.sum((1, 2, 3)).clamp(min=1)
-        power = (learnt * residual**2).sum((1, 2, 3)) / count
-        error = (learnt * (found - velocity) ** 2).sum((1, 2, 3)) / count
-        return error / (power / _STRONG).clamp(min=1)
+        parts: dict[str, Tensor] = {}
+        for number, errors in enumerate((coarse_errors, fine_errors)):
+            some = crops.part(slice(number, None, 2))
+            t = torch.randn(len(some.image), device=some.image.device).sigmoid()
+            each = errors(model, _net(model), some, t, noise_like(_net(model), some))
+            middle = len(each) // 2
+            band = ("coarse", "fine")[number]
+            parts[f"{band}_lesions"], parts[f"{band}_healthy"] = each[:middle].mean(), each[middle:].mean()
+        loss = torch.stack(list(parts.values())).mean()
+        return loss, {name: value.detach() for name, value in parts.items()}
 
     @torch.no_grad()
     def validate(self, model: nn.Module) -> dict[str, float | None]:
         """Measure the loss on held-out patients, and PSNR and grain of what is drawn there."""
+        net = _net(model)
         count = self.data.validate_crops // 2 * 2
         crops = self.held_out.cut(count, self.config.seed)
         random = torch.Generator(crops.image.device).manual_seed(self.config.seed)
-        noise = torch.randn(crops.image.shape, generator=random, device=crops.image.device)
-        figures: dict[str, list[Tensor]] = {"loss": [], "psnr": [], "variance_ratio": []}
+        figures: dict[str, list[Tensor]] = {"coarse": [], "fine": [], "psnr": [], "variance_ratio": []}
         for start in range(0, count, _AT_ONCE):
-            part = _part(crops, slice(start, start + _AT_ONCE))
-            some = noise[start : start + _AT_ONCE]
-            for at in range(_TIMES):
-                t = torch.full((len(some),), (at + 0.5) / _TIMES, device=some.device)
-                figures["loss"].append(self._errors(model, part, t, some) / _TIMES)
-            drawn = self._drawn(model, part, some)
-            inside = part.learnt
-            area = inside.sum((1, 2, 3)).clamp(min=1)
-            error = (inside * (drawn - part.image) ** 2).sum((1, 2, 3)) / (3 * area)
-            figures["psnr"].append(-10 * error.clamp(min=1e-6).log10())
-            energy = [_energy(image, inside) for image in (drawn, part.image)]
-            figures["variance_ratio"].append((energy[0] + 1e-6) / (energy[1] + 1e-6))
-        loss = torch.cat(figures["loss"]).view(-1, _TIMES, min(_AT_ONCE, count)).sum(1).flatten()
-        psnr, ratio = (torch.cat(figures[name]) for name in ("psnr", "variance_ratio"))
-        middle = count // 2
-        return {
-            "score": -float(loss.mean()),
-            "loss_lesions": float(loss[:middle].mean()),
-            "loss_healthy": float(loss[middle:].mean()),
-            "psnr_lesions": float(psnr[:middle].mean()),
-            "psnr_healthy": float(psnr[middle:].mean()),
-            "variance_ratio_lesions": float(ratio[:middle].median()),
-            "variance_ratio_healthy": float(ratio[middle:].median()),
-        }
-
-    def _drawn(self, model: nn.Module, crops: Crops, noise: Tensor) -> Tensor:
-        around = scene(crops.image, crops.hole, crops.lesion)
-        channels = _channels(model, crops)
-        drawn = draw(model, around, crops.conditions, channels * noise, steps=self.options.steps)
-        return around.compose(drawn)
+            part = crops.part(slice(start, start + _AT_ONCE))
+            noise = noise_like(net, part, random)
+            for name, errors in (("coarse", coarse_errors), ("fine", fine_errors)):
+                times = [
+                    torch.full_like(part.target, k + 0.5, dtype=torch.float) / _TIMES for k in range(_TIMES)
+                ]
+                each = [errors(model, net, part, t, noise) for t in times]
+                figures[name].append(torch.stack(each).mean(0))
+            made = drawn(model, net, part, noise, Steps(*self.options.steps))
+            figures["psnr"].append(psnr(made, part))
+            both = [energy(image, part.hole) for image in (made, part.image)]
+            figures["variance_ratio"].append((both[0] + 1e-6) / (both[1] + 1e-6))
+        halves = {"lesions": slice(0, count // 2), "healthy": slice(count // 2, None)}
+        values = {name: torch.cat(parts) for name, parts in figures.items()}
+        found: dict[str, float | None] = {"score": -float((values["coarse"] + values["fine"]).mean() / 2)}
+        for name, value in values.items():
+            for kind, which in halves.items():
+                middle = torch.median if name == "variance_ratio" else torch.mean
+                found[f"{name}_{kind}"] = float(middle(value[which]))
+        return found
 
     def grid(self, model: nn.Module) -> Pixels | None:
         """Lesions on the left, healthy tissue on the right: hole, two draws, truth."""
+        net = _net(model)
         crops = self.held_out.cut(2 * _SHOWN, self.config.seed + 1)
         random = torch.Generator(crops.image.device).manual_seed(self.config.seed)
         draws = [
-            self._drawn(
-                model, crops, torch.randn(crops.image.shape, generator=random, device=crops.image.device)
-            )
+            drawn(model, net, crops, noise_like(net, crops, random), Steps(*self.options.steps))
             for _ in range(2)
         ]
         hidden = crops.image * (1 - crops.hole) + 0.5 * crops.hole + 0.2 * crops.lesion
@@ -157,34 +152,14 @@ class Flow(Trainee):
 
     def save(self, model: nn.Module, path: Path, facts: Mapping[str, Any]) -> None:
         net = _net(model)
-        weights.save(path, net.state_dict(), format=FORMAT, config=net.config.as_json(), meta=dict(facts))
+        meta = {**facts, "extents": self.extents}
+        weights.save(path, net.state_dict(), format=FORMAT, config=net.config.as_json(), meta=meta)
 
 
 def _net(model: nn.Module) -> FlowNet:
     net = getattr(model, "module", model)  # as wrapped for several processes
     assert isinstance(net, FlowNet)  # noqa: S101
     return net
-
-
-def _channels(model: nn.Module, crops: Crops) -> Tensor:
-    return _net(model).channels(crops.conditions.family)
-
-
-def _part(crops: Crops, which: slice) -> Crops:
-    conditions = type(crops.conditions)(*(value[which] for value in crops.conditions))
-    image, hole, lesion, learnt = (value[which] for value in crops[:4])
-    return Crops(image, hole, lesion, learnt, conditions, crops.of[which])
-
-
-def _energy(image: Tensor, inside: Tensor) -> Tensor:
-    """The mean square of what differs between neighbouring pixels, both inside."""
-    grey = image.mean(1, keepdim=True)
-    total, count = grey.new_zeros(len(grey)), grey.new_zeros(len(grey))
-    for axis in (2, 3):
-        both = inside.narrow(axis, 1, inside.shape[axis] - 1) * inside.narrow(axis, 0, inside.shape[axis] - 1)
-        total = total + (both * grey.diff(dim=axis) ** 2).sum((1, 2, 3))
-        count = count + both.sum((1, 2, 3))
-    return total / count.clamp(min=1)
 
 
 def _pixels(image: Tensor) -> Pixels:

@@ -20,32 +20,40 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
-import cv2
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 import mie
-from mie.core.files import atomic_path, atomic_write, digest, folder_lock
+from mie.core.files import atomic_path, atomic_write, digest, folder_lock, read_regular
 from mie.core.hashing import canonical
-from mie.datasets.engine import cores
+from mie.datasets.schema import read_table
 from mie.editors.compact.kinds import EDIT_KINDS, EditKind
 from mie.errors import MieError
-from mie.images.png import encode_png
 from mie.records import Pixels
+from mie.training.pack_pictures import (
+    LOSSLESS,
+    decoded,
+    refuse_larger_than_memory,
+    stored_pictures,
+    write_pictures,
+)
+from mie.training.pack_pictures import (
+    as_rgb as as_rgb,
+)
+from mie.training.pack_pictures import (
+    one_channel_if_grey as one_channel_if_grey,
+)
 
 TRAIN, VALIDATION = "train", "validation"
 VERSION: Final = 2
 _READABLE: Final = (1, 2)  # version 1 has no `base`
 _FILES: Final = ("images.parquet", "masks.parquet", "rows.parquet", "asks.json")
-_LOSSLESS: Final = 101  # OpenCV: a WebP quality above 100
-_GROUP: Final = 64
-_PICTURES: Final = pa.schema([("bytes", pa.binary()), ("channels", pa.int8()), ("base", pa.int32())])
+_MOST_TEXT: Final = 2**28  # bytes of a JSON file
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,18 +173,6 @@ def join_packs(packs: Sequence[Pack]) -> Pack:
     return joined
 
 
-def one_channel_if_grey(image: Pixels) -> Pixels:
-    """`(H, W)` where the three channels are equal."""
-    if image.ndim == 3 and (image[..., 0] == image[..., 1]).all() and (image[..., 1] == image[..., 2]).all():
-        return np.ascontiguousarray(image[..., 0])
-    return image
-
-
-def as_rgb(image: Pixels) -> Pixels:
-    """`(H, W, 3)` of an image of the pack."""
-    return np.repeat(image[..., None], 3, axis=2) if image.ndim == 2 else image
-
-
 def shared_bases(pack: Pack) -> dict[int, int]:
     """Map an image to the one that it shares all but an area with, by the rows that edit an area.
 
@@ -201,23 +197,6 @@ def shared_bases(pack: Pack) -> dict[int, int]:
     return {place: lead(place) for place in leader if lead(place) != place}
 
 
-def encode_part(picture: Pixels, base: Pixels) -> bytes:
-    """A PNG whose alpha is 255 where the picture differs from its base; nothing is kept elsewhere."""
-    rgb, other = as_rgb(picture), as_rgb(base)
-    differs = (rgb != other).any(2)
-    shown = np.dstack([np.where(differs[..., None], rgb[..., ::-1], 0), 255 * differs]).astype(np.uint8)
-    done, data = cv2.imencode(".png", shown, [cv2.IMWRITE_PNG_COMPRESSION, 9])
-    if not done:
-        raise MieError("a picture of the pack cannot be encoded", found=picture.shape)
-    return data.tobytes()
-
-
-def with_part(base: Pixels, part: Pixels) -> Pixels:
-    """`part (H, W, 4)` over its base; grey where the base is, since only pictures of one shape share."""
-    rgb = np.where(part[..., 3:] > 0, part[..., :3], as_rgb(base))
-    return one_channel_if_grey(rgb) if base.ndim == 2 else rgb
-
-
 def write_pack(
     path: Path,
     pack: Pack,
@@ -239,18 +218,18 @@ def write_pack(
         if row.kind is EditKind.IMAGE and row.goal is not None
         for place in (row.input, row.goal)
     }
-    qualities = [_LOSSLESS if lossy is None or at in paired else lossy for at in range(len(pack.images))]
+    qualities = [LOSSLESS if lossy is None or at in paired else lossy for at in range(len(pack.images))]
     bases = shared_bases(pack)
     total = len(pack.images) + len(pack.masks)
     with folder_lock(path):
         refuse_occupied(path)
         pictures: tuple[tuple[str, list[Pixels], list[int], dict[int, int]], ...] = (
             ("images.parquet", pack.images, qualities, bases),
-            ("masks.parquet", pack.masks, [_LOSSLESS] * len(pack.masks), {}),
+            ("masks.parquet", pack.masks, [LOSSLESS] * len(pack.masks), {}),
         )
         done = 0
         for name, arrays, wanted, base in pictures:
-            for count in _write_pictures(path / name, arrays, wanted, base):
+            for count in write_pictures(path / name, arrays, wanted, base):
                 done += count
                 progress(done, total)
         rows = [_stored_row(row) for row in pack.rows]
@@ -278,9 +257,37 @@ def write_pack(
 
 
 def read_pack(path: Path, *, workers: int | None = None) -> Pack:
-    """Read a pack: every file is checked against its SHA-256, pictures are decoded by `workers` threads."""
+    """Read a pack: every file is checked against its SHA-256, pictures are decoded by `workers` threads.
+
+    A stranger's pack has a stranger's checksums. So no picture is decoded before its header was looked at,
+    and none at all where together they would not fit into this machine's memory.
+    """
     path = Path(path)
     info = _read_info(path)
+    with _pack_errors(path):
+        return _read_checked(path, info, workers)
+
+
+@contextmanager
+def _pack_errors(path: Path) -> Iterator[None]:
+    """Turn what a file that is none of ours raises, anywhere on its way, into a `MieError`."""
+    try:
+        yield
+    except MieError:
+        raise
+    except (
+        *(pa.ArrowException, OSError, MemoryError, RecursionError),
+        *(ValueError, TypeError, AttributeError, LookupError),
+    ) as error:
+        raise MieError(
+            "the pack cannot be read",
+            where=path,
+            found=f"{type(error).__name__}: {error}"[:300],
+            fix="make it again with `mie pack`",
+        ) from error
+
+
+def _read_checked(path: Path, info: Mapping[str, Any], workers: int | None) -> Pack:
     for name, expected in info["files"].items():
         sha256 = digest(path / name) if (path / name).is_file() else "no such file"
         if sha256 != expected:
@@ -291,17 +298,58 @@ def read_pack(path: Path, *, workers: int | None = None) -> Pack:
                 found=sha256 if sha256 == "no such file" else f"{sha256[:16]}...",
                 fix="copy the pack again, or make it again with `mie pack`",
             )
-    instructions = json.loads((path / "asks.json").read_text(encoding="utf-8"))
-    return Pack(
-        images=_read_pictures(path / "images.parquet", workers),
-        masks=_read_pictures(path / "masks.parquet", workers),
-        rows=[_read_row(row) for row in pq.read_table(path / "rows.parquet").to_pylist()],
+    instructions = json.loads(_text(path / "asks.json"))
+    stored = {name: stored_pictures(path / f"{name}.parquet") for name in ("images", "masks")}
+    refuse_larger_than_memory(path, [picture for pictures in stored.values() for picture in pictures])
+    pack = Pack(
+        images=decoded(stored["images"], workers),
+        masks=decoded(stored["masks"], workers),
+        rows=[_read_row(row) for row in read_table(path / "rows.parquet").to_pylist()],
         instructions=[
             Instruction(one["key"], _wordings(one["wordings"]), _wordings(one["held_out"]))
             for one in instructions
         ],
         facts={**info["facts"], "digest": info["digest"]},
     )
+    for row in pack.rows:
+        _check_row(row, pack, path / "rows.parquet")
+    return pack
+
+
+def _text(path: Path) -> str:
+    data = read_regular(path, _MOST_TEXT)
+    if len(data) > _MOST_TEXT:
+        raise MieError("the file is too large", where=path, expected=f"at most {_MOST_TEXT:,} bytes")
+    return data.decode()
+
+
+def _check_row(row: Row, pack: Pack, where: Path) -> None:
+    """Raise where a row points to what is not there, or pairs what has not one size."""
+    places = (
+        ("input", row.input, pack.images),
+        ("goal", row.goal, pack.images),
+        ("mask", row.mask, pack.masks),
+        ("ask", row.instruction, pack.instructions),
+    )
+    for name, place, there in places:
+        needed = name in ("input", "ask")
+        if (place is None and needed) or (place is not None and not 0 <= place < len(there)):
+            raise MieError(
+                f"row {row.id} points to what is not there",
+                where=where,
+                expected=f"{name} below {len(there)}",
+                found=place,
+            )
+    size = pack.images[row.input].shape[:2]
+    others = [pack.images[row.goal]] if row.goal is not None else []
+    others += [pack.masks[row.mask]] if row.mask is not None else []
+    if row.perspective not in EDIT_KINDS or any(other.shape[:2] != size for other in others):
+        raise MieError(
+            f"row {row.id} is none of ours",
+            where=where,
+            expected=f"{' or '.join(EDIT_KINDS)}, and pictures of one size",
+            found=f"{row.perspective}, {[other.shape[:2] for other in others]} beside {size}",
+        )
 
 
 def _stored_row(row: Row) -> dict[str, Any]:
@@ -320,7 +368,7 @@ def _wordings(items: Sequence[Mapping[str, Any]]) -> tuple[Wording, ...]:
 
 def _read_info(path: Path) -> dict[str, Any]:
     try:
-        info: dict[str, Any] = json.loads((path / "pack.json").read_text(encoding="utf-8"))
+        info = json.loads(_text(path / "pack.json"))
     except FileNotFoundError:
         raise MieError(
             "no finished pack here",
@@ -328,74 +376,19 @@ def _read_info(path: Path) -> dict[str, Any]:
             expected="a folder with pack.json",
             fix="make it with `mie pack`",
         ) from None
-    except ValueError as error:
+    except (ValueError, RecursionError, OSError) as error:
         raise MieError("pack.json is not valid JSON", where=path / "pack.json", found=error) from None
-    if info.get("version") not in _READABLE or set(info.get("files", ())) != set(_FILES):
+    body: dict[str, Any] = info if isinstance(info, dict) else {}
+    files = body.get("files")
+    if body.get("version") not in _READABLE or not isinstance(files, dict) or files.keys() != set(_FILES):
         raise MieError(
             "pack of another version",
             where=path / "pack.json",
             expected=f"version {VERSION} with {', '.join(_FILES)}",
-            found=f"version {info.get('version')}",
+            found=f"version {body.get('version')}",
             fix="make it again with `mie pack`",
         )
-    return info
-
-
-def _write_pictures(
-    path: Path, pictures: Sequence[Pixels], qualities: Sequence[int], bases: Mapping[int, int]
-) -> Iterator[int]:
-    """Write in groups, and yield how many pictures each had; the file appears at the end."""
-    with (
-        atomic_path(path) as temporary,
-        pq.ParquetWriter(temporary, _PICTURES, compression="none", use_dictionary=False) as writer,
-        ThreadPoolExecutor(cores()) as pool,
-    ):
-        for start in range(0, len(pictures), _GROUP):
-            some = range(start, min(start + _GROUP, len(pictures)))
-            whole = [pictures[bases[at]] if at in bases else None for at in some]
-            shown = [pictures[at] for at in some]
-            columns = [
-                pa.array(pool.map(_encode, shown, [qualities[at] for at in some], whole), pa.binary()),
-                pa.array([1 if picture.ndim == 2 else 3 for picture in shown], pa.int8()),
-                pa.array([bases.get(at) for at in some], pa.int32()),
-            ]
-            writer.write_table(pa.Table.from_arrays(columns, schema=_PICTURES))
-            yield len(columns[0])
-
-
-def _read_pictures(path: Path, workers: int | None) -> list[Pixels]:
-    table = pq.read_table(path)
-    bases = table.column("base").to_pylist() if "base" in table.column_names else [None] * len(table)
-    stored = [table.column(name).to_pylist() for name in ("bytes", "channels")]
-    with ThreadPoolExecutor(workers or cores()) as pool:
-        pictures = list(pool.map(_decode, *stored, bases))
-        for at, base in enumerate(bases):
-            if base is not None:
-                pictures[at] = with_part(pictures[base], pictures[at])
-        return pictures
-
-
-def _encode(picture: Pixels, quality: int, base: Pixels | None = None) -> bytes:
-    if base is not None:
-        return encode_part(picture, base)
-    shown = picture if picture.ndim == 2 else cv2.cvtColor(picture, cv2.COLOR_RGB2BGR)
-    done, data = cv2.imencode(".webp", shown, [cv2.IMWRITE_WEBP_QUALITY, quality])
-    webp = data.tobytes() if done else b""
-    if webp and quality != _LOSSLESS:
-        return webp
-    # WebP ends at 16,383 pixels a side; what OpenCV calls lossless is, for pictures without transparency.
-    png = encode_png(picture)
-    return webp if webp and len(webp) < len(png) else png
-
-
-def _decode(data: bytes, channels: int, base: int | None = None) -> Pixels:
-    how = cv2.IMREAD_GRAYSCALE if channels == 1 else cv2.IMREAD_COLOR
-    picture = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED if base is not None else how)
-    if picture is None:
-        raise MieError("a picture of the pack cannot be decoded", found=f"{len(data)} bytes")
-    if base is not None:
-        return np.asarray(cv2.cvtColor(picture, cv2.COLOR_BGRA2RGBA), np.uint8)
-    return picture if channels == 1 else cv2.cvtColor(picture, cv2.COLOR_BGR2RGB)
+    return body
 
 
 def refuse_occupied(path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from mie.core.documents import maker_settings
 from mie.core.hashing import stable_hash
 from mie.datasets.dataset import Dataset
 from mie.datasets.engine import cores
@@ -106,6 +107,19 @@ def joined_subjects(images: Sequence[Pixels], shown: Iterable[tuple[str, int]]) 
     return {name: lead(name) for name in leader}
 
 
+def _refuse_others(dataset: Dataset) -> None:
+    """Raise for samples that the compact editor cannot learn from one by one."""
+    others = sorted(set(dataset.info["counts"].get("by_perspective", {})) - set(EDIT_KINDS))
+    if others:
+        raise MieError(
+            "this dataset cannot be packed",
+            where=dataset.folder,
+            expected=f"samples of {', '.join(EDIT_KINDS)}",
+            found=", ".join(others),
+            fix="turns of a conversation need their history: use `mie export -f sharegpt`",
+        )
+
+
 def pack_datasets(
     datasets: Sequence[Path | str],
     *,
@@ -128,6 +142,8 @@ def pack_datasets(
     them.
     """
     opened = [Dataset(folder) for folder in datasets]
+    for dataset in opened:
+        _refuse_others(dataset)
     leaks = leaking(opened) if split == TRAIN else {}
     packer = _Packer(longest, wordings, split)
     shards = [(dataset, path) for dataset in opened for path in dataset.shards(split)]
@@ -266,7 +282,10 @@ def _simulation(
     if params.get("made") != "simulation" or longer is None:
         return None
     target = TARGETS[params["key"]]
-    severity = recipe.get("recipe", {}).get("severity", {}).get(target.key, {})
+    severities = [m["severity"].get(target.key, {}) for m in maker_settings(recipe) if "severity" in m]
+    if any(other != severities[0] for other in severities):
+        return None  # of merged datasets that fix different severities: which of them made it is not known
+    severity = severities[0] if severities else {}
     variant = {name: params[name] for one in target.variants for name in one}
     facts: dict[str, Any] = {"fixed": {**target.fixed, **severity, **variant}}
     if target.domain == "HU":

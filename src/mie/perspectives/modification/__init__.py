@@ -7,6 +7,7 @@
 | inpainting | white hole | H |
 | simulation | white hole | L |
 
+With `health:` a recipe also paints lesions into images that show none: then H is real and L is drawn.
 Outside the mask, which is the filled area, the images of a pair are equal to the pixel. `dataset.json` and
 the data card count the pairs by modality, from the `params` of kept samples and the numbers of rejections.
 """
@@ -20,7 +21,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from mie.core.documents import markdown_cell, markdown_table
 from mie.core.registry import unknown_name
@@ -38,6 +45,7 @@ from mie.perspectives.perspective import (
     Problem,
     Recipe,
     Rows,
+    SourceFacts,
     StrictModel,
     Weights,
 )
@@ -71,6 +79,14 @@ class BoundsConfig(StrictModel):
         return value
 
 
+class HealthConfig(StrictModel):
+    """A kind of lesion that is painted into those images of a data set that show none."""
+
+    source: str = Field(description="the data set; only its images without a marked lesion are used")
+    lesion: str = Field(description="as the painter names it")
+    inside: str | None = Field(None, description="the mask that it must lie in; the whole body by default")
+
+
 class ModificationConfig(PerspectiveConfig):
     """Lesions taken out of images by an inpainting expert, checked, as four kinds of triplets."""
 
@@ -86,13 +102,26 @@ class ModificationConfig(PerspectiveConfig):
     detector_required: bool = False
     min_sensitivity: float = Field(0.5, ge=0, le=1, description="below it a detector is not trusted")
     judge: str | None = None
+    health: tuple[HealthConfig, ...] = Field((), description="lesions that are painted into healthy images")
+    painter: str = Field("flow", description="the inpainter that paints them")
     limits: LimitsConfig = LimitsConfig()
     bounds: BoundsConfig = BoundsConfig()
+
+    @model_serializer(mode="wrap")
+    def _without_the_default(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """As written before the keys existed: a recipe without them is the same recipe as ever."""
+        body: dict[str, Any] = handler(self)
+        keys = ("wordings",) if self.health else ("wordings", "health", "painter")
+        return {
+            key: value
+            for key, value in body.items()
+            if key not in keys or (key == "wordings" and self.wordings != "plain")
+        }
 
     @model_validator(mode="after")
     def _known(self) -> ModificationConfig:
         for noun, spec, known in (
-            *(("inpainter", spec, INPAINTERS.names()) for spec in self.inpainters),
+            *(("inpainter", spec, INPAINTERS.names()) for spec in (*self.inpainters, self.painter)),
             ("detector", self.detector, DETECTORS.names()),
         ):
             name = None if spec is None else parse_spec(spec, noun=noun).name
@@ -115,6 +144,8 @@ def _samples(config: ModificationConfig, build: BuildFacts) -> Recipe:
     from mie.perspectives.modification.samples import Modification
 
     options = config.model_dump(exclude={"kind", "wordings", "judge", "limits", "bounds"})
+    # Written always: the serializer leaves out what is default.
+    options["health"] = tuple(one.model_dump() for one in config.health)
     return Modification(
         **options,
         judge=open_part_judge(config.judge, build),
@@ -129,7 +160,16 @@ def _prepare(config: ModificationConfig, build: BuildFacts) -> Weights:
     from mie.perspectives.modification.experts import check_judge, learnt_weights
 
     check_judge(config.judge, build)
-    return learnt_weights(config, {source.modality for source in build.sources})
+    modality = {source.name: source.modality for source in build.sources}
+    healthy = [(modality[one.source], one.lesion) for one in config.health]
+    return learnt_weights(config, set(modality.values()), healthy)
+
+
+def _check(config: ModificationConfig, sources: Sequence[SourceFacts]) -> None:
+    names = [source.name for source in sources]
+    for one in config.health:
+        if one.source not in names:
+            raise unknown_name("data set of the recipe, under recipe.health,", one.source, names)
 
 
 def _gates(_: Any, limits: GateConfig) -> Sequence[Gate]:
@@ -173,6 +213,7 @@ PERSPECTIVE: Final = Perspective(
     prove=_prove,
     prove_together=_prove_together,
     prepare=_prepare,
+    check=_check,
     facts=_facts,
     metrics=("changed_psnr", "changed_ssim", "unchanged_psnr", "unchanged_ssim", "rubric"),
     card=Card(
@@ -190,6 +231,8 @@ PERSPECTIVE: Final = Perspective(
             "detector": "a lesion detector misses the lesion before, or finds it after; "
             "or none can be trusted",
             "judge": "a language model saw the lesion, or the fill",
+            "place": "from health: no place inside the organ is large enough, or the organ is not marked",
+            "faint": "from health: the painted lesion can hardly be seen",
             "background": "something outside the filled area changed, or nothing inside it",
         },
         title="Counterfactual pairs",
@@ -213,8 +256,10 @@ class _Modality:
     seen: list[tuple[bool, bool]] = field(default_factory=list)  # lesion found, patient held out
     left: list[bool] = field(default_factory=list)
     seams: list[float] = field(default_factory=list)
+    from_health: int = 0  # kept pairs whose lesion was painted
 
     def add(self, facts: Mapping[str, Any], *, kept: bool) -> None:
+        self.from_health += bool(kept and facts.get("from_health"))
         detector = facts.get("detector")
         if detector is not None and detector["name"] is not None:
             self.detectors[detector["name"]] = detector["quality"]
@@ -234,6 +279,7 @@ class _Modality:
         held_out = [hit for hit, held in self.seen if held]
         return {
             "pairs": self.pairs,
+            **({"from_health": self.from_health} if self.from_health else {}),
             "inpainters": dict(sorted(self.inpainters.items())),
             "refused": dict(sorted(self.refused.items())),
             "detectors": dict(sorted(self.detectors.items())),
@@ -294,6 +340,14 @@ def counterfactual_pairs(facts: Mapping[str, Any]) -> str:
             _quality(facts),
         ),
     ]
+    painted = {name: of["from_health"] for name, of in facts.items() if "from_health" in of}
+    if painted:
+        sections.append(
+            "**Painted lesions.** In these pairs the healthy image is real and the lesion synthetic, drawn "
+            "by a network (`from_health` and `synthetic` in `params`): "
+            + ", ".join(f"{name} {n:,}" for name, n in painted.items())
+            + ". In all other pairs the lesion is real and the healthy image is synthetic."
+        )
     unchecked = _unchecked(facts)
     if unchecked:
         sections.append("**Not checked by a detector that can be trusted:**\n\n" + "\n".join(unchecked))

@@ -21,6 +21,7 @@ from mie.judges.parsers import yes_no
 from mie.perspectives.modification import ModificationConfig
 from mie.perspectives.modification.counterfactual import Candidate, Opinion, Slice, Watch, watch
 from mie.perspectives.modification.detectors import make_detector
+from mie.perspectives.modification.health import check_lesion, painter_of
 from mie.perspectives.modification.inpainters import Inpainter, make_inpainter
 from mie.perspectives.modification.lesions import Lesion, place_of
 from mie.perspectives.perception.phrasings import listed
@@ -125,8 +126,11 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def learnt_weights(config: ModificationConfig, modalities: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Family -> inpainter or "detector" -> SHA-256 of its weights; `ConfigError` where they are missing.
+def learnt_weights(
+    config: ModificationConfig, modalities: Iterable[str], healthy: Iterable[tuple[str, str]] = ()
+) -> dict[str, dict[str, str]]:
+    """Family -> inpainter, "detector" or "painter" -> SHA-256 of its weights; `ConfigError` where they are
+    missing. `healthy`: (modality, lesion) of what is painted into healthy images.
 
     Other weights make another dataset: a build is not resumed with them, and `dataset.json` names them.
     """
@@ -137,6 +141,11 @@ def learnt_weights(config: ModificationConfig, modalities: Iterable[str]) -> dic
         digests = {one.name: one.weights for one in used if one.weights is not None}
         detector = watcher(config.detector, family, config.min_sensitivity).detector
         found[family] = digests if detector is None else {**digests, "detector": detector.weights}
+    for modality, lesion in healthy:
+        if (name := find(modality)) is not None:
+            painter = painter_of(config.painter, name)
+            check_lesion(painter, lesion)
+            found[name]["painter"] = painter.weights
     return found
 
 
@@ -148,7 +157,9 @@ def check_judge(spec: str | None, build: BuildFacts) -> None:
 
         client = open_client(spec)
         if client.remote:
-            Gate(Policy(), client.provider).check_statement(_statement(build))
+            gate = Gate(Policy(allow_remote=build.allow_remote), client.provider)
+            gate.check_consent()
+            gate.check_statement(_statement(build))
 
 
 def open_part_judge(spec: str | None, build: BuildFacts) -> Asker | None:
@@ -161,7 +172,9 @@ def open_part_judge(spec: str | None, build: BuildFacts) -> Asker | None:
     from mie.judges import JudgeOptions, open_judge
 
     return build.resources.enter_context(
-        open_judge(JudgeOptions(spec), build.folder, dataset=_statement(build))
+        open_judge(
+            JudgeOptions(spec, allow_remote=build.allow_remote), build.folder, dataset=_statement(build)
+        )
     )
 
 

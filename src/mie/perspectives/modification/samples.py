@@ -1,4 +1,4 @@
-"""Samples of lesions that were taken out of an image, filled and checked."""
+"""Samples of lesions that were taken out of an image, filled and checked, or painted into a healthy one."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from mie.core.hashing import generator, sample_seed, stable_hash
 from mie.errors import ImageError
 from mie.images.families import MARGIN, family_of, nearest_family
 from mie.images.hashes import checksum
-from mie.images.resize import fitted_size, nearest_bin, resize_image, resize_mask
+from mie.images.resize import fitted_size, nearest_bin
 from mie.perspectives.modification import TASKS
 from mie.perspectives.modification.counterfactual import (
     HIT,
     Bounds,
-    Candidate,
     Counterfactual,
     Opinion,
     Slice,
@@ -33,6 +32,7 @@ from mie.perspectives.modification.experts import (
     opinion_of,
     watcher,
 )
+from mie.perspectives.modification.health import Addition, Healthy, allowed_area, one_of, painter_of
 from mie.perspectives.modification.inpainters.blend import BLEND
 from mie.perspectives.modification.lesions import (
     VIEWS,
@@ -46,8 +46,9 @@ from mie.perspectives.modification.lesions import (
 )
 from mie.perspectives.modification.phrasings import DESCRIPTIONS, PHRASINGS, ask, words
 from mie.perspectives.perspective import Problem, unnamed_words
+from mie.perspectives.scaled import scaled_image, scaled_mask
 from mie.perspectives.volumes import consecutive
-from mie.records import Case, Pixels, Rejection, Sample
+from mie.records import Case, Mask, Pixels, Rejection, Sample, Target
 from mie.vocabulary import BINS
 
 NAME: Final = "modification"
@@ -86,6 +87,8 @@ class Modification:
     blend: str | None = None  # None: what suits the family
     margin: float | None = None  # share of a lesion's diameter; None: the family's
     allow_nearest: bool = False  # a modality without an expert takes the one that looks most like it
+    health: tuple[Mapping[str, Any], ...] = ()  # lesions to paint: source, lesion, inside
+    painter: str = "flow"
     judge: Asker | None = None
     case_name: Callable[[Case], str] = lambda case: case.case_id  # in the judge's journal
     limits: LesionLimits = field(default_factory=LesionLimits)
@@ -101,14 +104,17 @@ class Modification:
         prepared: list[_Prepared] = []
         for case in cases:
             for found in self._prepared(case, split):
-                if isinstance(found, Rejection):
+                if isinstance(found, _Stored):
+                    yield from self._from_health(found, build_seed)
+                elif isinstance(found, Rejection):
                     yield found
                 else:
                     prepared.append(found)
         for run in consecutive(prepared, lambda p: (p.case, tuple(t.name for t in p.at.lesion.targets))):
             yield from self._pairs(run, build_seed)
 
-    def _prepared(self, case: Case, split: str) -> Iterator[_Prepared | Rejection]:
+    def _prepared(self, case: Case, split: str) -> Iterator[_Prepared | _Stored | Rejection]:
+        """Each lesion that may go from an image; or the image, where it is healthy and one may be painted."""
         family = family_of(case.modality) or (nearest_family(case.modality) if self.allow_nearest else None)
         if family is None:
             reason = f"there is no inpainting expert for {case.modality}"
@@ -119,17 +125,20 @@ class Modification:
         height, width = case.image.shape[:2]
         bin_ = None if split == "test" else nearest_bin(height, width, self.bins)
         size = (height, width) if bin_ is None else fitted_size(height, width, bin_)
-        image = resize_image(case.image, size)
-        masks = {name: resize_mask(mask, size) for name, mask in case.masks.items()}
+        image = scaled_image(case.image, size)
+        masks = {name: scaled_mask(mask, size) for name, mask in case.masks.items()}
         share, least = MARGIN[family]
         body = body_of(image, family)
         margin = (share if self.margin is None else self.margin, least)
         lesions = lesions_of(masks, case.targets, margin, body if family in VIEWS else None)
+        watch = watcher(self.detector, family, self.min_sensitivity)
+        if not lesions and any(one["source"] == case.source for one in self.health):
+            yield _Stored(case, split, bin_, family, image, masks, body, watch)
+            return
         if not lesions:
             yield Rejection(case.source, case.case_id, "empty", "no lesion is marked in this image")
             return
         unhealthy = lesions[0].mask
-        watch = watcher(self.detector, family, self.min_sensitivity)
         for lesion in lesions[: self.per_case]:
             refused = why_not(lesion, body, self.limits, family) or self._unwatched(watch)
             seen = None
@@ -139,6 +148,50 @@ class Modification:
                 refused = _unseen(watch, seen)
             found = _Prepared(case, split, bin_, family, Slice(image, lesion, body, unhealthy), watch, seen)
             yield found if refused is None else found.rejection(*refused)
+
+    def _from_health(self, stored: _Stored, build_seed: int) -> Iterator[Sample | Rejection]:
+        """A lesion of each named kind, painted into an image that shows none."""
+        for one in self.health:
+            if one["source"] == stored.case.source:
+                yield from self._painted(stored, one["lesion"], one["inside"], build_seed)
+
+    def _painted(
+        self, stored: _Stored, lesion: str, inside: str | None, build_seed: int
+    ) -> Iterator[Sample | Rejection]:
+        target = Target(one_of(lesion), "lesion")
+        facts = {"from_health": True, "synthetic": "lesion", "painted": lesion, "inside": inside}
+
+        def refused(gate: str, reason: str, numbers: Mapping[str, Any]) -> Rejection:
+            case = stored.case
+            return Rejection(case.source, case.case_id, gate, reason, target.name, {**facts, **numbers})
+
+        if (unwatched := self._unwatched(stored.watch)) is not None:
+            yield refused(*unwatched)
+            return
+        organ = None if inside is None else stored.masks.get(inside)
+        if inside is not None and (organ is None or not organ.any()):
+            known = ", ".join(name for name, mask in stored.masks.items() if mask.any()) or "none"
+            yield refused("place", f"no {inside} is marked in this image; marked are: {known}", {})
+            return
+        maker = Addition(painter_of(self.painter, stored.family), self.candidates, self.bounds, stored.watch)
+        allowed = allowed_area(stored.image, stored.body, organ)
+        with one_thread():
+            made = maker.paint(Healthy(stored.image, stored.body, allowed, lesion, target), build_seed)
+        if made is None:
+            yield refused("place", f"no place in the {inside or 'body'} is large enough for the lesion", {})
+            return
+        kept, painted = made
+        chosen = painted[kept]
+        at = Slice(chosen.candidate.image, chosen.lesion, stored.body, chosen.lesion.mask)
+        p = _Prepared(stored.case, stored.split, stored.bin, stored.family, at, stored.watch, chosen.seen)
+        numbers = {"kept": kept, "candidates": [one.candidate.params() for one in painted]}
+        limit = why_not(chosen.lesion, stored.body, self.limits, stored.family)
+        if not chosen.candidate.passed or limit is not None:
+            gate, reason = (limit or chosen.candidate.failures[0])[:2]
+            yield refused(gate, reason, {**p.facts, **numbers})
+            return
+        made_by = {"inpainter": chosen.candidate.inpainter, "blend": "none", "slices": 1}
+        yield from self._triplets(p, stored.image, {**made_by, **facts, **p.facts, **numbers}, build_seed)
 
     def _unwatched(self, watch: Watch) -> tuple[str, str, dict[str, Any]] | None:
         if not self.detector_required or watch.trusted:
@@ -170,15 +223,15 @@ class Modification:
             if chosen.passed:
                 made_by = {"inpainter": chosen.inpainter, "blend": maker.blending, "slices": len(run)}
                 facts = {**made_by, **p.facts, **numbers}
-                yield from self._triplets(p, chosen, facts, build_seed)
+                yield from self._triplets(p, chosen.image, facts, build_seed)
             else:
                 gate, reason = chosen.failures[0]
                 yield p.rejection(gate, reason, numbers)
 
     def _triplets(
-        self, p: _Prepared, chosen: Candidate, facts: dict[str, Any], build_seed: int
+        self, p: _Prepared, healthy: Pixels, facts: dict[str, Any], build_seed: int
     ) -> Iterator[Sample]:
-        lesion, healthy, white = p.at.image, chosen.image, p.at.white
+        lesion, white = p.at.image, p.at.white
         images = {
             "removal": (lesion, healthy),
             "addition": (healthy, lesion),
@@ -216,6 +269,20 @@ def _unseen(watch: Watch, seen: dict[str, float] | None) -> tuple[str, str, dict
         return None
     reason = f"the detector finds {seen['share']:.0%} of the lesion before it is removed, at least {HIT:.0%}"
     return "detector", reason, {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """One image without a lesion, at the size that is stored."""
+
+    case: Case
+    split: str
+    bin: int | None
+    family: str
+    image: Pixels
+    masks: Mapping[str, Mask]
+    body: Mask
+    watch: Watch
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,8 +388,8 @@ def background_problems(sample: Sample) -> list[tuple[str, dict[str, Any]]]:
                 f"inside the mask the images differ by {change:.2f} grey levels, at least {_LEAST_CHANGE:g}"
             )
             wrong.append((reason, {"change": change}))
-    lesion, healthy = _pair(sample)
-    if healthy is not None and _is_grey(lesion) and not _is_grey(healthy):
+    original, drawn = _pair(sample)
+    if drawn is not None and _is_grey(original) and not _is_grey(drawn):
         wrong.append(("a grey picture was filled with colour", {}))
     return wrong
 
@@ -335,10 +402,15 @@ def background_gate(sample: Sample) -> Rejection | None:
 
 
 def _pair(sample: Sample) -> tuple[Pixels, Pixels | None]:
-    """(what was there before, the healthy image); None where the sample does not show the healthy image."""
-    if sample.task == "addition":
+    """(an image as it was, the one that was drawn in); None where the sample does not show the latter.
+
+    Drawn is the healthy image, or, from health, the lesion. A white hole shows neither: its surroundings do.
+    """
+    drawn_in_input = sample.task == ("removal" if sample.params.get("from_health") else "addition")
+    if drawn_in_input:
         return sample.target_image, sample.input
-    return sample.input, None if sample.task == "simulation" else sample.target_image
+    whole = "inpainting" if sample.params.get("from_health") else "simulation"
+    return sample.input, None if sample.task == whole else sample.target_image
 
 
 def _is_grey(image: Pixels) -> bool:
@@ -357,7 +429,28 @@ def prove(sample: Sample) -> list[Problem]:
         wrong.append(("overlay", "a modification sample has no colours"))
     if sample.group is None:
         wrong.append(("pair", "a modification sample belongs to a pair"))
-    return wrong + unnamed_words(sample)
+    return wrong + _health_problems(sample) + unnamed_words(sample)
+
+
+def _health_problems(sample: Sample) -> list[Problem]:
+    """A painted lesion is marked as synthetic and passed its gates."""
+    params = sample.params
+    if not params.get("from_health"):
+        return [("health", "marked as synthetic, but not from health")] if "synthetic" in params else []
+    wrong: list[Problem] = []
+    if params.get("synthetic") != "lesion":
+        wrong.append(("health", "a painted lesion is not marked as synthetic"))
+    tried, kept = params.get("candidates") or [], params.get("kept")
+    if not isinstance(kept, int) or not 0 <= kept < len(tried):
+        return [*wrong, ("health", "it does not say which of its candidates was kept")]
+    if tried[kept].get("failed"):
+        wrong.append(("health", f"the kept lesion did not pass: {', '.join(tried[kept]['failed'])}"))
+    detector, seen = params.get("detector") or {}, params.get("lesion_seen") or {}
+    if detector.get("trusted") and seen.get("share", 0.0) < HIT:
+        wrong.append(("health", "a trusted detector does not find the painted lesion"))
+    if sample.mask is not None and int((sample.mask > 0).sum()) < params.get("lesion_pixels", 0):
+        wrong.append(("health", "the lesion is larger than the area that was changed"))
+    return wrong
 
 
 def prove_pairs(rows: Iterable[Mapping[str, Any]]) -> list[Problem]:

@@ -26,7 +26,8 @@ def path(tmp_path_factory):
         if not parameter.abs().sum():
             torch.nn.init.normal_(parameter, std=0.1)
     path = tmp_path_factory.mktemp("w") / "w.safetensors"
-    weights.save(path, net.state_dict(), format=FORMAT, config=TINY.as_json())
+    extents = {"endoscopy": {"polyp": (0.1, 0.4), "glioma": (0.1, 0.2)}}
+    weights.save(path, net.state_dict(), format=FORMAT, config=TINY.as_json(), meta={"extents": extents})
     return path
 
 
@@ -82,12 +83,14 @@ def test_a_large_hole_is_drawn_small_then_at_its_own_scale(path, monkeypatch):
     assert sizes == [((128, 128), False)]
     sizes.clear()
     expert.fill(picture(240, 240), ellipse((240, 240), (120, 120), (60, 60)), seed=0)
-    assert sizes == [((128, 128), False), ((240, 240), True)]
+    assert sizes == [((128, 128), False), ((169, 169), True)], "24 pixels around a hole of 121"
 
 
 def test_a_lesion_is_painted_into_its_region_and_a_rim(path):
     image, region = picture(), ellipse((160, 200), (80, 90), (20, 30))
     expert = FlowInpainter(path, "endoscopy")
+    assert expert.targets == ("glioma", "polyp")
+    assert expert.extent("polyp") == (0.1, 0.4)
     painted, hole = expert.paint(image, region, "polyp", seed=1)
     assert (hole >= region).all()
     assert hole.sum() > region.sum()
@@ -100,6 +103,8 @@ def test_a_lesion_is_painted_into_its_region_and_a_rim(path):
     assert all((painted != other).any() for other in others)
     with pytest.raises(ConfigError, match="did you mean 'polyp'"):
         expert.paint(image, region, "polip", seed=1)
+    with pytest.raises(ConfigError, match="lesion of the flow expert"):
+        FlowInpainter(path, "fundus").paint(image, region, "polyp", seed=1)  # never seen in this family
     with pytest.raises(ConfigError, match="no such contrast"):
         expert.paint(image, region, "polyp", seed=1, contrast=2)
 
@@ -119,9 +124,10 @@ def test_what_cannot_be_filled_is_refused(path, tmp_path):
 
 def test_the_shipped_expert_draws_texture_as_strong_as_around_the_hole(monkeypatch):
     """A retina that it never saw: a smooth fill has under a third of the variance."""
-    monkeypatch.setattr(flow, "STEPS", 4)
+    monkeypatch.setattr(flow, "STEPS", (4, 4))
     image, hole = picture(), ellipse((160, 200), (90, 110), (14, 18))
     expert = make_inpainter("flow", family="fundus")
-    assert "skin lesion" in expert.targets
+    assert "hard exudates" in expert.targets
+    assert "skin lesion" not in expert.targets
     ratio = compare(texture(expert.fill(image, hole, seed=0), hole), texture(image, hole))["variance_ratio"]
     assert 0.4 < ratio < 2.5

@@ -16,6 +16,7 @@ from mie.core.files import digest
 from mie.core.registry import unknown_name
 from mie.errors import ConfigError
 from mie.images.overlay import is_grey
+from mie.images.resize import fitted_size
 from mie.networks.shipped import shipped_weights
 from mie.perspectives.modification.inpainters import check_hole
 from mie.perspectives.modification.inpainters.holes import Neighbourhood, neighbourhood
@@ -26,13 +27,13 @@ if TYPE_CHECKING:
 
 _Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
 
-STEPS: Final = 8
+# Chosen on validation patients (examples/flow/results.md).
+STEPS: Final = (6, 6)  # of the coarse and of the fine band
+GUIDANCE: Final = 1.0
+_FINE_STEPS: Final = 4  # of the second pass
 _SIDE: Final = 128  # pixels of the window that the network was trained on
 _FINEST: Final = 512  # a larger window is drawn at this scale and enlarged
-# A hole that is too large for the window is drawn small first. Its fine texture is then drawn at the image's
-# own scale, from the time when coarse structure is settled.
-_SETTLED: Final = 0.6
-_FINE_STEPS: Final = 4
+_NEAR: Final = 24  # pixels around a large hole that its second pass sees
 _TOGETHER: Final = 33  # pixels: holes that are nearer to each other are filled at once
 _RIM: Final = 3  # pixels around a painted lesion that are drawn with it
 _STRIDE: Final = 8
@@ -54,20 +55,28 @@ def open_flow(argument: str | None, options: Mapping[str, str], family: str) -> 
 
 
 class FlowInpainter:
-    """Any size. A window around each hole is drawn at the image's own scale, a large one coarse to fine."""
+    """Any size. A window around each hole is drawn at the image's own scale. A hole that is too large for it
+    is drawn small first; its fine band is then drawn once more at the image's own scale.
+    """
 
     def __init__(self, path: Path, family: str) -> None:
         self.name = "flow"
-        self._net = _network(path)
+        self._net, extents = _network(path)
         self.weights = digest(path)
         if family not in self._net.config.families:
             raise unknown_name("family of the flow expert", family, self._net.config.families)
         self._family = self._net.config.families.index(family)
+        self._extents: Mapping[str, tuple[float, float]] = extents.get(family, {})
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """The names of the lesions that can be painted."""
-        return self._net.config.targets
+        """The names of the lesions that can be painted: those that it learnt in this family."""
+        return tuple(self._extents)
+
+    def extent(self, target: str) -> tuple[float, float]:
+        """How long such lesions were in training, the middle 80%, as shares of the image's longer side."""
+        low, high = self._extents[target]
+        return float(low), float(high)
 
     def fill(self, image: Pixels, mask: Mask, *, seed: int) -> Pixels:
         """The image with healthy tissue in its hole; what is under the hole is not looked at."""
@@ -99,11 +108,10 @@ class FlowInpainter:
         # What lies under the hole is gone before anything looks at it.
         seen = np.where(mask[..., None], np.uint8(0), image)
         for hole in _holes(mask):
-            coarse = neighbourhood(hole, size=_SIDE, multiple=_STRIDE)
-            whole = self._window(coarse, seen, mask, lesion, target, contrast, rng, None)
-            if coarse.scaled != (coarse.bottom - coarse.top, coarse.right - coarse.left):
-                fine = neighbourhood(hole, size=_needed(coarse), multiple=_STRIDE)
-                whole = self._window(fine, seen, mask, lesion, target, contrast, rng, whole)
+            window = neighbourhood(hole, size=_SIDE, multiple=_STRIDE)
+            whole = self._window(window, seen, mask, lesion, target, contrast, rng, None)
+            if window.scaled != (window.bottom - window.top, window.right - window.left):
+                whole = self._window(_close(hole), seen, mask, lesion, target, contrast, rng, whole)
             filled[hole] = whole[hole]
         if grey:
             filled[mask] = filled[mask].mean(1, keepdims=True).round().astype(np.uint8)
@@ -118,52 +126,64 @@ class FlowInpainter:
         target: str,
         contrast: float | None,
         rng: np.random.Generator,
-        coarse: Pixels | None,
+        small: Pixels | None,
     ) -> Pixels:
-        """The image with the window's holes drawn, from noise or from what was drawn at a coarser scale."""
+        """The image with the window's holes drawn; of what was drawn small, the coarse band is kept."""
         import torch
 
-        from mie.networks.flow import Conditions, draw, scene
+        from mie.networks.flow import Bands, Conditions, Steps, draw, scene
 
-        def tensor(values: _Floats) -> torch.Tensor:
-            return torch.from_numpy(np.ascontiguousarray(values, np.float32))[None]
+        height, width = window.scaled
+        sides = [max(_SMALLEST, -(-side // _STRIDE) * _STRIDE) for side in (height, width)]
 
-        height, width = (s + p for s, p in zip(window.scaled, window.padding, strict=True))
-        # As in training, what lies beyond the image belongs to the hole.
-        edges = ((0, 0), (0, max(0, _SMALLEST - height)), (0, max(0, _SMALLEST - width)))
+        def tensor(values: _Floats, beyond: float = 0.0) -> torch.Tensor:
+            """`(C, height, width)` with what lies beyond the image below and on the right."""
+            whole = np.full((len(values), *sides), beyond, np.float32)
+            whole[:, :height, :width] = values[:, :height, :width]
+            return torch.from_numpy(whole)[None]
 
         def pixels(values: Pixels) -> torch.Tensor:
-            return tensor(np.pad(window.picture(values).transpose(2, 0, 1).astype(np.float32) / 255, edges))
+            return tensor(window.picture(values).transpose(2, 0, 1).astype(np.float32) / np.float32(255))
 
-        def region(values: Mask, beyond: float) -> torch.Tensor:
-            part = window.hole(values)[None].astype(np.float32)
-            return tensor(np.pad(part, edges, constant_values=beyond))
+        def region(values: Mask) -> torch.Tensor:
+            return tensor(window.hole(values)[None].astype(np.float32))
 
-        holes, lesions = region(mask, 1), region(lesion, 0)
         conditions = Conditions(
             torch.tensor([self._family]),
             torch.tensor([self._net.config.target(target)]),
             torch.tensor([np.nan if contrast is None else contrast], dtype=torch.float32),
         )
-        noise = tensor(rng.standard_normal((3, *holes.shape[2:]), np.float32))
+        sizes = ([side // _STRIDE for side in sides], sides)
+        noises = [torch.from_numpy(rng.standard_normal((1, 3, *size), np.float32)) for size in sizes]
         with torch.inference_mode():
-            around = scene(pixels(image), holes, lesions)
-            noise = noise * self._net.channels(conditions.family)
-            if coarse is None:
-                drawn = draw(self._net, around, conditions, noise, steps=STEPS)
-            else:
-                start = around.residual(pixels(coarse)) * self._net.channels(conditions.family)
-                drawn = draw(
-                    self._net, around, conditions, noise, steps=_FINE_STEPS, start=start, since=_SETTLED
-                )
-            made = around.compose(drawn)[0, :, :height, :width].permute(1, 2, 0).numpy()
+            drawn = self._net.channels(conditions.family)
+            beyond = tensor(np.zeros((1, height, width), np.float32), 1.0)
+            spread = self._net.spread(conditions.family, conditions.target)
+            around = scene(pixels(image), region(mask), beyond, region(lesion), spread)
+            coarse = None if small is None else drawn * around.coarse(around.added(pixels(small)))
+            bands = draw(
+                self._net,
+                around,
+                conditions,
+                Bands(*(drawn * noise for noise in noises)),
+                steps=Steps(*STEPS) if small is None else Steps(0, _FINE_STEPS),
+                guidance=GUIDANCE,
+                coarse=coarse,
+            )
+            made = around.compose(bands)[0, :, :height, :width].permute(1, 2, 0).numpy()
         return window.put_back(image, (255 * made).round().astype(np.uint8))
 
 
-def _needed(window: Neighbourhood) -> int:
-    """The side of a window that shows the same at the image's own scale, up to the finest."""
-    side = max(window.bottom - window.top, window.right - window.left)
-    return min(_FINEST, -(-side // _STRIDE) * _STRIDE)
+def _close(hole: Mask) -> Neighbourhood:
+    """A window just around a large hole, at the image's own scale up to the finest."""
+    spans = []
+    for axis in (1, 0):
+        inside = np.flatnonzero(hole.any(axis))
+        spans.append((max(0, int(inside[0]) - _NEAR), min(hole.shape[1 - axis], int(inside[-1]) + 1 + _NEAR)))
+    (top, bottom), (left, right) = spans
+    size = (bottom - top, right - left)
+    scaled = size if max(size) <= _FINEST else fitted_size(*size, _FINEST)
+    return Neighbourhood(top, left, bottom, right, scaled, (0, 0))
 
 
 def _holes(mask: Mask) -> list[Mask]:
@@ -174,7 +194,8 @@ def _holes(mask: Mask) -> list[Mask]:
 
 
 @lru_cache(maxsize=2)
-def _network(path: Path) -> FlowNet:
+def _network(path: Path) -> tuple[FlowNet, Mapping[str, Mapping[str, tuple[float, float]]]]:
+    """The network, and how large the lesions are that it learnt from, by family and name."""
     import torch
 
     from mie.networks import weights
@@ -183,4 +204,4 @@ def _network(path: Path) -> FlowNet:
     found = weights.load(path, format=FORMAT)
     net = weights.build(lambda: FlowNet(FlowConfig.from_json(found.config)), found, path)
     net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return net.eval().requires_grad_(False)
+    return net.eval().requires_grad_(False), found.meta.get("extents", {})

@@ -139,11 +139,15 @@ def _load(folder: Path, dtype: dtype, **parts: Any) -> Any:
 
 _FACTS: Final = "mie"  # our key in the header, beside those of diffusers
 _ADAPTER: Final = "lora_adapter_metadata"
-_PREFIX: Final = "transformer."
 
 
 def save_lora(
-    path: Path, tensors: Mapping[str, Tensor], adapter: Mapping[str, Any], facts: Mapping[str, Any]
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    adapter: Mapping[str, Any],
+    facts: Mapping[str, Any],
+    *,
+    part: str = "transformer",
 ) -> None:
     """`tensors`: `<layer>.lora_A.weight` (rank, in) and `.lora_B.weight` (out, rank) by layer.
 
@@ -153,10 +157,10 @@ def save_lora(
 
     header = {
         "format": "pt",
-        _ADAPTER: json.dumps({_PREFIX + key: value for key, value in adapter.items()}, sort_keys=True),
+        _ADAPTER: json.dumps({f"{part}.{key}": value for key, value in adapter.items()}, sort_keys=True),
         _FACTS: json.dumps(facts, sort_keys=True),
     }
-    path.write_bytes(save({_PREFIX + name: value.contiguous() for name, value in tensors.items()}, header))
+    path.write_bytes(save({f"{part}.{name}": value.contiguous() for name, value in tensors.items()}, header))
 
 
 def read_facts(path: Path) -> dict[str, Any]:

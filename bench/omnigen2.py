@@ -24,15 +24,17 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))  # torch and numpy may be all there is
 
-from mie.networks.omnigen2 import OmniGen2Config, OmniGen2Transformer, make_layout
+from mie.networks.omnigen2 import OmniGen2Config, OmniGen2Transformer
+from mie.networks.omnigen2_flops import pass_flops as sample_flops
 from mie.networks.omnigen2_flow import Conditions, Guidance, flow_loss, sample
 
 PEAK = 989e12
@@ -312,38 +314,7 @@ def pass_flops(
     sizes: Sequence[tuple[int, int]],
 ) -> float:
     """Operations of one forward pass over a batch, counted from the layers' sizes."""
-    config = model.config
-    layout = make_layout(config, text, references, sizes)
-
-    def tokens(stream: Any) -> tuple[int, int]:
-        return (0, 0) if stream is None else tuple(stream.rotation[0].shape[:2])
-
-    def weights(module: nn.Module) -> int:
-        """Of the layers that every token passes; modulation runs once per sample and is left out."""
-        return sum(
-            layer.weight.numel()
-            for name, layer in module.named_modules()
-            if isinstance(layer, nn.Linear) and not name.endswith("norm1.linear")
-        )
-
-    total = 0.0
-    for blocks, stream in (
-        (model.context_refiner, layout.text),
-        (model.ref_image_refiner, layout.references),
-        (model.noise_refiner, layout.noise),
-        (model.layers, layout.joint),
-    ):
-        rows, length = tokens(stream)
-        total += 2 * rows * length * weights(blocks) + 4 * len(blocks) * rows * length**2 * config.hidden_size
-    for layer, stream in (
-        (model.time_caption_embed.caption_embedder, layout.text),
-        (model.ref_image_patch_embedder, layout.references),
-        (model.x_embedder, layout.noise),
-        (model.norm_out.linear_2, layout.noise),
-    ):
-        rows, length = tokens(stream)
-        total += 2 * rows * length * weights(layer)
-    return total
+    return sum(map(partial(sample_flops, model.config), text, references, sizes))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
+from mie.networks import text
 from mie.training import compact, compact_data
 from mie.training.config import TrainConfig, parse_config
 from mie.training.loop import train
@@ -32,6 +33,7 @@ from mie.training.pack import (
     one_channel_if_grey,
     write_pack,
 )
+from tests import forked_python
 from tests.conftest import crop, ellipse
 from tests.editors.compact.tiny import Words
 
@@ -174,7 +176,7 @@ def compact_config(pack: Path, **changes: Any) -> TrainConfig:
         "validate": {"every": 3},
         "log_every": 1,
     }
-    data = {"packs": [str(pack)], "validate_rows": 4, "absent": 0.3, **changes.pop("data", {})}
+    data = {"packs": [str(pack)], "validate_rows": 2, "absent": 0.3, **changes.pop("data", {})}
     model = {"widths": [8, 8, 16, 16], "down": [1, 1, 1, 1], "up": [1, 1, 1], **changes.pop("model", {})}
     return parse_config({**body, "data": data, "model": model, **changes})
 
@@ -200,7 +202,7 @@ def train_tiny(
         "CHANGES": json.dumps(changes or {}),
     }
     command = [sys.executable, __file__, str(pack), str(out)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True)
+    return forked_python.run(command, env=environment)
 
 
 def digests(out: Path) -> dict[str, str]:
@@ -220,7 +222,7 @@ def use_small_views() -> None:
 
 if __name__ == "__main__":
     use_small_views()
-    compact.TextEncoder = Encoder  # type: ignore[misc, assignment]
+    compact.TextEncoder = text.TextEncoder = Encoder  # type: ignore[misc, assignment]
     changes = json.loads(os.environ.get("CHANGES", "{}"))
     trained = train(compact_config(Path(sys.argv[1]), **changes), Path(sys.argv[2]), device="cpu")
     sys.exit(0 if trained.complete else 3)

@@ -75,7 +75,7 @@ def test_killed_in_the_middle_and_resumed_it_ends_with_the_same_weights(
     lines = [json.loads(line) for line in (out / "log.jsonl").open()]
     assert [line["step"] for line in lines if line["event"] == "resume"] == [3]
     assert digests(out) == digests(whole)
-    clocks = ("seconds", "images_per_second", "validation_seconds")
+    clocks = ("seconds", "images_per_second", "validation_seconds", "data_wait")
     history = [
         [{k: v for k, v in line.items() if k not in clocks} for line in read_log(folder / "log.jsonl")]
         for folder in (out, whole)

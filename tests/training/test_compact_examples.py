@@ -27,7 +27,7 @@ from mie.datasets.dataset import Dataset
 from mie.networks.compact import load_weights
 from mie.records import Sample
 from mie.training import compact
-from mie.training.folder import checkpoints, read_ema
+from mie.training.checkpoints import checkpoints, read_ema
 from mie.training.loop import train
 from mie.training.pack import VALIDATION
 from mie.vocabulary import MODALITIES

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from mie.training import compact
 from mie.training.compact_validation import evaluate, summary
 from mie.training.config import read_config
 from mie.training.pack import Row, write_pack
+from tests import forked_python
 from tests.training.compact_tiny import changed_pack
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +42,7 @@ def script(name: str) -> ModuleType:
 def run(name: str, *arguments: object) -> str:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(EXAMPLES / f"{name}.py"), *map(str, arguments)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    done = forked_python.run(command, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

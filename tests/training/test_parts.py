@@ -21,8 +21,9 @@ from torch import nn
 
 from mie.errors import ConfigError, MieError
 from mie.training.batches import Prefetch, seed_step, step_seed, to_device
+from mie.training.checkpoints import newest, prune, read_checkpoint, write_checkpoint
 from mie.training.config import OptimizerConfig
-from mie.training.folder import TrainingLog, newest, prune, read_checkpoint, read_log, write_checkpoint
+from mie.training.folder import TrainingLog, read_log
 from mie.training.optimize import Meter, MovingAverage, Optimizer, learning_rate
 from mie.training.trainee import TRAINEES, make_trainee, trainee_class
 from tests.training.tiny import Batch, Tiny, tiny_config
@@ -100,6 +101,7 @@ def test_decay_is_for_maps_alone_and_state_travels_in_any_format() -> None:
 
 def test_means_are_of_what_was_finite() -> None:
     meter, t = Meter(), torch.tensor
+    meter.add({})  # a loss without named parts
     meter.add({"loss": t(1.0), "dice": t(4.0)})
     meter.add({"loss": t(math.nan), "dice": t(6.0)})
     meter.add({"loss": t(3.0)})
@@ -213,7 +215,16 @@ def test_trainees_of_installed_packages(monkeypatch: pytest.MonkeyPatch) -> None
     assert trainee_class("compact") is not Tiny, "our own names win"
     with pytest.raises(ConfigError, match=r"'broken' is not a trainee[\s\S]*no model, batch"):
         trainee_class("broken")
-    ours = ["compact", "flow", "flux-fill-lora", "inpainter", "segmenter"]
+    ours = [
+        "compact",
+        "diffusers-lora",
+        "flow",
+        "flux-fill-lora",
+        "inpainter",
+        "judge-lora",
+        "omnigen2",
+        "segmenter",
+    ]
     assert TRAINEES.names() == ["broken", *ours, "tiny"]
 
 

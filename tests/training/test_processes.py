@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from mie.training.loop import train
+from tests import forked_python
 from tests.training.tiny import tiny_config
 
 ROOT = Path(__file__).parents[2]
@@ -45,9 +45,9 @@ def test_two_processes_equal_one(tmp_path: Path) -> None:
     for rank in ("0", "1"):
         environment = {**os.environ, **common, "RANK": rank, "LOCAL_RANK": rank}
         command = [sys.executable, "-c", SCRIPT, str(tmp_path / "two")]
-        processes.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
-    errors = [process.communicate(timeout=120)[1] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], errors
+        processes.append(forked_python.Started(command, env=environment))
+    codes = [process.wait(120) for process in processes]
+    assert codes == [0, 0], [process.errors() for process in processes]
     result = train(tiny_config(**CHANGES), tmp_path / "one", device="cpu")
     assert result.complete
     one, two = (

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,10 @@ pytest.importorskip("torch", reason="training needs the extra `models`")
 pytest.importorskip("accelerate", reason="training needs the extra `models`")
 
 from mie.errors import ConfigError, MieError
-from mie.training.folder import amend_checkpoint, newest, read_log
+from mie.training.checkpoints import amend_checkpoint, newest
+from mie.training.folder import read_log
 from mie.training.loop import train
+from tests import forked_python
 from tests.training.tiny import tiny_config
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +33,7 @@ def digests(out: Path, step: int) -> dict[str, str]:
 
 
 def history(out: Path) -> list[dict[str, Any]]:
-    clocks = ("seconds", "images_per_second", "validation_seconds")
+    clocks = ("seconds", "images_per_second", "validation_seconds", "data_wait")
     return [{k: v for k, v in line.items() if k not in clocks} for line in read_log(out / "log.jsonl")]
 
 
@@ -41,14 +42,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Trained in a process of its own, with one thread as the killed ones have."""
     out = tmp_path_factory.mktemp("whole") / "out"
     command = [sys.executable, str(Path(__file__).with_name("kill.py")), str(out), "0", "0"]
-    subprocess.run(command, env=ENVIRONMENT, check=True)
+    forked_python.run(command, env=ENVIRONMENT, check=True)
     return out
 
 
 def test_killed_at_random_moments(whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     command = [sys.executable, str(Path(__file__).with_name("kill.py")), str(out), "6", "20"]
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
+    done = forked_python.run(command, env=ENVIRONMENT)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) >= 1, "no kill hit a living process"
     resumed = [
@@ -128,7 +129,7 @@ def test_a_kill_in_the_validation_loses_no_step(whole: Path, tmp_path: Path) -> 
     info = json.loads((out / "train.json").read_text())
     (out / "train.json").write_text(json.dumps({**info, "status": "running"}))
     command = [sys.executable, str(Path(__file__).with_name("kill.py")), str(out), "0", "0"]
-    subprocess.run(command, env=ENVIRONMENT, check=True)
+    forked_python.run(command, env=ENVIRONMENT, check=True)
     again = json.loads((last / "state.json").read_text())
     assert again["validated"] is True
     assert again["best"]["step"] == state["step"]  # the only one that it knows of

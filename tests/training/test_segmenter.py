@@ -27,6 +27,7 @@ from mie.training.folder import read_log
 from mie.training.loop import train
 from mie.training.pack import TRAIN, VALIDATION, Instruction, Pack, Row, Wording, as_rgb, write_pack
 from mie.training.segmenter import RowFilter, Segmenter, SegmenterData, counts, marked_images
+from tests import forked_python
 from tests.conftest import crop, ellipse
 
 ROOT = Path(__file__).parents[2]
@@ -255,7 +256,7 @@ def test_every_family_has_a_training_file(family: str, monkeypatch: pytest.Monke
 def test_the_files_of_specialists(pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = ROOT / "examples/specialists/specialists.py"
     command = [sys.executable, str(script), "configs", str(pack), "-o", str(tmp_path), "--least", "3"]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    done = forked_python.run(command, check=True)
     assert done.stdout.split() == ["skin-skin-lesion"]  # the other targets have two images
     monkeypatch.setenv("MIE_PACKS", str(pack.parent))
     trainee = Segmenter(read_config(tmp_path / "skin-skin-lesion.yaml"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,23 @@ def train(
         None, "--stop-after", min=0, help="Stop with a checkpoint after this many seconds."
     ),
     profile: int = typer.Option(0, min=0, help="Time this many steps by phase and show the shares."),
+    processes: int = typer.Option(
+        1,
+        min=1,
+        max=64,
+        help="Processes on this machine, one for each GPU; torchrun serves several machines.",
+    ),
     json: bool = typer.Option(False, "--json", help="Print train.json as one JSON document."),
 ) -> None:
     """Train an editor, a lesion detector or an inpainter.
 
     The training is resumed by running the same command again, even after kill -9, and ends with the weights
-    of an uninterrupted run. With --stop-after the exit code is 3 while steps are left. For several GPUs, put
-    `accelerate launch --multi_gpu -m` before the command.
+    of an uninterrupted run. With --stop-after the exit code is 3 while steps are left. For the GPUs of one
+    machine give --processes; for several machines put `torchrun ... -m` before the command.
 
     Example: mie train examples/segmenter.yaml -o out/segmenter
+
+    Example: mie train examples/omnigen2.yaml -o out/omnigen2 --processes 8
     """
     from contextlib import nullcontext
 
@@ -36,23 +45,34 @@ def train(
     from mie.errors import MieError
     from mie.training.config import read_config
 
+    end_in_order()
+    parsed = read_config(config)
+    folder = output or Path("out") / parsed.name
+    if processes > 1 and "RANK" not in os.environ:
+        from mie.training.launch import launch
+
+        options = {"-o": folder, "--device": device, "--stop-after": stop_after, "--profile": profile or None}
+        given = [text for name, value in options.items() if value is not None for text in (name, str(value))]
+        raise typer.Exit(
+            launch(["train", str(config), *given, *(["--json"] if json else [])], processes, folder)
+        )
     try:
         from mie.training import machine
         from mie.training.loop import Progress
         from mie.training.loop import train as run
+        from mie.training.trainee import make_trainee
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] not in ("torch", "accelerate", "safetensors"):
             raise
         raise MieError("training needs PyTorch", found=error, fix=install_hint("models")) from None
 
-    end_in_order()
-    parsed = read_config(config)
-    folder = output or Path("out") / parsed.name
     main = machine.rank() == 0  # only one of several processes prints
     with progress_bar("training") if main else nullcontext(lambda *_: None) as bar:
 
         def show(at: Progress) -> None:
             bar(at.step - at.first, at.steps - at.first, _note(at))
+            if at.warning:
+                typer.echo(f"warning: step {at.step}: {at.warning}", err=True)
 
         result = run(parsed, folder, device=device, stop_after=stop_after, profile=profile, progress=show)
     if not main:
@@ -64,7 +84,7 @@ def train(
     else:
         if result.profile:
             _show_profile(result.profile)
-        typer.echo(_summary(folder, info))
+        typer.echo(_summary(folder, info, make_trainee(parsed).product))
     if not result.complete:
         typer.echo("run the same command again to resume", err=True)
         raise typer.Exit(3)
@@ -80,12 +100,11 @@ def _note(at: Any) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _summary(folder: Path, info: dict[str, Any]) -> str:
+def _summary(folder: Path, info: dict[str, Any], product: str) -> str:
     best = info["best"]
     chosen = f"best {best['score']} {best['value']:.4g} at step {best['step']}" if best else "nothing scored"
     if info["status"] == "complete":
-        weights = folder / "weights.safetensors"
-        return f"{weights} is ready: {info['step']} steps, {info['seconds']:.0f} s, {chosen}"
+        return f"{folder / product} is ready: {info['step']} steps, {info['seconds']:.0f} s, {chosen}"
     return f"{folder}: stopped after step {info['step']} of {info['config']['steps']}, {chosen}"
 
 

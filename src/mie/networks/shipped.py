@@ -20,7 +20,7 @@ SHIPPED: Final[dict[str, str]] = {
     "detector-fundus.safetensors": "fbf5f94a3b111c09f7e5db0f5051b7c5ae9905d74ed9fcb8d9cf1117f1f6661f",
     "detector-mri.safetensors": "96b954e81ed3ea792cfaba123f2a74176d18dcdd7db9f5f2294ee8b02cdfc448",
     "detector-ultrasound.safetensors": "15172f549643bd0c86f19348dce50211fe1ef05728ce7275513f7817abc7b921",
-    "flow.safetensors": "a4a2f2cfb9234ac1def7b1a160c825f4d17e2ec67638518ef768362e6b7118ba",
+    "flow.safetensors": "508d6bbacc93545be5a2954c33d25a75491e66febc7bdf524eeefe9f1a5da57b",
     "inpainter-ct.safetensors": "1cae5b6fc6272e4ff5292621004a7d57ccc616bdfe4baa79e6c44015478c404a",
     "inpainter-dermoscopy.safetensors": "5e7f0a2189e9b71f22e4ee6e9f6ff4f9197b8cd3449b882ee431713f306d0b34",
     "inpainter-endoscopy.safetensors": "4de182e5fb5bfdc3014a498c34f27991d2b2eaff6493551c6209fb6ce944b0f1",

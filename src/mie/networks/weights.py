@@ -58,7 +58,12 @@ def save(
             tensors[name], tensors[name + _SCALE] = quantise(tensor)
         else:
             tensors[name] = tensor.detach().to("cpu", torch.float16).contiguous()
-    header = {"format": format, "config": dict(config), "meta": dict(meta or {}), "sha256": _digest(tensors)}
+    header = {
+        "format": format,
+        "config": dict(config),
+        "meta": dict(meta or {}),
+        "sha256": tensors_digest(tensors),
+    }
     with atomic_path(path) as temporary:
         # One entry: safetensors writes several in no fixed order. Through bytes of our own: its own writer
         # hides the error number of a full disk, and leaves a file of its own when it is killed.
@@ -79,12 +84,12 @@ def load(path: Path, *, format: str) -> Weights:
     for name, tensor in tensors.items():
         if tensor.dtype == torch.int8 and tensors.get(name + _SCALE, tensor).shape != tensor.shape[:1]:
             raise MieError("the weights file is damaged", where=path, expected=f"scales of {name}")
-    if _digest(tensors) != header.get("sha256"):
+    if tensors_digest(tensors) != header.get("sha256"):
         raise MieError(
             "the weights file is damaged",
             where=path,
             expected=f"tensors with SHA-256 {header.get('sha256')}",
-            found=_digest(tensors),
+            found=tensors_digest(tensors),
             fix="get the file again",
         )
     state = {
@@ -195,7 +200,8 @@ def _header(text: str | None, path: Path, format: str) -> dict[str, Any]:
     return dict(header)
 
 
-def _digest(tensors: Mapping[str, Tensor]) -> str:
+def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 over names, types, shapes and values."""
     whole = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name]

@@ -197,6 +197,9 @@ class Compact(Trainee):
     def grid(self, model: nn.Module) -> Pixels | None:
         return self.validation.grid(model)
 
+    def editor(self, product: Path) -> str:
+        return f"compact:{product}"
+
     def save(self, model: nn.Module, path: Path, facts: Mapping[str, Any]) -> None:
         if EditKind.IMAGE in self.kinds:
             facts = {**facts, "taught": self._taught(cast(CompactNet, model))}

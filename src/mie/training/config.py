@@ -6,16 +6,29 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_validator,
+    model_serializer,
+)
 
 from mie.core.registry import nearest_name
 from mie.core.yaml_files import expanded, read_mapping
 from mie.errors import ConfigError, MieError
+from mie.training.presets import with_preset
 
 # What may differ when a run resumes: it changes what is recorded, never the weights of a step.
 _FREE: Final = {"name", "checkpoint", "validate", "log_every"}
+
+_FEW: Final = 256
+_VERIFIED: Final[set[tuple[Path, str]]] = set()
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -27,13 +40,32 @@ class Strict(BaseModel):
 
 
 class OptimizerConfig(Strict):
-    """AdamW with linear warm-up, then a cosine from `lr` down to `floor * lr`."""
+    """AdamW with linear warm-up, then a cosine from `lr` down to `floor * lr`, or `lr` to the end."""
 
     lr: float = Field(7e-4, gt=0)
     weight_decay: float = Field(0.02, ge=0)
     warmup: int = Field(300, ge=0, description="steps")
     clip: float = Field(1.0, gt=0, description="largest norm of the gradient")
     floor: float = Field(0.02, ge=0, le=1)
+    schedule: Literal["cosine", "constant"] = "cosine"
+    betas: tuple[float, float] = Field((0.9, 0.99), description="of AdamW")
+    bits: Literal[8, 32] = Field(32, description="of AdamW's moments; 8 needs bitsandbytes and a GPU")
+
+    @field_validator("betas")
+    @classmethod
+    def _below_one(cls, value: tuple[float, float]) -> tuple[float, float]:
+        if not all(0 <= beta < 1 for beta in value):
+            raise ValueError("betas from 0 to below 1")
+        return value
+
+    @model_serializer(mode="wrap")
+    def _without_later_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """As written before these keys existed: a run that was started without them is the same run."""
+        body: dict[str, Any] = handler(self)
+        for key in ("schedule", "betas", "bits"):
+            if getattr(self, key) == type(self).model_fields[key].default:
+                del body[key]
+        return body
 
 
 class CheckpointConfig(Strict):
@@ -96,7 +128,7 @@ def read_config(path: Path) -> TrainConfig:
 
 def parse_config(body: Mapping[str, Any], *, where: str = "config", base: Path | str = ".") -> TrainConfig:
     """Parse a training file's content; `base` is where relative paths in it start."""
-    config = parse_section(TrainConfig, expanded(dict(body), where), where=where)
+    config = parse_section(TrainConfig, with_preset(expanded(dict(body), where), where), where=where)
     config._base = Path(base)
     return config
 
@@ -127,8 +159,9 @@ def _keys(model: type[BaseModel]) -> set[str]:
     keys = set()
     for name, field in model.model_fields.items():
         keys.add(field.alias or name)
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            keys |= _keys(field.annotation)
+        for kind in (field.annotation, *get_args(field.annotation)):  # also of lists and of what may be None
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                keys |= _keys(kind)
     return keys
 
 
@@ -158,17 +191,20 @@ def check_datasets(
             "samples": len(dataset),
             "files": hashlib.sha256(repr(files).encode()).hexdigest(),
         }
-        if known.get(text) != fact:
+        # What this process has verified stays so while the files are the same: experiments train many times.
+        if known.get(text) != fact and (folder.resolve(), fact["files"]) not in _VERIFIED:
             show(f"verifying {folder}")
-            _verify(folder)
+            _verify(folder, len(dataset))
+            _VERIFIED.add((folder.resolve(), str(fact["files"])))
         facts[text] = fact
     return facts
 
 
-def _verify(folder: Path) -> None:
+def _verify(folder: Path, samples: int) -> None:
     from mie.datasets.verify import verify
 
-    result = verify(folder)
+    # To start workers takes longer than to check a few samples.
+    result = verify(folder, workers=1 if samples <= _FEW else None)
     if not result.ok:
         first = result.problems[0]
         raise MieError(

@@ -8,33 +8,32 @@ nobody interrupted: bit for bit on a CPU.
 from __future__ import annotations
 
 import contextlib
+import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 from accelerate import Accelerator
+from torch import nn
 
 from mie.core.files import folder_lock
 from mie.errors import ConfigError, MieError
 from mie.training import machine
 from mie.training.batches import Prefetch, seed_step, to_device
+from mie.training.checkpoints import Tensors, load_model, newest, read_checkpoint, write_checkpoint
 from mie.training.config import TrainConfig, check_datasets
-from mie.training.folder import (
-    Recorder,
-    Tensors,
-    TrainingFolder,
-    cpu_copies,
-    load_model,
-    newest,
-    read_checkpoint,
-)
+from mie.training.folder import Recorder, TrainingFolder
+from mie.training.large import Masters, Shards, Weights, WeightsAverage, load_weights, shard
 from mie.training.machine import Profile, matmul_peak, out_of_memory, peak_gib
 from mie.training.optimize import Meter, MovingAverage, Optimizer, learning_rate
 from mie.training.trainee import Trainee, make_trainee
+from mie.training.watch import Watch
 
+_GRAPHS: Final = 64
+_LOST: Final = re.compile(r"gloo|nccl|connection (closed|reset)|socket|process group|timed? ?out", re.I)
 PATIENCE: Final = 20  # steps in a row without a finite gradient
 
 
@@ -51,44 +50,103 @@ class TrainingState:
         self.raw = trainee.model().to(self.device).train()
         if config.channels_last:
             self.raw.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        # The average is copied first: Accelerate binds its bf16 forward to the very module it is given.
-        self.ema = MovingAverage(self.raw, config.ema)
-        self.optimizer = Optimizer(self.raw, config.optimizer, trainee.slower)
+        blocks = list(trainee.blocks(self.raw))
+        half = config.precision == "bf16"
+        self.sharded = trainee.sharded and self.world > 1
+        self.weights: Weights | None = None
+        self.ema: MovingAverage | WeightsAverage
+        if self.sharded or (trainee.sharded and half):
+            self._compile(blocks)
+            if self.sharded:
+                shard(self.raw, blocks, self.device, half=half)
+            self.weights = Shards(self.raw) if self.sharded else Masters(self.raw)
+            self.ema = WeightsAverage(self.weights, config.ema)
+        else:
+            # Copied first: Accelerate binds its bf16 forward to the very module it is given.
+            self.ema = MovingAverage(self.raw, config.ema)
+            self._compile(blocks)
+        self.optimizer = Optimizer(self.raw, config.optimizer, trainee.slower, self.weights)
         self.meter = Meter()
-        if config.compile:
+        if config.compile and not blocks:
             # In place: the names in the state dict stay. Sizes are few, each deserves kernels of its own.
             self.raw.compile(dynamic=False)
+        if self.weights is not None:
+            self.model = self.average = self.raw
+            return
         self.model = accelerator.prepare_model(self.raw)
-        self.average = accelerator.prepare_model(self.ema.module, evaluation_mode=True)
+        self.average = self.raw
+        if isinstance(self.ema, MovingAverage) and self.ema.kept:
+            self.average = accelerator.prepare_model(self.ema.module, evaluation_mode=True)
+
+    def _compile(self, blocks: Sequence[nn.Module]) -> None:
+        """Compile the blocks one by one, where the trainee names them and the config says so."""
+        if self.config.compile and blocks:
+            # With and without mask, time and gradient: each is a graph of its own. Beyond the limit torch
+            # would silently run eagerly.
+            torch._dynamo.config.recompile_limit = _GRAPHS
+            for block in blocks:
+                block.compile(dynamic=True)  # lengths are many: one graph serves all of them
 
     def step(self, step: int, batch: Any, profile: Profile) -> None:
         """One step on a batch; nothing here waits for the device."""
         seed_step(self.config.seed, step, self.rank)
         batch = to_device(batch, self.device)
         profile.mark()
-        loss, parts = self.trainee.loss(self.model, batch, step)
+        micro = self.trainee.split(batch)
+        total = torch.zeros((), device=self.device)
+        for number, part in enumerate(micro, start=1):
+            loss, parts = self.trainee.loss(self.model, part, step)
+            if number == len(micro):  # of several micro-batches, all but the last backward count as forward
+                profile.mark()
+            self._accelerator.backward(loss)
+            total += loss.detach()
+            if parts:
+                self.meter.add(parts)
         profile.mark()
-        self._accelerator.backward(loss)
-        profile.mark()
+        if self.trainee.shares and self.world > 1:
+            total /= self.world
+            torch.distributed.all_reduce(total)
         rate = learning_rate(step, self.config.steps, self.config.optimizer)
-        norm, _ = self.optimizer.step(loss, rate)
+        norm, _ = self.optimizer.step(total, rate)
         self.ema.update(step + 1)
-        self.meter.add({**parts, "loss": loss, "grad_norm": norm})
+        self.meter.add({"loss": total, "grad_norm": norm})
         profile.mark()
 
     def snapshot(self) -> dict[str, Tensors]:
-        """Copies on the CPU of all that a checkpoint holds."""
-        return {
-            "model": cpu_copies(self.raw.state_dict()),
-            "ema": cpu_copies(self.ema.module.state_dict()),
-            "optimizer": cpu_copies(dict(self.optimizer.tensors())),
-        }
+        """All that a checkpoint holds: the tensors themselves, to be written before the next step."""
+        if isinstance(self.ema, WeightsAverage):
+            weights, average = dict(self.optimizer.named), self.ema.averaged
+        else:
+            weights, average = self.raw.state_dict(), self.ema.module.state_dict()
+        files: dict[str, Tensors] = {"model": dict(weights), "optimizer": dict(self.optimizer.tensors())}
+        return {**files, "ema": dict(average)} if self.ema.kept else files
 
     def restore(self, files: dict[str, Tensors], saved: dict[str, Any], where: Path) -> None:
-        load_model(self.raw, files["model"], where)
-        load_model(self.ema.module, files["ema"], where)
+        average = files.get("ema", files["model"])
+        if isinstance(self.ema, WeightsAverage) and self.weights is not None:
+            self._refuse_misfit(files["model"], where)
+            load_weights(self.weights, files["model"])
+            for name, value in self.ema.averaged.items():
+                value.copy_(average[name])
+        else:
+            load_model(self.raw, files["model"], where)
+            if isinstance(self.ema, MovingAverage) and self.ema.kept:
+                load_model(self.ema.module, average, where)
         self.optimizer.load(files["optimizer"].items())
         self.optimizer.restore_counts(saved["skipped"], saved["skipped_in_a_row"])
+
+    def _refuse_misfit(self, tensors: Tensors, where: Path) -> None:
+        wrong = [
+            n for n, p in self.optimizer.named.items() if n not in tensors or tensors[n].shape != p.shape
+        ]
+        if wrong or len(tensors) != len(self.optimizer.named):
+            raise MieError(
+                "the checkpoint is of another architecture",
+                where=where,
+                expected=f"{len(self.optimizer.named)} tensors",
+                found=", ".join(wrong[:4]) or f"{len(tensors)} tensors",
+                fix="choose another output folder, or the code and config that the run started with",
+            )
 
     def out_of_memory(self, step: int, found: str) -> MieError:
         """Return the error for a step out of memory, with the batch that fits. Ends the use of this state."""
@@ -96,8 +154,9 @@ class TrainingState:
         def attempt(share: int) -> None:
             # By contract a process among `share` times as many gets that part of the batch.
             batch = to_device(self.trainee.batch(step, 0, self.world * share), self.device)
-            loss, _ = self.trainee.loss(self.raw, batch, step)
-            loss.backward()  # type: ignore[no-untyped-call]
+            for part in self.trainee.split(batch):
+                loss, _ = self.trainee.loss(self.raw, part, step)
+                loss.backward()  # type: ignore[no-untyped-call]
             self.optimizer.adamw.step()
 
         self.optimizer.adamw.zero_grad(set_to_none=True)
@@ -118,6 +177,7 @@ class Progress:
     images_per_second: float | None = None
     memory_gib: float | None = None
     note: str = ""
+    warning: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +213,24 @@ def train(
     folder = TrainingFolder(out)
     folder.refuse_foreign()
     main = machine.rank() == 0
-    with folder_lock(out) if main else contextlib.nullcontext():
+    with folder_lock(out) if main else contextlib.nullcontext(), _lost_processes(out):
         return _Training(config, folder, main, progress).run(device, stop_after, profile)
+
+
+@contextlib.contextmanager
+def _lost_processes(out: Path) -> Iterator[None]:
+    """Say in words that another process of this training is gone: the libraries say it in their own."""
+    try:
+        yield
+    except RuntimeError as error:
+        if machine.world() == 1 or not _LOST.search(str(error)):
+            raise
+        raise MieError(
+            "another process of this training has ended",
+            where=out,
+            found=str(error).split("\n")[0][:200],
+            fix="its own error says why; run the same command again to resume from the last checkpoint",
+        ) from error
 
 
 class _Training:
@@ -190,7 +266,7 @@ class _Training:
             if self.main:
                 self.recorder.open(stack, self.first)
             try:
-                if self.main and not self.validated:
+                if not self.validated and (self.main or self.state.sharded):
                     self._validate(self.first)
                 if self._steps() and self.main:
                     self.recorder.ship(self.trainee)
@@ -215,7 +291,7 @@ class _Training:
         datasets = check_datasets(self.config, known, self._notify)
         decisive = {
             **self.config.decisive(),
-            "processes": world,
+            **({} if self.trainee.shares else {"processes": world}),
             "data_digests": {**checked, **{name: fact["digest"] for name, fact in datasets.items()}},
         }
         self.folder.refuse_other(decisive)
@@ -224,7 +300,8 @@ class _Training:
     def _resume(self) -> None:
         last = newest(self.folder.checkpoints)
         if last is not None:
-            saved, files = read_checkpoint(last)
+            part = (self.state.rank, self.state.world) if self.state.sharded else (0, 1)
+            saved, files = read_checkpoint(last, *part)
             self.state.restore(files, saved, last)
             self.first, self.validated = saved["step"], saved.get("validated", True)
             self.recorder.best, self.recorder.seconds = saved["best"], saved["seconds"]
@@ -236,13 +313,17 @@ class _Training:
         prefetch = Prefetch(make, self.first, config.steps, pin=state.device.type == "cuda")
         batches = iter(prefetch)
         self.clock, self.logged = time.monotonic(), self.first
+        self.watch = Watch(self.trainee, state.device, state.world)
         if config.compile:
             self._notify("compiling: the first step takes minutes")
         try:
             for step in range(self.first, config.steps):
                 ran_out = None
                 try:
-                    state.step(step, next(batches)[1], self.profile)
+                    with self.watch.waiting():
+                        batch = next(batches)[1]
+                    self.watch.count(batch)
+                    state.step(step, batch, self.profile)
                 except torch.OutOfMemoryError as error:
                     ran_out = str(error)
                 if ran_out is not None:  # outside `except`, whose traceback would keep the tensors
@@ -268,12 +349,9 @@ class _Training:
         if log or save:
             # Also before a checkpoint: a run that resumes from it logs the same means.
             counts = self._log(done)
-        if save and self.main:
-            self._notify("saving", done)
-            random = {"seed": config.seed, "next_step": done, "processes": self.state.world}
-            extra = {**counts, "random": random, "validated": not validate}
-            self.recorder.checkpoint(done, self.state.snapshot(), extra)
-        if validate and self.main:
+        if save and (self.main or self.state.sharded):
+            self._save(done, {**counts, "validated": not validate})
+        if validate and (self.main or self.state.sharded):
             self._validate(done)
         if save:
             self.accelerator.wait_for_everyone()
@@ -281,6 +359,21 @@ class _Training:
         if stop and not last and self.main:
             self.recorder.status("stopped", done)
         return stop
+
+    def _save(self, done: int, extra: Mapping[str, Any]) -> None:
+        """Write a checkpoint first, then what follows from it."""
+        self._notify("saving", done)
+        state, recorder = self.state, self.recorder
+        body = {
+            **extra,
+            "random": {"seed": self.config.seed, "next_step": done, "processes": state.world},
+            "seconds": round(recorder.spent(), 3),
+            "best": recorder.best,
+        }
+        part = (state.rank, state.world) if state.sharded else (0, 1)
+        write_checkpoint(self.folder.checkpoints, done, state.snapshot(), body, *part)
+        if self.main:
+            recorder.written(done)
 
     def _time_is_up(self, log: bool) -> bool:
         if self.stop_at is None:
@@ -300,10 +393,12 @@ class _Training:
         means, (skipped, in_a_row) = state.meter.read(optimizer.skipped, optimizer.in_a_row)
         now = time.monotonic()
         rate = self.config.batch * (done - self.logged) / max(now - self.clock, 1e-9)
+        watched = self.watch.read(now - self.clock)
         self.clock, self.logged = now, done
         if self.main:
             memory = peak_gib(state.device)
             facts = {
+                **watched,
                 **{name: _rounded(value) for name, value in means.items()},
                 "lr": _rounded(learning_rate(done - 1, self.config.steps, self.config.optimizer)),
                 "images_per_second": round(rate, 1),
@@ -313,6 +408,9 @@ class _Training:
             }
             self.recorder.line("train", done, facts)
             self.show(Progress(done, self.config.steps, self.first, means["loss"], rate, memory))
+            for warning in self.watch.warnings(done, self.config.steps, facts):
+                self.recorder.line("warning", done, {"warning": warning})
+                self.show(Progress(done, self.config.steps, self.first, note=warning, warning=warning))
         if in_a_row >= PATIENCE:
             last = newest(self.folder.checkpoints)
             raise MieError(
@@ -332,10 +430,16 @@ class _Training:
         timed = torch.backends.cudnn.benchmark
         # Images of many sizes: to time cuDNN's algorithms for each anew would take longer than they save.
         torch.backends.cudnn.benchmark = False
-        with torch.no_grad():
-            figures = self.trainee.validate(self.state.average)
-            pixels = self.trainee.grid(self.state.average)
+        average, ema = self.state.average, self.state.ema
+        lent = ema.lent() if isinstance(ema, WeightsAverage) else contextlib.nullcontext()
+        average.eval()
+        with torch.no_grad(), lent:
+            figures = self.trainee.validate(average)
+            pixels = self.trainee.grid(average)
+        self.state.raw.train()
         torch.backends.cudnn.benchmark = timed
+        if not self.main:
+            return
         if pixels is not None:
             self.recorder.grid(done, pixels)
         self.recorder.validation(done, self.trainee.score, figures, time.monotonic() - before)

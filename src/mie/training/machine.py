@@ -7,8 +7,8 @@ import importlib.metadata
 import os
 import platform
 import time
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
 
 import torch
 from accelerate import Accelerator
@@ -23,6 +23,7 @@ _PACKAGES: Final = ("torch", "accelerate", "safetensors", "transformers", "numpy
 _PHASES: Final = ("data wait", "forward", "backward", "optimizer")
 _MATRIX: Final = 8192  # rows and columns
 _TRIALS: Final = 8
+T = TypeVar("T")
 _WARM: Final = 10  # the first steps of a run compile, tune and allocate
 
 
@@ -33,6 +34,26 @@ def rank() -> int:
 
 def world() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def wait_for_all(processes: int | None = None) -> None:
+    """Wait until every process is here; nothing where there is one."""
+    if processes != 1 and torch.distributed.is_initialized():
+        torch.distributed.barrier()
+
+
+def gather(value: Any, processes: int | None = None) -> list[Any]:
+    """Return the value of every process, in order of rank."""
+    if processes == 1 or not torch.distributed.is_initialized():
+        return [value]
+    values: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(values, value)
+    return values
+
+
+def whose_turn(items: Sequence[T]) -> Sequence[T]:
+    """Return this process's part of work that all processes list in the same order."""
+    return items[rank() :: world()]
 
 
 def open_accelerator(config: TrainConfig, device: str | None) -> Accelerator:

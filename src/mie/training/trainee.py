@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
@@ -27,6 +27,12 @@ class Trainee(Protocol):
     score: str  # the validation figure that chooses the best checkpoint; higher is better
     slower: Mapping[str, float] = {}  # prefix of a parameter's name -> its share of the learning rate
     flops_per_image: float | None = None  # forward and backward, for the TFLOP/s of `--profile`
+    reads: str = "packs"  # or "datasets": what `data` names
+    product: str = "weights.safetensors"  # what `save` writes into the folder: a file, or a folder
+    # Losses are shares of the step's: they add up over micro-batches and processes, and the batches of all
+    # processes together do not depend on how many there are.
+    shares: bool = False
+    sharded: bool = False  # several processes share the parameters of `blocks` (FSDP)
     # Tells the progress bar what `prepare` is doing; the loop sets it.
     notify: Callable[[str], None] = staticmethod(lambda note: None)
 
@@ -55,6 +61,18 @@ class Trainee(Protocol):
         """
         ...
 
+    def blocks(self, model: nn.Module) -> Sequence[nn.Module]:
+        """The parts of a large model that are compiled, and shared out, one by one."""
+        return ()
+
+    def split(self, batch: Any) -> Sequence[Any]:
+        """The micro-batches of a batch: each is given to `loss`, and the gradients add up."""
+        return (batch,)
+
+    def flops(self, batch: Any) -> float | None:
+        """Operations of forward and backward pass over a batch, where they are known."""
+        return None
+
     def loss(self, model: nn.Module, batch: Any, step: int) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss to descend, and scalars to log. No `.item()` here: it would stall the GPU.
 
@@ -69,6 +87,10 @@ class Trainee(Protocol):
 
     def grid(self, model: nn.Module) -> Pixels | None:
         """Input | output | reference, `(H, W, 3)` uint8, to look at after each validation."""
+        return None
+
+    def editor(self, product: Path) -> str | None:
+        """The spec of the editor that runs what was trained; None for what does not edit."""
         return None
 
     def save(self, model: nn.Module, path: Path, facts: Mapping[str, Any]) -> None:
@@ -89,9 +111,12 @@ TRAINEES: Final[Registry[type[Trainee]]] = Registry(
     "trainee",
     {
         "compact": "mie.training.compact:Compact",
+        "diffusers-lora": "mie.training.diffusers_lora:DiffusersLora",
         "flow": "mie.training.flow:Flow",
         "flux-fill-lora": "mie.training.flux_lora:FluxFillLora",
         "inpainter": "mie.training.inpainter:Inpainter",
+        "judge-lora": "mie.training.judge_lora:JudgeLora",
+        "omnigen2": "mie.training.omnigen2:OmniGen2",
         "segmenter": "mie.training.segmenter:Segmenter",
     },
     group="mie.trainees",

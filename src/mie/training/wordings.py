@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from mie.core.documents import source_entries
 from mie.core.hashing import generator, stable_hash
 from mie.datasets.wide import Wide, drawn, targets_of
 from mie.perspectives.modification import phrasings as modification_phrasings
@@ -169,7 +170,7 @@ def recover_instruction(
     wide = params.get("wide")
     if wide is not None:
         return _recover_wide(row, params, recipe, limit, Wide(wide["frame"], dict(wide["spoken"])))
-    entry = _entry(recipe, row["source"])
+    entry = source_entries(recipe).get(row["source"], {})
     colours = tuple(row["colour"].split(",")) if row["colour"] else ()
     instruction = None
     recover = _RECOVER.get(row["perspective"])
@@ -298,14 +299,6 @@ _RECOVER: Final[Mapping[str, Callable[..., Instruction | None]]] = {
     "transformation": _recover_transformation,
     "modification": _recover_modification,
 }
-
-
-def _entry(recipe: Mapping[str, Any], source: str) -> Mapping[str, Any]:
-    sources: Sequence[Any] = recipe.get("sources") or ()
-    for item in sources:
-        if isinstance(item, Mapping) and item.get("entry", {}).get("name") == source:
-            return item["entry"]
-    return {}
 
 
 @dataclass(slots=True)

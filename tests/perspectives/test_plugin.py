@@ -163,7 +163,7 @@ def test_mistakes_in_its_recipe_are_named_as_ours_are(tmp_path: Path) -> None:
     assert error.value.where == "r.yaml: recipe.least"
     schema = RecipeConfig.model_json_schema()
     kinds = schema["properties"]["recipe"]["discriminator"]["mapping"]
-    assert set(kinds) == {"mirroring", "modification", "perception", "transformation"}
+    assert set(kinds) == {"dialogue", "mirroring", "modification", "perception", "transformation"}
     assert schema["$defs"]["MirrorConfig"]["properties"]["least"]["minimum"] == 1
 
 
@@ -177,8 +177,13 @@ def test_what_is_no_perspective_says_so(tmp_path: Path) -> None:
 
 def test_ours_say_what_they_change() -> None:
     edits = {perspective.name: perspective.edit for perspective in PERSPECTIVES.values()}
-    assert edits == {"perception": "overlay", "modification": "area", "transformation": "image"}
-    assert [PERSPECTIVES[name].needs_mask for name in sorted(edits)] == [True, True, False]
+    assert edits == {
+        "dialogue": "image",
+        "modification": "area",
+        "perception": "overlay",
+        "transformation": "image",
+    }
+    assert [PERSPECTIVES[name].needs_mask for name in sorted(edits)] == [False, True, True, False]
     assert PERSPECTIVES["perception"].patient_images == ("input",)
     assert PERSPECTIVES["modification"].patient_images == ("input", "target_image")
 

@@ -12,6 +12,7 @@ from mie.perspectives.perspective import (
     SourceFacts,
     StrictModel,
     VolumeRecipe,
+    find_perspective,
     unnamed_words,
 )
 
@@ -27,5 +28,6 @@ __all__ = [
     "SourceFacts",
     "StrictModel",
     "VolumeRecipe",
+    "find_perspective",
     "unnamed_words",
 ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -107,6 +108,7 @@ class BuildFacts:
     folder: Path | None = None  # for what must outlive the build, such as replies that were paid for
     resources: ExitStack = field(default_factory=ExitStack)  # closed when the recipe has made its samples
     case_name: Callable[[Case], str] = lambda case: case.case_id  # as the dataset shows it
+    allow_remote: bool = False  # the user's consent to a recipe's judge on another machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,8 @@ class Perspective:
         prove_together: (where, reason) for what is wrong among the stored samples of this perspective. A row
             holds a sample's columns without prompts and parameters and, as `pixels`, the digests of its
             images.
+        prove_group: Everything that is wrong with all stored turns of one conversation, which may come in any
+            order. None: its samples belong to no conversations.
         metrics: The names of the metrics that apply.
         card: What the data card says.
         check: Raises `ConfigError` where the config does not suit the data sets.
@@ -160,6 +164,7 @@ class Perspective:
     metrics: tuple[str, ...] = ()
     card: Card = field(default_factory=Card)
     prove_together: Callable[[Rows], list[Problem]] = lambda _: []
+    prove_group: Callable[[Sequence[Sample]], list[Problem]] | None = None
     check: Callable[[Any, Sequence[SourceFacts]], None] = lambda _config, _sources: None
     prepare: Callable[[Any, BuildFacts], Weights | None] = lambda _config, _build: None
     facts: Callable[[Rows, Iterable[Rejection], Mapping[str, str]], Mapping[str, Any]] | None = None
@@ -185,6 +190,12 @@ PERSPECTIVES: Final[Registry[Perspective]] = Registry(
     group="mie.perspectives",
     check=_wrong_object,
 )
+
+
+@lru_cache(maxsize=32)
+def find_perspective(name: str) -> Perspective | None:
+    """None for one that is not installed here. Remembered: a look among the entry points takes a while."""
+    return PERSPECTIVES[name] if name in PERSPECTIVES else None  # noqa: SIM401 (a registry has no `get`)
 
 
 def unnamed_words(sample: Sample) -> list[Problem]:

@@ -13,9 +13,10 @@ import numpy as np
 from mie.core.hashing import generator, sample_seed, stable_hash
 from mie.images.hashes import checksum
 from mie.images.overlay import deblend, deblend_any, dice, paint
-from mie.images.resize import fitted_size, nearest_bin, resize_image, resize_mask
+from mie.images.resize import fitted_size, nearest_bin
 from mie.perspectives.perception.phrasings import PHRASINGS, SEVERAL, ask_for_all, ask_for_one, describe
 from mie.perspectives.perspective import Problem
+from mie.perspectives.scaled import scaled_image, scaled_mask
 from mie.records import Case, Mask, Pixels, Rejection, Sample, Target
 from mie.vocabulary import BINS, COLOURS, OPACITY
 
@@ -45,8 +46,8 @@ class Perception:
         height, width = case.image.shape[:2]
         bin_ = None if split == "test" else nearest_bin(height, width, self.bins)
         size = (height, width) if bin_ is None else fitted_size(height, width, bin_)
-        image = resize_image(case.image, size)
-        masks = {name: resize_mask(mask, size) for name, mask in case.masks.items()}
+        image = scaled_image(case.image, size)
+        masks = {name: scaled_mask(mask, size) for name, mask in case.masks.items()}
         make = _Maker(case, checksum(case.image), image, split, bin_, build_seed, self.opacity)
         for name, mask in masks.items():
             task = _KIND_TO_TASK[case.targets[name].kind]

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mie.errors import ImageError
-from mie.images.resize import resize_image, resize_values
+from mie.images.resize import resize_values
 from mie.images.windows import FULL_RANGE, WINDOWS, CtWindow, apply_window, find_ct_window, through_ct_window
 from mie.perspectives.perception.phrasings import listed
+from mie.perspectives.scaled import scaled_image
 from mie.perspectives.transformation.physics.resolution import at_acquired_size
 from mie.perspectives.transformation.targets import TransformTarget
 from mie.records import Case, Pixels, Values
@@ -110,10 +111,10 @@ def simulate(
     elif target.domain == "magnitude":
         clean, degraded, facts = _magnitude(effect, case, size, rng)
     elif target.domain == "colour":
-        clean, facts = resize_image(case.image, size), _steps(case)
+        clean, facts = scaled_image(case.image, size), _steps(case)
         degraded = effect.apply(clean, rng)
     else:
-        shown, facts = _one_channel(resize_image(case.image, size)), _steps(case)
+        shown, facts = _one_channel(scaled_image(case.image, size)), _steps(case)
         clean, degraded = _rgb(shown), _rgb(effect.apply(shown, rng))
     return Made(degraded, clean, {**params, **facts}, _words(target, effect))
 
@@ -151,7 +152,7 @@ def _hounsfield(
         low, high = case.hu_range
         facts["assumed"] = {**facts.get("assumed", {}), "hu_range": [low, high]}
         facts |= _steps(case)
-        grey = _one_channel(resize_image(case.image, size))
+        grey = _one_channel(scaled_image(case.image, size))
         values = (low + grey.astype(np.float32) * ((high - low) / 255)).astype(np.float32)
         air = (grey <= _BLACK) & (low > _SOFT_FROM)
 
@@ -167,7 +168,7 @@ def _hounsfield(
 def _magnitude(
     effect: Any, case: Case, size: tuple[int, int], rng: np.random.Generator
 ) -> tuple[Pixels, Pixels, dict[str, Any]]:
-    clean = _one_channel(resize_image(case.image, size)).astype(np.float32)
+    clean = _one_channel(scaled_image(case.image, size)).astype(np.float32)
     degraded = effect.apply(clean, rng)
     # One window for both: a bias field can make tissue brighter than white, and must not be cut off there.
     high = max(255.0, float(np.percentile(degraded, 99.5)))

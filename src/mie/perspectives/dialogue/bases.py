@@ -1,0 +1,95 @@
+"""What overlays can lie on: the image itself, a degraded or differently windowed one, one without its lesion.
+
+Each comes from the perspective that knows how to make it. Its sentence ("Denoise this MRI slice.") is that
+perspective's too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from mie.images.resize import resize_mask
+from mie.perspectives.dialogue.state import ORIGINAL, Operation, without_name
+from mie.perspectives.transformation.samples import PairGate
+from mie.records import Case, Mask, Pixels, Sample
+
+if TYPE_CHECKING:
+    from mie.perspectives.perspective import Recipe
+
+_SCALED: Final = "train"  # the split in which other perspectives scale to the bins
+_WINDOW: Final = "CT window"
+
+
+@dataclass(frozen=True, slots=True)
+class Bases:
+    """The bases of one conversation by name, how each is asked for, and how it was made."""
+
+    images: Mapping[str, Pixels]
+    start: str = ORIGINAL
+    windows: tuple[str, ...] = ()
+    removable: tuple[str, ...] = ()  # targets
+    holes: Mapping[str, Mask] = field(default_factory=dict)  # base -> where it differs from the original
+    facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    wordings: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # base -> (phrasing, sentence)
+
+    def wording(self, operation: Operation) -> tuple[str, str]:
+        return self.wordings[operation.base or ""]
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Which conversations have more than one base, and where these come from."""
+
+    share: float = 0.0
+    transformation: Recipe | None = None
+    modification: Recipe | None = None
+
+    def draw(self, case: Case, plain: Pixels, bin_: int, draw: np.random.Generator) -> Bases:
+        """The bases of a conversation about this case; often the image alone, `plain`."""
+        only = Bases({ORIGINAL: plain})
+        recipes = [r for r in (self.transformation, self.modification) if r is not None]
+        if not recipes or draw.random() >= self.share:
+            return only
+        seed = int(draw.integers(2**31))
+        for at in draw.permutation(len(recipes)).tolist():  # what one cannot use may suit another
+            samples = [s for s in recipes[at].samples(case, _SCALED, seed) if isinstance(s, Sample)]
+            sample = samples[0] if samples else None
+            if sample is None or max(sample.input.shape[:2]) != bin_:
+                continue
+            made = _removal(sample, plain) if recipes[at] is self.modification else _transformed(sample)
+            if made is not None:
+                return made
+        return only
+
+
+def _transformed(sample: Sample) -> Bases | None:
+    if PairGate()(sample) is not None:
+        return None
+    facts = {"made_by": "transformation", "target": sample.target, **sample.params}
+    wording = (sample.prompt_template, sample.prompt)
+    if sample.target == _WINDOW:
+        name = f"window: {sample.params.get('named', [''])[0]}"
+        images = {ORIGINAL: sample.input, name: sample.target_image}
+        return Bases(images, windows=(name,), facts={name: facts}, wordings={name: wording})
+    name = f"degraded: {sample.target}"
+    images = {name: sample.input, ORIGINAL: sample.target_image}
+    return Bases(images, start=name, facts={ORIGINAL: facts}, wordings={ORIGINAL: wording})
+
+
+def _removal(sample: Sample, plain: Pixels) -> Bases | None:
+    """None where the counterfactual is not of this very image, or removes several targets at once."""
+    if sample.mask is None or "," in sample.target or not np.array_equal(sample.input, plain):
+        return None
+    name = without_name(sample.target)
+    hole = resize_mask(sample.mask > 0, (plain.shape[0], plain.shape[1]))
+    return Bases(
+        {ORIGINAL: plain, name: sample.target_image},
+        removable=(sample.target,),
+        holes={name: hole},
+        facts={name: {"made_by": "modification", "inpainter": sample.params.get("inpainter")}},
+        wordings={name: (sample.prompt_template, sample.prompt)},
+    )

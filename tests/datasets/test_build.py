@@ -5,7 +5,6 @@ import json
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -19,10 +18,12 @@ import yaml
 from mie.datasets import build as building
 from mie.datasets.build import build
 from mie.datasets.dataset import Dataset
+from mie.datasets.engine import start_ray
 from mie.datasets.recipe import parse_recipe
 from mie.datasets.rejected import read_rejected
 from mie.datasets.verify import verify
 from mie.errors import ConfigError, MieError
+from tests import forked_python
 from tests.conftest import crop, folder_source, write_folder
 
 
@@ -142,16 +143,13 @@ def test_killed_again_and_again_it_ends_with_the_same_bytes(source, whole, tmp_p
     draw = random.Random(1)
     kills = 0
     for attempt in range(40):
-        process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE)
-        try:
-            # Later attempts get more and more time, so the test ends on slow machines too.
-            process.wait(timeout=draw.uniform(0.3, 1.2) * 1.12**attempt)
-        except subprocess.TimeoutExpired:
+        process = forked_python.Started(command)
+        # Later attempts get more and more time, so the test ends on slow machines too.
+        if process.wait(draw.uniform(0.3, 1.2) * 1.12**attempt) is None:
             kills += 1
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            process.kill()
             continue
-        assert process.returncode == 0, process.stderr.read().decode()
+        assert process.returncode == 0, process.errors()
         break
     assert kills >= 2
     assert fingerprint(folder) == fingerprint(whole)
@@ -205,7 +203,7 @@ build(parse_recipe(json.loads(sys.argv[1]), where="t", base=Path()), sys.argv[2]
 def test_killed_while_finishing_it_ends_with_the_same_bytes(source, whole, tmp_path, monkeypatch):
     """Stop after every single step of the finish."""
 
-    for name in ("_write_shards", "write_rejected", "data_card", "write_info"):
+    for name in ("write_shards", "write_rejected", "data_card", "write_info"):
         folder = tmp_path / name
         with monkeypatch.context() as patch:
             real = getattr(building, name)
@@ -533,9 +531,34 @@ def test_hugging_face_opens_a_rebuilt_dataset_and_not_its_cached_forerunner(sour
 
 @pytest.mark.slow
 def test_ray_gives_the_same_bytes(source, whole, tmp_path):
-    pytest.importorskip("ray", reason="the ray extra is not installed")
-    build(config(source), tmp_path / "d", engine="ray", workers=2)
+    ray = pytest.importorskip("ray", reason="the ray extra is not installed")
+    try:
+        build(config(source), tmp_path / "d", engine="ray", workers=2)
+    finally:
+        ray.shutdown()
     assert fingerprint(tmp_path / "d") == fingerprint(whole)
+
+
+def test_ray_is_started_again_when_a_node_is_late(monkeypatch):
+    ray = pytest.importorskip("ray", reason="the ray extra is not installed")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    given: list[dict[str, object]] = []
+    late = 2
+
+    def init(**options):
+        given.append(options)
+        if len(given) <= late:
+            raise Exception("The current node timed out during startup")
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    monkeypatch.setattr(ray, "is_initialized", lambda: len(given) > late)
+    assert start_ray(2) is ray
+    assert [options["address"] for options in given] == ["local"] * 3
+    given.clear()
+    late = 3
+    with pytest.raises(MieError, match="Ray did not start: The current node timed out"):
+        start_ray(2)
 
 
 def test_time_is_not_part_of_a_dataset(source, whole, tmp_path):

@@ -3,10 +3,7 @@
 import hashlib
 import itertools
 import json
-import os
 import shutil
-import signal
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -26,6 +23,7 @@ from mie.datasets.rejected import read_rejected
 from mie.datasets.verify import verify
 from mie.errors import ConfigError, MieError
 from mie.perspectives.modification import experts
+from tests import forked_python
 from tests.datasets.test_verify import rewrite
 from tests.judges.server import JudgeServer, Say
 from tests.perspectives.modification.lesions import DarkFinder, disc, tissue, with_lesions
@@ -119,13 +117,12 @@ def test_two_workers_and_a_kill_do_not_change_a_byte(source, whole, tmp_path):
     folder = tmp_path / "dataset"
     command = [sys.executable, "-m", "mie", "build", str(recipe), "-o", str(folder), "--workers", "2"]
     command += ["--no-stats"]
-    running = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
+    running = forked_python.Started(command)
     deadline = time.monotonic() + 60
     while not list(folder.glob("parts/.*")) and running.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
-    os.killpg(running.pid, signal.SIGKILL)
-    running.wait()
-    subprocess.run(command, check=False, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    running.kill()
+    forked_python.run(command)
     assert fingerprint(folder) == fingerprint(whole)
 
 
@@ -306,8 +303,11 @@ def test_a_judge_is_not_asked_about_sections(source, tmp_path):
 def test_images_do_not_leave_the_machine_unless_somebody_vouches_for_them(source, tmp_path):
     pytest.importorskip("openai", reason="a judge behind HTTP needs openai")
     made = body(source, modality="endoscopy", judge="openai:gpt-4o")
+    recipe = parse_recipe(made, where="t", base=Path())
+    with pytest.raises(MieError, match="sent to another machine"):
+        build(recipe, tmp_path / "d", workers=1)
     with pytest.raises(MieError, match="would leave this machine"):
-        build(parse_recipe(made, where="t", base=Path()), tmp_path / "d", workers=1)
+        build(recipe, tmp_path / "d", workers=1, allow_remote=True)
     assert not (tmp_path / "d" / "parts").exists()
 
 
@@ -318,12 +318,11 @@ def test_a_killed_build_asks_its_judge_nothing_twice(source, tmp_path):
         recipe.write_text(yaml.safe_dump(judge_body(source, server)))
         command = [sys.executable, "-m", "mie", "build", str(recipe), "-o", str(tmp_path / "d")]
         command += ["--workers", "1", "--no-stats"]
-        running = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
+        running = forked_python.Started(command)
         while len(server.requests) < 4 and running.poll() is None:
             time.sleep(0.02)
-        os.killpg(running.pid, signal.SIGKILL)
-        running.wait()
-        subprocess.run(command, check=False, capture_output=True)
+        running.kill()
+        forked_python.run(command)
         asked = len(server.requests)
     questions = {json.dumps(body, sort_keys=True) for body in server.requests}
     assert Dataset(tmp_path / "d").info["counts"]["samples"] > 0

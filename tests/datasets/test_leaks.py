@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -126,3 +127,12 @@ def test_a_data_sets_own_split_and_unknown_patients():
     assert alone == {"train", "test"}
     together = {split_of(make_case(0, case_id=f"c{n}", patient_id="p"), shares, 1) for n in range(40)}
     assert len(together) == 1
+
+
+def test_a_target_image_in_training_that_is_an_input_in_test_leaks_across_perspectives():
+    """A clean image that a transformation leads to, and that perception tests on."""
+    alone = traces([{"split": "train", "image": 1}, {"split": "test", "image": 2}])
+    assert image_leaks(alone) == []
+    shown = replace(alone, goals=[(0, *perceptual(crop(2, 256, 256)))])
+    (offence,) = image_leaks(shown)
+    assert (offence.index, offence.other) == (0, 1)

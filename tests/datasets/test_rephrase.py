@@ -1,13 +1,11 @@
 """Rephrasing in a build, through the real SDK, against a server on this machine that answers well or ill."""
 
 import json
-import os
 import re
-import signal
-import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -25,6 +23,8 @@ from mie.datasets.schema import sample_digest
 from mie.datasets.verify import verify
 from mie.errors import ConfigError, MieError
 from mie.judges import JudgeOptions
+from mie.privacy import PrivacyError
+from tests import forked_python
 from tests.conftest import folder_source, grainy, write_folder
 from tests.datasets.test_build import fingerprint
 from tests.judges.server import JudgeServer, Say, texts_of
@@ -281,8 +281,11 @@ def test_a_judge_that_is_silent_stops_the_build_and_the_same_command_goes_on(sou
 
 def test_no_key_is_found_out_before_any_image_is_read(source, tmp_path, monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    remote = JudgeOptions("openai:gpt-4o")
+    with pytest.raises(PrivacyError, match="words would be sent to another machine"):
+        build(config(source), tmp_path / "d", rephrase=Rephrase(remote))
     with pytest.raises(ConfigError, match="no key"):
-        build(config(source), tmp_path / "d", rephrase=Rephrase(JudgeOptions("openai:gpt-4o")))
+        build(config(source), tmp_path / "d", rephrase=Rephrase(replace(remote, allow_remote=True)))
     with pytest.raises(ConfigError, match="no judge named"):
         build(config(source), tmp_path / "d", rephrase=Rephrase(JudgeOptions("opnai:gpt-4o")))
     assert not (tmp_path / "d/parts").exists()
@@ -320,16 +323,15 @@ def command(recipe, folder, server):
 def test_killed_while_asking_it_asks_nothing_twice_and_ends_with_the_same_bytes(recipe, whole, tmp_path):
     folder = tmp_path / "dataset"
     with JudgeServer(lambda body: Say(well(body), delay=0.25)) as server:
-        process = subprocess.Popen(command(recipe, folder, server), start_new_session=True)
+        process = forked_python.Started(command(recipe, folder, server))
         end = time.monotonic() + 60
         # 16 calls at a time: with the 20th request the first replies are there, and others under way.
         while len(server.requests) < 20 and process.poll() is None and time.monotonic() < end:
             time.sleep(0.02)
         assert process.poll() is None
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        process.kill()
         safe, before = journal_keys(folder), len(server.requests)
-        done = subprocess.run(command(recipe, folder, server), capture_output=True, text=True, check=False)
+        done = forked_python.run(command(recipe, folder, server))
         assert done.returncode == 0, done.stderr
         asked_again = {f"rephrase/3:{sentence_of(body)}" for body in server.requests[before:]}
     assert safe

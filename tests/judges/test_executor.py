@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from mie.errors import ConfigError, ImageError, MieError
 from mie.judges import Draft, Image, JudgeOptions, ParseError, Prompt, Question, combine, open_judge
 from mie.judges.executor import AdaptiveLimit
 from mie.judges.parsers import json_scores
+from mie.privacy import PrivacyError
 from tests.judges.server import JudgeServer, Say, images_of, texts_of
 
 pytest.importorskip("openai", reason="the judges' client is an optional extra")
@@ -359,23 +361,40 @@ def test_images_stay_here_unless_somebody_vouches(tmp_path, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     closed = {"name": "d", "deidentified": False, "deidentification": {"mine": "not stated"}}
     for spec in ("openai:m", "gemini:m,key_env=OPENAI_API_KEY", "openai:m,base_url=http://192.168.1.2/v1"):
+        allowed = JudgeOptions(spec, allow_remote=True)
         with pytest.raises(MieError, match="leave this machine") as caught:
-            open_judge(JudgeOptions(spec), tmp_path, dataset=closed).__enter__()
+            open_judge(allowed, tmp_path, dataset=closed).__enter__()
         assert "mine: not stated" in str(caught.value)
         assert "--deidentified" in str(caught.value)
-        with open_judge(JudgeOptions(spec, deidentified=True), tmp_path, dataset=closed) as judge:
+        with open_judge(replace(allowed, deidentified=True), tmp_path, dataset=closed) as judge:
             assert judge.record([])["deidentified_by_user"] is True
-        with open_judge(JudgeOptions(spec), tmp_path, dataset=OPEN):
+        with open_judge(allowed, tmp_path, dataset=OPEN):
             pass
     for spec in ("openai:m,base_url=http://127.0.0.1:9/v1", "openai:m,base_url=http://[::1]:9/v1"):
         with open_judge(JudgeOptions(spec), tmp_path, dataset=closed):
             pass
 
 
+@pytest.mark.parametrize(("dataset", "what"), [(OPEN, "images"), (None, "words")])
+def test_a_judge_elsewhere_is_not_asked_without_consent(tmp_path, monkeypatch, dataset, what):
+    """Images or only words, and however well the images are de-identified: as for an editor."""
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    for options in (JudgeOptions("openai:m"), JudgeOptions("openai:m", deidentified=True, allow_phi=True)):
+        with pytest.raises(PrivacyError, match=f"{what} would be sent to another machine") as caught:
+            open_judge(options, tmp_path, dataset=dataset).__enter__()
+        assert "--allow-remote" in str(caught.value)
+        with open_judge(replace(options, dry_run=True), tmp_path, dataset=dataset):
+            pass  # sends nothing
+    with open_judge(JudgeOptions("openai:m", allow_remote=True), tmp_path, dataset=dataset):
+        pass
+    with open_judge(JudgeOptions("openai:m,base_url=http://127.0.0.1:9/v1"), tmp_path, dataset=dataset):
+        pass  # on this machine
+
+
 def test_no_key_no_call(tmp_path, monkeypatch):
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     with pytest.raises(ConfigError, match="no key"):
-        open_judge(JudgeOptions("anthropic:claude"), tmp_path, dataset=OPEN).__enter__()
+        open_judge(JudgeOptions("anthropic:claude", allow_remote=True), tmp_path, dataset=OPEN).__enter__()
 
 
 def test_a_dry_run_needs_no_key(tmp_path, monkeypatch):

@@ -113,7 +113,8 @@ def test_images_stay_here_where_nothing_is_known_about_them(tmp_path, monkeypatc
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     dataset = {"name": "d", **stated}
     with pytest.raises(MieError, match="leave this machine") as caught:
-        open_judge(JudgeOptions("openai:m"), tmp_path, dataset=dataset).__enter__()
+        open_judge(JudgeOptions("openai:m", allow_remote=True), tmp_path, dataset=dataset).__enter__()
     assert "no statement" in str(caught.value)
-    with open_judge(JudgeOptions("openai:m", deidentified=True), tmp_path, dataset=dataset):
+    vouched = JudgeOptions("openai:m", allow_remote=True, deidentified=True)
+    with open_judge(vouched, tmp_path, dataset=dataset):
         pass

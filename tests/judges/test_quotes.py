@@ -16,6 +16,7 @@ from mie.judges import ParseError, Prompt, Question
 from mie.judges.contracts import Parser
 from mie.judges.executor import _answer_of
 from mie.judges.parsers import json_scores, labelled_scores, line_scores, yes_no
+from mie.judges.prompt_sets import open_prompts
 from mie.judges.quotes import own_verdict
 from mie.scoring.attempts import Output
 from mie.scoring.benchmarks.imgedit import judge as imgedit
@@ -199,9 +200,9 @@ def test_every_benchmark_names_what_it_quotes(row, tmp_path):
     described |= {"task": "", "perspective": "modification"}
     output = Output(0, str(path))
     drafts = [
-        miedb._draft(row, output, "paper"),
-        *imgedit._drafts(described, output, variant="paper"),
-        *medebench._drafts(described, output, variant="paper", samples={}),
+        miedb._draft(row, output, "paper", miedb.PROMPT),
+        *imgedit._drafts(described, output, variant="paper", prompts=open_prompts(None)),
+        *medebench._drafts(described, output, variant="paper", samples={}, prompt=medebench.EDIT),
     ]
     assert [draft.make().quotes for draft in drafts] == [
         (hostile,),
@@ -210,6 +211,9 @@ def test_every_benchmark_names_what_it_quotes(row, tmp_path):
         (hostile,),
     ]
     png = row["input"]["bytes"]
-    asked = turns._question(png, [path], text="x", lines=(f"Turn 1: {hostile}",), count=1, variant="paper")
+    asked = turns._question(
+        png, [path], prompt=turns.PROMPT, text="x", lines=(f"Turn 1: {hostile}",), count=1, variant="paper"
+    )
     assert asked.quotes == (f"Turn 1: {hostile}",)
-    assert qa._check("x", ["1. Is it blurred? Right answer: yes"], path, "paper").quotes != ()
+    check = qa._check(qa.CHECK, "x", ["1. Is it blurred? Right answer: yes"], path, "paper")
+    assert check.quotes != ()

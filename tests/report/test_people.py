@@ -102,20 +102,36 @@ def test_preference_is_ranked_and_mean_ranks_are_right(folder, scored_dataset):
     assert [r["model"] for r in found[:3]] == ["good & co", "fair & co", "bad & co"]
 
 
-def test_shares_are_wilsons_and_alphas_are_there(folder, scored_dataset):
+def test_shares_and_alphas_are_there(folder, scored_dataset):
     n = len(scored_dataset)
     yes = 2 * (n - math.ceil(n / 4))
     (accept,) = (r for r in rows(folder, "people_scores.csv") if r["criterion"] == "accept")
-    reference = binomtest(yes, 2 * n).proportion_ci(0.95, method="wilson")
     assert float(accept["value"]) == yes / (2 * n)
-    assert float(accept["ci95_low"]) == pytest.approx(reference.low, abs=1e-12)
-    assert float(accept["ci95_high"]) == pytest.approx(reference.high, abs=1e-12)
+    assert 0 < float(accept["ci95_low"]) < float(accept["value"]) < float(accept["ci95_high"]) < 1
     agreed = {(r["criterion"], r["rated"]): r for r in rows(folder, "people_raters.csv")}
     assert float(agreed["accept", "score"]["krippendorff_alpha"]) == 1
     # Two raters with opposite orders: W is 0 there and 1 elsewhere.
     assert float(agreed["accuracy", "rank"]["kendall_w"]) == pytest.approx(1 - math.ceil(n / 3) / n)
     # Ranks and scores of one name are two questions.
     assert {"rank", "score"} == {rated for criterion, rated in agreed if criterion == "quality"}
+
+
+def test_answers_about_one_patient_count_as_little_as_one(runs, scored_dataset):
+    """Six patients, whose answers are all yes or all no, say less than as many independent answers."""
+    patients = scored_dataset.table(["id", "patient_id"])
+    kinds = dict(zip(patients["id"], patients["patient_id"], strict=True))
+    liked = sorted(set(kinds.values()))[::2]
+    said = [
+        Rating(sample, rater, "reference", None, float(patient in liked), "accept")
+        for sample, patient in kinds.items()
+        for rater in ("R01", "R02")
+    ]
+    (question,) = read_people(said, read_runs(runs, "paper"), layout_of("miedb")).questions
+    (tally,) = question.tallies
+    independent = binomtest(round(tally.value * len(said)), len(said)).proportion_ci(0.95, method="wilson")
+    assert len(set(kinds.values())) == 6
+    assert tally.low < independent.low - 0.1
+    assert tally.high > independent.high + 0.1
 
 
 def test_metrics_are_compared_with_people(folder, runs, ratings):

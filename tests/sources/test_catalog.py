@@ -254,6 +254,7 @@ class TestExampleRecipe:
 # Homes that hold many unrelated data sets: entries there need not share patients.
 COLLECTIONS = {
     "https://zenodo.org/records/13359660",  # MedSegBench
+    "http://medicaldecathlon.com",
     "https://github.com/aim-harvard/pyradiomics",
     "https://scikit-image.org",
     "https://github.com/pydicom/pydicom",

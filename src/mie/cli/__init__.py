@@ -18,10 +18,11 @@ from mie.errors import ConfigError, MieError
 # Every verb with its place in `mie --help`.
 _GROUPS: Final = {
     "Start": ("demo", "doctor"),
-    "Datasets": ("sources", "build", "verify", "stats", "export", "import", "privacy"),
-    "Editors": ("parse", "edit", "inspect", "run", "score", "ground", "report", "weights", "propose"),
-    "People": ("review", "sample", "agree"),
-    "Training": ("pack", "train", "export-model"),
+    "Datasets": ("sources", "build", "merge", "choose", "verify", "stats", "export", "import", "privacy"),
+    "Editors": ("parse", "edit", "inspect", "run"),
+    "Scores": ("score", "ground", "report", "board", "weights"),
+    "People": ("propose", "review", "sample", "agree"),
+    "Training": ("pack", "judge-set", "train", "experiment", "export-model"),
 }
 _OTHERS: Final = "From installed packages"
 # Other packages add a function for `typer`, or a `typer.Typer` of several, in the group `mie.commands`.
@@ -29,16 +30,21 @@ COMMANDS: Final[Registry[Callable[..., Any] | typer.Typer]] = Registry(
     "command",
     {
         "agree": "mie.cli.agree:agree",
+        "board": "mie.cli.board:board",
         "build": "mie.cli.build:build",
+        "choose": "mie.cli.choose:choose",
         "demo": "mie.cli.demo:demo",
         "doctor": "mie.cli.doctor:doctor",
         "edit": "mie.cli.edit:edit",
+        "experiment": "mie.cli.experiment:app",
         "export": "mie.cli.export:export",
         "export-model": "mie.cli.export_model:export_model",
         "ground": "mie.cli.ground:ground",
         "import": "mie.cli.import_:import_",
         "inspect": "mie.cli.inspect:inspect",
+        "judge-set": "mie.cli.judge_set:judge_set",
         "pack": "mie.cli.pack:pack",
+        "merge": "mie.cli.merge:merge",
         "parse": "mie.cli.parse:parse",
         "privacy": "mie.cli.privacy:privacy",
         "propose": "mie.cli.propose:propose",
@@ -57,7 +63,7 @@ COMMANDS: Final[Registry[Callable[..., Any] | typer.Typer]] = Registry(
     check=lambda thing: None if callable(thing) else "a function, or a typer.Typer",
 )
 # These keep what is done and take it up again when the same command is run once more.
-_RESUMING: Final = ("build", "run", "score", "ground", "train", "demo")
+_RESUMING: Final = ("build", "merge", "run", "score", "ground", "train", "experiment", "demo")
 
 
 class _Groups(TyperGroup):

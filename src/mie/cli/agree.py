@@ -27,6 +27,12 @@ def agree(
     same_scale: list[str] = typer.Option(
         [], "--same-scale", help="A metric on the raters' own scale: alignment and kappa too; repeatable."
     ),
+    output: Path | None = typer.Option(
+        None,
+        "-o",
+        "--output",
+        help="A folder: every criterion against every metric as tables, a trade-off plot, a histogram.",
+    ),
     json: bool = typer.Option(False, "--json", help="Print the result as one JSON document."),
 ) -> None:
     """Compare metrics and judges with people, people with each other, and rank the models by preference.
@@ -39,6 +45,9 @@ def agree(
     ratings = read_people(human)
     if Path(human).suffix.lower() not in (".csv", ".jsonl"):
         ratings = [rating for rating in ratings if rating.rank is not None]  # not what inspections say
+    if output is not None:
+        _write_all(runs or [], human, ratings, output, benchmark, variant, metric, json=json)
+        return
     document = compare(
         runs or [],
         human,
@@ -57,6 +66,45 @@ def agree(
     if any(unscored) or document["human"]["not_scored"]:
         typer.echo("some rated samples have no correlation; --json says how many and why", err=True)
         raise typer.Exit(3)
+
+
+def _write_all(
+    runs: list[Path],
+    human: str,
+    ratings: list[Any],
+    output: Path,
+    benchmark: str | None,
+    variant: str,
+    metrics: list[str],
+    *,
+    json: bool,
+) -> None:
+    """Every criterion at once, on disk and as one table."""
+    from mie.cli._show import print_json, table
+    from mie.errors import ConfigError
+    from mie.report.agreement import correlation_table, write_agreement
+    from mie.scoring.scored_runs import shared_benchmark
+    from mie.scoring.statistics.agreement import agree_on_all
+
+    if not runs:
+        raise ConfigError("a table of metrics needs scored runs", fix="name the runs that people rated")
+    name = shared_benchmark(runs, variant=variant, benchmark=benchmark)
+    document = agree_on_all(runs, human, ratings=ratings, benchmark=name, variant=variant, metrics=metrics)
+    files = write_agreement(document, runs, output, benchmark=name, variant=variant)
+    if json:
+        print_json(document)
+        return
+    table(
+        "Spearman against people: mean over samples (samples), and over models", *correlation_table(document)
+    )
+    for criterion, found in document["criteria"].items():
+        for pair in found["raters"]["spearman"]:
+            who = " and ".join(pair["raters"])
+            typer.echo(
+                f"{criterion}: raters {who}: Spearman {_interval(pair, 'mean')} over {pair['n']} samples"
+            )
+    for path in files:
+        typer.echo(f"{path}")
 
 
 def _show(document: dict[str, Any]) -> None:
@@ -90,13 +138,14 @@ def _show_preference(board: dict[str, Any]) -> None:
         (
             o["model"],
             _number(o["mean_rank"]),
+            _number(o["top_two"]),
             o["n"],
             _interval(o, "strength"),
             _interval(luce[o["model"]], "strength"),
         )
         for o in board["bradley-terry"]
     ]
-    header = ("model", "mean rank", "of", "Bradley-Terry", "Plackett-Luce")
+    header = ("model", "mean rank", "among the first two", "of", "Bradley-Terry", "Plackett-Luce")
     table(f"preference: {plural(board['rankings'], 'ranking')}", header, rows)
 
 
@@ -112,6 +161,14 @@ def _show_raters(raters: dict[str, Any]) -> None:
     rows += [
         (f"quadratic kappa, {' and '.join(pair['raters'])}", _number(pair["quadratic_kappa"]), pair["n"])
         for pair in raters["pairs"]
+    ]
+    rows += [
+        (
+            f"Spearman, {' and '.join(pair['raters'])}",
+            _interval(pair, "mean"),
+            f"{pair['n']}, {_patients(pair)}",
+        )
+        for pair in raters["spearman"]
     ]
     title = f"{plural(len(raters['raters']), 'rater')}, by {raters['rated']}"
     table(title, ("agreement", "value", "of"), rows)

@@ -44,6 +44,11 @@ def build(
     rephrase_dry_run: bool = typer.Option(
         False, "--rephrase-dry-run", help="Make the samples, say how many calls it takes and about what cost."
     ),
+    allow_remote: bool = typer.Option(
+        False,
+        "--allow-remote",
+        help="The model of --rephrase, or the recipe's judge, may be elsewhere.",
+    ),
     stats: bool = typer.Option(True, help="Draw the plots of `mie stats` into DATASET/stats."),
     json: bool = typer.Option(False, "--json", help="Print the result as one JSON document."),
 ) -> None:
@@ -80,7 +85,13 @@ def build(
         from mie.judges.contracts import JudgeOptions
 
         table = None if prices is None else str(prices)
-        options = JudgeOptions(rephrase, cost_limit=cost_limit, prices=table, dry_run=rephrase_dry_run)
+        options = JudgeOptions(
+            rephrase,
+            cost_limit=cost_limit,
+            prices=table,
+            dry_run=rephrase_dry_run,
+            allow_remote=allow_remote,
+        )
         wording = Rephrase(options, rephrasings)
     with progress_bar("building") as bar:
 
@@ -93,7 +104,7 @@ def build(
             bar(at.done, at.total, notes.get(at.stage, f"{at.kept} kept, {at.refused} rejected"))
 
         how: dict[str, Any] = {"engine": engine, "workers": workers, "limit": limit, "overwrite": overwrite}
-        how["isolate"] = True
+        how |= {"isolate": True, "allow_remote": allow_remote}
         if wording is not None and rephrase_dry_run:
             estimate = estimate_rephrasing(config, output, wording, **how, progress=show)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -86,7 +87,7 @@ def _make_dataset(name: str, folder: Path, workers: int | None) -> None:
         atomic_write(folder / "triplets.png", encode_png(contact_sheet(_one_of_each(dataset))))
         pairs = [sample for sample in dataset.samples() if sample.task == "removal"]
         if pairs:
-            atomic_write(folder / "pairs.png", encode_png(pair_sheet(pairs[:12])))
+            atomic_write(folder / "pairs.png", encode_png(pair_sheet(_by_turns(pairs)[:12])))
     sources = len(dataset.info["counts"]["by_source"])
     typer.echo(
         f"{name}: {len(dataset)} triplets from {sources} sample data sets, all sound; "
@@ -106,11 +107,12 @@ def _with_an_inpainter(config: RecipeConfig) -> RecipeConfig:
         return config
     try:
         for source in config.sources:
-            for spec in recipe.inpainters:
+            for spec in (*recipe.inpainters, *([recipe.painter] if recipe.health else [])):
                 expert(spec, family_of(source.entry.modality) or "")
     except ConfigError as error:
-        typer.echo(f"  without   {spec}: {error.what}; exemplar instead", err=True)
-        return config.model_copy(update={"recipe": recipe.model_copy(update={"inpainter": "exemplar"})})
+        typer.echo(f"  without   {spec}: {error.what}; exemplar instead, and no painted lesions", err=True)
+        plain = recipe.model_copy(update={"inpainter": "exemplar", "health": ()})
+        return config.model_copy(update={"recipe": plain})
     return config
 
 
@@ -143,6 +145,16 @@ def _run_and_report(folder: Path, editors: Sequence[str]) -> Path:
             bar(done + 1, len(runs), editor)
     with progress_bar(f"{folder.name}: report") as bar:
         return write_report(runs, folder / "report", progress=bar)
+
+
+def _by_turns(samples: Sequence[Sample]) -> list[Sample]:
+    """The first of each data set, then the second of each, and so on."""
+    number: Counter[str] = Counter()
+    turns = []
+    for sample in samples:
+        number[sample.source] += 1
+        turns.append(number[sample.source])
+    return [sample for _, _, sample in sorted(zip(turns, range(len(turns)), samples, strict=True))]
 
 
 def _one_of_each(dataset: Dataset, at_most: int = 12) -> Iterator[Sample]:

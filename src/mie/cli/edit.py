@@ -78,7 +78,7 @@ def edit(
     Example: mie edit scan.png "Mark the optic disc in red." -e http:http://127.0.0.1:8000/edit -o out.png
     """
     from mie.cli._show import print_json, progress_bar
-    from mie.core.files import make_folder
+    from mie.core.files import WriteError, make_folder, remove_scratch
     from mie.core.registry import unknown_name
     from mie.core.spec import parse_spec
     from mie.editors.base import StopRunError, open_editor
@@ -110,7 +110,8 @@ def edit(
     policy = Policy(deidentified, redact, allow_phi, allow_remote)
     log = output / LOG if whole_folder else output.with_name(f"{output.name}.{LOG}")
     ask = _Ask(instruction, seed, policy, log, tuple(reference), marks)
-    make_folder(output if whole_folder else output.parent)
+    place = make_folder(output if whole_folder else output.parent)
+    remove_scratch(place, *(target.name for target in pairs.values()))  # of a command that was killed
     done: list[dict[str, Any]] = []
     failed: list[dict[str, Any]] = []
     todo = {a: b for a, b in pairs.items() if overwrite or not whole_folder or not b.exists()}
@@ -122,7 +123,7 @@ def edit(
             try:
                 done.append(ask.one(editing, spec.name, source, target))
             except MieError as error:
-                if not whole_folder or isinstance(error, StopRunError):
+                if not whole_folder or isinstance(error, StopRunError | WriteError):
                     raise
                 failed.append({"image": str(source), "reason": error.reason})
             bar(number + 1, len(todo), "images")

@@ -31,6 +31,9 @@ def run(
     turns: str = typer.Option(
         "free", help="Conversations: free (from the editor's own last output) or forced (from the reference)."
     ),
+    demonstrations: int = typer.Option(
+        0, min=0, help="Show each edit so many other samples of its task, before and after."
+    ),
     retry_failed: bool = typer.Option(False, "--retry-failed", help="Try the edits that failed again."),
     retry_refused: bool = typer.Option(
         False, "--retry-refused", help="Try the edits that the model declined again."
@@ -86,6 +89,7 @@ def run(
             split=split,
             limit=limit,
             turns=turns,
+            demonstrations=demonstrations,
             retry_failed=retry_failed,
             retry_refused=retry_refused,
         )
@@ -108,6 +112,7 @@ def run(
             split=split,
             limit=limit,
             turns=turns,
+            demonstrations=demonstrations,
             retry_failed=retry_failed,
             retry_refused=retry_refused,
             workers=workers,

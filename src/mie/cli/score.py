@@ -30,12 +30,18 @@ def score(
     judge: str | None = typer.Option(
         None, "--judge", help="A model that grades what pixels cannot: openai:MODEL, replay:FILE, ..."
     ),
+    prompts: str | None = typer.Option(
+        None, "--prompts", help="The judge's prompts: anchored, context, a folder, a file, or ID=FILE."
+    ),
     repeats: int = typer.Option(1, min=1, help="Ask the judge each question so many times."),
     cost_limit: float | None = typer.Option(
         None, min=0, help="Stop asking before this many US dollars are spent on this run."
     ),
     prices: Path | None = typer.Option(None, help="Your price table; see docs/reference/judges.md."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Say how many calls it takes and about what cost."),
+    allow_remote: bool = typer.Option(
+        False, "--allow-remote", help="The judge may be on another machine, and is sent images."
+    ),
     deidentified: bool = typer.Option(
         False,
         "--deidentified",
@@ -77,12 +83,16 @@ def score(
         cost_limit=cost_limit,
         prices=None if prices is None else str(prices),
         dry_run=dry_run,
+        allow_remote=allow_remote,
         deidentified=deidentified,
         redact=redact,
         allow_phi=allow_phi,
         concurrency=judge_concurrency,
         time_limit=judge_time_limit,
+        prompts=prompts,
     )
+    if prompts is not None and judge is None:
+        raise ConfigError("prompts without a judge", fix="name one with --judge")
     with progress_bar("scoring") as bar:
         document = score_run(
             BENCHMARKS[benchmark],

@@ -104,7 +104,7 @@ def check(
     if json:
         bodies = {name: report.as_dict() for name, report in reports.items()}
         print_json(bodies if len(bodies) != 1 else next(iter(bodies.values())))
-    if any(report.rejections for report in reports.values()):
+    if any(report.rejections or report.differences for report in reports.values()):
         raise typer.Exit(3)
 
 
@@ -127,6 +127,8 @@ def _show_report(name: str, report: SourceReport) -> None:
     rows += [(f"with {target}", n) for target, n in report.targets.items()]
     rows += [("without any target", report.without_target), ("patients known", report.patients)]
     table(f"{name} at {report.root}", ("what", "n"), rows)
+    for difference in report.differences:
+        typer.echo(f"differs from the published data set: {difference}")
     if report.rejections:
         shown = [(r.where, r.reason) for r in report.rejections[:20]]
         table(f"{plural(len(report.rejections), 'file')} cannot be used", ("file", "reason"), shown)

@@ -7,23 +7,26 @@ all writes `dataset.json`.
 from __future__ import annotations
 
 import json
-import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pyarrow as pa
-
-from mie.core.documents import DatasetInfo, add_facts
-from mie.core.files import atomic_path, atomic_write, folder_lock
+from mie.core.documents import DatasetInfo
+from mie.core.files import atomic_write, folder_lock
 from mie.datasets.card import data_card
-from mie.datasets.dataset import Dataset, clear, refuse_other_files, shard_name, write_info
+from mie.datasets.dataset import Dataset, clear, refuse_other_files, write_info
 from mie.datasets.engine import Standing, run_tasks
-from mie.datasets.leaks import Traces, duplicates, image_leaks, patient_leaks
+from mie.datasets.finish import (
+    Index,
+    add_perspective_facts,
+    claim_parts,
+    compare,
+    part_rejections,
+    write_shards,
+)
 from mie.datasets.names import Names
 from mie.datasets.part import PartTask, make_part, part_path, without_deadly_unit
 from mie.datasets.plan import Plan, make_plan
@@ -36,10 +39,10 @@ from mie.datasets.rejected import (
     read_rejected,
     write_rejected,
 )
-from mie.datasets.schema import IMAGE_COLUMNS, TEXT_COLUMNS, ShardWriter, read_rows, read_table, reworded_row
-from mie.datasets.stats import Tally
+from mie.datasets.schema import IMAGE_COLUMNS, reworded_row
 from mie.errors import MieError
-from mie.perspectives import BuildFacts
+from mie.perspectives import PERSPECTIVES, BuildFacts
+from mie.perspectives.perspective import Weights
 from mie.records import Rejection
 from mie.sources.catalog import deidentification
 from mie.vocabulary import SPLITS
@@ -95,13 +98,15 @@ def build(
     overwrite: bool = False,
     isolate: bool = False,
     rephrase: Rephrase | None = None,
+    allow_remote: bool = False,
     progress: Listener = lambda _: None,
 ) -> BuildResult:
     """Build the recipe's dataset in `folder`.
 
     An interrupted build is resumed, a finished one stays as it is. `MieError` where no sample is kept: the
     folder is then free for a corrected recipe. With `isolate`, as `mie build` has it, even a single worker is
-    a process of its own: a file that crashes a decoder is rejected, and does not end the caller.
+    a process of its own: a file that crashes a decoder is rejected, and does not end the caller. A judge that
+    the recipe names may be on another machine only with `allow_remote`.
     """
     folder = Path(folder)
     config = config if limit is None else config.limited(limit)
@@ -112,7 +117,7 @@ def build(
         past = _finished(config, folder, rephrase)
         if past is not None:
             return past
-        plan = _samples(config, folder, engine, workers, isolate, rephrase, progress)
+        plan = _samples(config, folder, engine, workers, isolate, rephrase, allow_remote, progress)
         wordings: Wordings | None = None
         if rephrase is not None:
             from mie.datasets.rephrase import ask_for_wordings
@@ -136,6 +141,7 @@ def estimate_rephrasing(
     limit: int | None = None,
     overwrite: bool = False,
     isolate: bool = False,
+    allow_remote: bool = False,
     progress: Listener = lambda _: None,
 ) -> dict[str, Any] | None:
     """Make the samples and say what `build` would ask the judge, at which cost; None if all is done."""
@@ -150,7 +156,9 @@ def estimate_rephrasing(
         if _finished(config, folder, rephrase) is not None:
             return None
         return estimate(
-            _samples(config, folder, engine, workers, isolate, rephrase, progress), folder, rephrase
+            _samples(config, folder, engine, workers, isolate, rephrase, allow_remote, progress),
+            folder,
+            rephrase,
         )
 
 
@@ -183,6 +191,7 @@ def _samples(
     workers: int | None,
     isolate: bool,
     rephrase: Rephrase | None,
+    allow_remote: bool,
     progress: Listener,
 ) -> Plan:
     """Make every part that is not there yet, in `folder/parts`; returns the plan that they follow."""
@@ -197,34 +206,39 @@ def _samples(
             found=f"{len(plan.rejections)} files that match none",
             fix="`mie sources check NAME ROOT` shows what matches and what does not",
         )
-    facts = BuildFacts(config.name, config.bins, tuple(source_facts(*item) for item in plan.listed()))
-    plan = plan.with_weights(config.perspective.prepare(config.recipe, facts))
-    _make_parts(plan, _claim(plan, folder), engine, workers, isolate, progress)
+    plan = plan.with_weights(_prepare(plan, allow_remote))
+    parts = claim_parts(folder, plan.fingerprint)
+    _make_parts(plan, parts, engine, workers, isolate, allow_remote, progress)
     return plan
 
 
-def _claim(plan: Plan, folder: Path) -> Path:
-    """`parts/`; refused when it belongs to another plan."""
-    parts = folder / "parts"
-    stamp = parts / "plan"
-    if stamp.exists() and stamp.read_text() != plan.fingerprint:
-        raise MieError(
-            "this folder holds an unfinished build of something else",
-            where=folder,
-            expected="the same recipe over the same files",
-            fix="choose another folder, or give --overwrite to start afresh",
+def _prepare(plan: Plan, allow_remote: bool) -> Weights | None:
+    """Let every perspective check that it can work; the weights that their networks use."""
+    config = plan.config
+    weights: dict[str, Mapping[str, str]] | None = None
+    for at, maker in enumerate(config.makers):
+        sources = tuple(source_facts(*item) for item in plan.listed(at))
+        used = PERSPECTIVES[maker.kind].prepare(
+            maker, BuildFacts(config.name, config.bins, sources, allow_remote=allow_remote)
         )
-    parts.mkdir(exist_ok=True)
-    atomic_write(stamp, plan.fingerprint)
-    return parts
+        if used is not None:
+            weights = {**(weights or {}), **used}
+    return weights
 
 
 def _make_parts(
-    plan: Plan, parts: Path, engine: str, workers: int | None, isolate: bool, progress: Listener
+    plan: Plan,
+    parts: Path,
+    engine: str,
+    workers: int | None,
+    isolate: bool,
+    allow_remote: bool,
+    progress: Listener,
 ) -> None:
     todo = [p for p in plan.parts if not part_path(parts, p.number, "index").exists()]
     tasks = [
-        PartTask(p, {u.source: plan.sources[u.source] for u in p.units}, plan.config, parts) for p in todo
+        PartTask(p, {u.source: plan.sources[u.source] for u in p.units}, plan.config, parts, allow_remote)
+        for p in todo
     ]
     before = plan.units - sum(len(p.units) for p in todo)
     standings: dict[int, Standing] = {}  # by part: units done, samples kept, rejections
@@ -257,113 +271,42 @@ def finish(plan: Plan, folder: Path, wordings: Wordings | None = None) -> tuple[
     with what `dataset.json` says name files as they are called: they are for this machine's terminal.
     """
     parts = folder / "parts"
-    index = pa.concat_tables([read_table(part_path(parts, p.number, "index")) for p in plan.parts])
-    columns = {n: index.column(n).to_pylist() for n in index.column_names if n not in ("thumb", "pixels")}
-    traces = _traces(index, columns)
-    dropped = _offenders(traces, columns["target"])
-    shutil.rmtree(folder / "data", ignore_errors=True)
-    drop = {columns["id"][i] for i in dropped}
+    numbers = [part.number for part in plan.parts]
+    index = compare(parts, numbers, several=len(plan.config.makers) > 1)
+    columns = index.columns
     if wordings is None:
-        _write_shards(plan, parts, folder / "data", drop)
+        write_shards(parts, numbers, folder / "data", index.drop)
     else:
-        pixels = dict(zip(columns["id"], index.column("pixels").to_pylist(), strict=True))
+        pixels = dict(zip(columns["id"], columns["pixels"], strict=True))
         change = partial(_reworded, wordings=wordings, pixels=pixels)
-        digests = _write_shards(plan, parts, folder / "data", drop, change)
+        digests = write_shards(parts, numbers, folder / "data", index.drop, change)
         columns["sha256"] = [digests.get(i) for i in columns["id"]]  # None for what is dropped
-    kept = [i for i in range(len(traces.ids)) if i not in dropped]
-    named = [*plan.rejections, *_rejections(plan, parts)]
-    across = [dropped[i] for i in sorted(dropped)]
+    named = [*plan.rejections, *part_rejections(parts, numbers)]
+    across = [index.dropped[i] for i in sorted(index.dropped)]
     names = Names(plan.config.keep_names)
     rejections = [*map(names.rejection, named), *across]
     write_rejected(folder / "rejected.parquet", rejections)
-    if not kept:
+    if not index.kept:
         clear(folder)
         write_rejected(folder / "rejected.parquet", rejections)
         raise nothing_kept(
             folder, [*named, *across], "change the recipe or the files and run the same command again"
         )
-    info = _info(plan, columns, kept, rejections)
+    info = _info(plan, index, rejections)
     if wordings is not None:
         info["recipe"]["rephrase"] = wordings.by
         info["rephrased"] = wordings.counts()
-    perspective = plan.config.perspective
-    if perspective.facts is not None:
-        modalities = {entry.name: entry.modality for entry, _ in plan.sources}
-        rows = (row for path in sorted((folder / "data").iterdir()) for row in read_rows(path, TEXT_COLUMNS))
-        add_facts(info, perspective.name, perspective.facts(rows, rejections, modalities))
+    modalities = {
+        maker.kind: {source.entry.name: source.entry.modality for source in plan.config.sources_of(maker)}
+        for maker in plan.config.makers
+    }
+    add_perspective_facts(info, folder / "data", rejections, modalities)
     if plan.weights is not None:
         info["weights"] = {family: dict(used) for family, used in plan.weights.items()}
     atomic_write(folder / "README.md", data_card(info))
     write_info(folder, info)
     shutil.rmtree(parts)
     return info, frequent_reasons([*named, *across])
-
-
-def _rejections(plan: Plan, parts: Path) -> Iterator[Rejection]:
-    for part in plan.parts:
-        path = part_path(parts, part.number, "rejected")
-        if path.exists():
-            yield from read_rejected(path)
-
-
-def _traces(index: pa.Table, columns: dict[str, list[Any]]) -> Traces:
-    thumbs = b"".join(t.as_py() for t in index.column("thumb"))
-    return Traces(
-        ids=columns["id"],
-        splits=columns["split"],
-        sources=columns["source"],
-        case_ids=columns["case_id"],
-        patients=columns["patient_id"],
-        content=columns["content"],
-        hashes=np.array(columns["hash"], np.uint64),
-        thumbs=np.frombuffer(thumbs, np.uint8).reshape(-1, 256),
-    )
-
-
-def _offenders(traces: Traces, targets: list[str]) -> dict[int, Rejection]:
-    """Samples that must go, by index, each with the first reason that was found."""
-    found: dict[int, Rejection] = {}
-    for offence in (*duplicates(traces), *patient_leaks(traces), *image_leaks(traces)):
-        i = offence.index
-        rejection = Rejection(
-            traces.sources[i],
-            traces.case_ids[i],
-            offence.gate,
-            offence.reason,
-            targets[i],
-            {"id": traces.ids[i]},
-        )
-        found.setdefault(i, rejection)
-    return found
-
-
-def _write_shards(
-    plan: Plan,
-    parts: Path,
-    data: Path,
-    drop: set[str],
-    change: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
-) -> dict[str, str]:
-    """The parts' shards under their final names, without the rows to drop; the digests of changed rows."""
-    digests: dict[str, str] = {}
-    data.mkdir()
-    for split in SPLITS:
-        found = [p for p in plan.parts if part_path(parts, p.number, split).exists()]
-        shards = [(path, keep) for path, keep in _kept(found, parts, split, drop) if keep]
-        for number, (path, keep) in enumerate(shards):
-            target = data / shard_name(split, number, len(shards))
-            if keep == "all" and change is None:
-                _link(path, target)
-                continue
-            with ShardWriter(target) as writer:
-                for row in read_rows(path):
-                    if row["id"] in drop:
-                        continue
-                    if change is not None:
-                        row = change(row)
-                        digests[row["id"]] = row["sha256"]
-                    writer.write(row)
-    return digests
 
 
 def _reworded(
@@ -375,40 +318,15 @@ def _reworded(
     return reworded_row(row, digests, prompt=prompt, params=params)
 
 
-def _kept(found: list[Any], parts: Path, split: str, drop: set[str]) -> Iterator[tuple[Path, str]]:
-    """Each part's shard with how much of it stays: "all", "some" or "" for nothing."""
-    for part in found:
-        path = part_path(parts, part.number, split)
-        ids = read_table(path, ["id"]).column("id").to_pylist()
-        gone = sum(i in drop for i in ids)
-        yield path, "all" if not gone else ("some" if gone < len(ids) else "")
-
-
-def _link(path: Path, target: Path) -> None:
-    """A second name for the file; `parts/` keeps its own until the dataset is whole."""
-    try:
-        os.link(path, target)
-    except OSError:  # a file system without hard links
-        with atomic_path(target) as temporary:
-            shutil.copyfile(path, temporary)
-
-
-def _info(
-    plan: Plan, columns: dict[str, list[Any]], kept: list[int], rejections: list[Rejection]
-) -> DatasetInfo:
-    tally = Tally()
-    for i in kept:
-        tally.keep({name: columns[name][i] for name in Tally.COLUMNS})
-    for rejection in rejections:
-        tally.refuse(rejection.gate)
-    used = {columns["source"][i] for i in kept}
+def _info(plan: Plan, index: Index, rejections: list[Rejection]) -> DatasetInfo:
+    used = {index.columns["source"][i] for i in index.kept}
     entries = [entry for entry, _ in plan.sources if entry.name in used]
     stated = {
         entry.name: deidentification(entry, root, units)
         for entry, root, units in plan.listed()
         if entry.name in used
     }
-    info = tally.info(
+    info = index.tally(rejections).info(
         name=plan.config.name,
         description=plan.config.description,
         recipe=plan.config.public(),

@@ -11,8 +11,16 @@ from typing import Any, Final
 
 import yaml
 
-from mie.core.documents import DatasetInfo, facts_of, markdown_cell, markdown_table, plural
-from mie.datasets.schema import FEATURES, SCHEMA
+from mie.core.documents import (
+    DatasetInfo,
+    facts_of,
+    maker_settings,
+    markdown_cell,
+    markdown_table,
+    plural,
+    source_entries,
+)
+from mie.datasets.schema import FEATURES, REFERENCES, SCHEMA
 from mie.perspectives import PERSPECTIVES, Card
 from mie.vocabulary import LICENSE_USES, MODALITIES, SPLITS
 
@@ -57,6 +65,10 @@ MEANINGS: Final[dict[str, str]] = {
     "license": "licence of the source data set",
     "sha256": "digest of all fields and of the decoded pixels of this row",
 }
+
+_REFERENCES_MEANING: Final = (
+    "further input images: `image`, `role` (reference, or before and after of a demonstration) and `text`"
+)
 
 GATES: Final[dict[str, str]] = {
     "source": "the file fits no pattern of its data set, or its partner is missing",
@@ -115,8 +127,9 @@ def data_card(info: DatasetInfo) -> str:
         "## What is in it\n\n" + _counts(info),
         "## How the samples were made\n\n" + _making(info),
         *_own_sections(info),
+        *_choosing(info),
         "## What was refused\n\n" + _refused(info),
-        "## Columns\n\n" + _columns(),
+        "## Columns\n\n" + _columns(info),
         "## Plots\n\n" + "\n\n".join(f"![{title}](stats/{name}.png)" for name, title in _plots(info)),
         "## Terms of use\n\n" + _terms(info),
         "## Digest and versions\n\n" + _provenance(info),
@@ -195,11 +208,12 @@ def _counts(info: DatasetInfo) -> str:
         markdown_table((title, "samples"), [(name, f"{n:,}") for name, n in numbers.items()])
         for title, numbers in (
             ("split", by_split),
+            *([("perspective", counts["by_perspective"])] if len(counts["by_perspective"]) > 1 else []),
             ("task", counts["by_task"]),
             ("modality", counts["by_modality"]),
         )
     ]
-    entries = {s["entry"]["name"]: s["entry"] for s in _recipe(info).get("sources", ())}
+    entries = source_entries(_recipe(info))
     rows = []
     for name, terms in _licenses(info).items():
         entry = entries.get(name, {})
@@ -216,15 +230,37 @@ def _counts(info: DatasetInfo) -> str:
 
 
 def _making(info: DatasetInfo) -> str:
-    config = _recipe(info)
-    recipe, split, gates = (config.get(key) or {} for key in ("recipe", "split", "gates"))
-    card = _card(recipe.get("kind"))
-    rows = [
-        ("recipe", recipe.get("kind")),
-        ("tasks", ", ".join(recipe.get("tasks") or recipe.get("kinds") or ())),
-        ("seed", config.get("seed")),
-        ("wordings", recipe.get("wordings")),
-        *_settings(card.settings, recipe),
+    merged = _recipe(info).get("merged")
+    if not merged:
+        return _made_by(info, _recipe(info))
+    parts = [
+        f"### {markdown_cell(str(parent['name']))}\n\nDigest `{parent['digest'][:16]}`. "
+        + _made_by(info, parent.get("recipe") or {})
+        for parent in merged
+    ]
+    return "The dataset was merged from these, and all samples were compared again.\n\n" + "\n\n".join(parts)
+
+
+def _made_by(info: DatasetInfo, config: Mapping[str, Any]) -> str:
+    split, gates = (config.get(key) or {} for key in ("split", "gates"))
+    makers = maker_settings(config)
+    several = len(makers) > 1
+    rows: list[tuple[str, Any]] = []
+    last: list[tuple[str, Any]] = []
+    making = ""
+    for maker in makers:
+        card, said = _card(maker.get("kind")), f"{maker.get('kind')}: " if several else ""
+        making += card.making
+        rows += [
+            (f"{said}recipe" if not several else "perspective", maker.get("kind")),
+            (f"{said}tasks", ", ".join(maker.get("tasks") or maker.get("kinds") or ())),
+            *([] if several else [("seed", config.get("seed"))]),
+            (f"{said}wordings", maker.get("wordings")),
+            *((said + label, value) for label, value in _settings(card.settings, maker)),
+        ]
+        last += [(said + label, value) for label, value in _settings(card.details, maker)]
+    rows += [
+        *([("seed", config.get("seed"))] if len(makers) != 1 else []),
         ("longer side of train and val images", ", ".join(f"{b} px" for b in config.get("bins", ()))),
         *((f"share of {name} where a data set has no split", share) for name, share in split.items()),
         *((f"gate `{name}`", limit) for name, limit in gates.items()),
@@ -237,9 +273,10 @@ def _making(info: DatasetInfo) -> str:
         "hash. Test images keep their original size; the others are scaled so that the longer side is the "
         "nearest of the lengths below."
     )
-    rows += _settings(card.details, recipe)
-    known = [(name, str(value)) for name, value in rows if value not in (None, "")]
-    return text + card.making + "\n\n" + markdown_table(("setting", "value"), known)
+    if several:
+        text += " A patient is on one side of the split for every perspective."
+    known = [(name, str(value)) for name, value in rows + last if value not in (None, "")]
+    return text + making + "\n\n" + markdown_table(("setting", "value"), known)
 
 
 def _settings(pairs: Iterable[tuple[str, str]], recipe: Mapping[str, Any]) -> list[tuple[str, Any]]:
@@ -255,9 +292,31 @@ def _own_sections(info: DatasetInfo) -> Iterator[str]:
             yield f"## {card.title}\n\n" + card.section(facts)
 
 
+def _choosing(info: DatasetInfo) -> Iterator[str]:
+    """How a benchmark was drawn from a larger dataset, and who accepted its samples."""
+    chosen = _recipe(info).get("chosen")
+    if not chosen:
+        return
+    parent = chosen["parent"]
+    text = (
+        f"{info['counts']['samples']:,} of the {parent['samples']:,} samples of "
+        f"`{markdown_cell(parent['name'])}` (digest `{parent['digest'][:16]}`) were chosen. Each stratum "
+        f"({', '.join(chosen['strata'])}) has its part of the quota ({chosen['allocation']}); inside a "
+        "stratum the images were clustered, and each cluster gave one sample."
+    )
+    reviews = chosen.get("reviews")
+    if reviews:
+        text += (
+            f" People reviewed the candidates: a sample needed {reviews['needed']} who accepted it and none "
+            f"who rejected it. {len(reviews['raters'])} people took part; `dataset.json` says who accepted "
+            "what."
+        )
+    yield "## How the samples were chosen\n\n" + text
+
+
 def _perspectives(info: DatasetInfo) -> list[str]:
-    kind = (_recipe(info).get("recipe") or {}).get("kind")
-    return sorted({*info["counts"]["by_perspective"], *([] if kind is None else [kind])})
+    kinds = {maker["kind"] for maker in maker_settings(_recipe(info)) if maker.get("kind")}
+    return sorted({*info["counts"]["by_perspective"], *kinds})
 
 
 def _card(perspective: str | None) -> Card:
@@ -288,8 +347,10 @@ def _refused(info: DatasetInfo) -> str:
     return text + "\n\n" + markdown_table(("gate", "rejected", "why"), rows)
 
 
-def _columns() -> str:
+def _columns(info: DatasetInfo) -> str:
     rows = [(f"`{name}`", _kind(FEATURES[name]), MEANINGS[name]) for name in SCHEMA.names]
+    if info.get("references"):
+        rows.append((f"`{REFERENCES}`", "list", _REFERENCES_MEANING))
     return markdown_table(("column", "type", "meaning"), rows) + (
         "\n\n`mask`: 0 is background; class *k* of *n* has the value round(255 *k* / *n*), so a single class "
         "is 255, two are 128 and 255, three are 85, 170 and 255. Classes stand in the order of `colour`."

@@ -26,16 +26,18 @@ from mie.datasets.schema import (
     IMAGE_COLUMNS,
     SCHEMA,
     SCHEMA_VERSION,
+    has_references,
     params_of,
     read_rows,
     read_table,
+    references_of,
     row_errors,
     sample_from_row,
 )
 from mie.errors import MieError
 from mie.images.png import decode_png, encode_png
 from mie.images.resize import fitted_size, resize_image
-from mie.records import Pixels, Sample
+from mie.records import Pixels, Reference, Sample
 from mie.vocabulary import SPLITS
 
 
@@ -87,6 +89,11 @@ class StoredSample:
     def params(self) -> dict[str, Any]:
         """What the recipe chose for this sample."""
         return params_of(self._row)
+
+    @cached_property
+    def references(self) -> tuple[Reference, ...]:
+        """Further input images: those that the instruction speaks of, and demonstrations."""
+        return references_of(self._row)
 
     @property
     def parents(self) -> tuple[str, ...]:
@@ -328,6 +335,11 @@ class Dataset(Samples):
             if match and split in (None, match[1]):
                 found.append((SPLITS.index(match[1]), int(match[2]), path))
         return [path for _, _, path in sorted(found)]
+
+    @cached_property
+    def has_references(self) -> bool:
+        """Whether some samples have further input images."""
+        return any(has_references(path) for path in self.shards()[:1])
 
     def rows(
         self, split: str | None = None, columns: Sequence[str] | None = None

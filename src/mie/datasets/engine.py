@@ -215,18 +215,31 @@ def _end_with_parent() -> None:
 
 def start_ray(cores: int | None) -> Any:
     """Ray, connected to the cluster that `RAY_ADDRESS` names, else to a new one on this machine."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # else Ray reports its use to its makers
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")
     try:
         import ray
     except ImportError:
         raise MieError(
             "the Ray engine needs Ray", fix=f"{install_hint('ray')}, or use --engine local"
         ) from None
-    if not ray.is_initialized():
-        ray.init(
-            num_cpus=None if os.environ.get("RAY_ADDRESS") else cores,
-            include_dashboard=False,
-            log_to_driver=False,
-        )
+    for left in (2, 1, 0):
+        if ray.is_initialized():
+            break
+        try:
+            # Without an address Ray would also join the cluster of another process on this machine.
+            ray.init(
+                address=None if os.environ.get("RAY_ADDRESS") else "local",
+                num_cpus=None if os.environ.get("RAY_ADDRESS") else cores,
+                include_dashboard=False,
+                log_to_driver=False,
+            )
+        except Exception as error:  # Ray raises this class itself when a node is late on a busy machine
+            ray.shutdown()
+            if not left:
+                raise MieError(
+                    f"Ray did not start: {error}", fix="see /tmp/ray/session_latest/logs, or use --engine local"
+                ) from error
     return ray
 
 

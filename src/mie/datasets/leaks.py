@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mie.images.hashes import near_pairs
 from mie.perspectives.perspective import EditKind
+from mie.records import Sample
 
 # A sample that leaks is taken from the side where it costs least: training first, test never.
 _RANK = {"train": 0, "val": 1, "test": 2}
@@ -29,6 +31,36 @@ class Traces:
     content: list[bytes]  # content_key of each sample
     hashes: NDArray[np.uint64]
     thumbs: NDArray[np.uint8]  # (N, 256)
+    # Target images that show the patient anew, where perspectives are compared: (sample, hash, thumbnail).
+    goals: Sequence[tuple[int, int, bytes]] = ()
+
+    @classmethod
+    def of(cls, columns: Mapping[str, Sequence[Any]], *, goals: bool) -> Traces:
+        """From columns of samples; with `goals` also from `goal_hash` and `goal_thumb` (None: an overlay)."""
+        shown = zip(columns["goal_hash"], columns["goal_thumb"], strict=True) if goals else ()
+        return cls(
+            ids=list(columns["id"]),
+            splits=list(columns["split"]),
+            sources=list(columns["source"]),
+            case_ids=list(columns["case_id"]),
+            patients=list(columns["patient_id"]),
+            content=list(columns["content"]),
+            hashes=np.array(columns["hash"], np.uint64),
+            thumbs=np.frombuffer(b"".join(columns["thumb"]), np.uint8).reshape(-1, 256),
+            goals=[(at, hash_, thumb) for at, (hash_, thumb) in enumerate(shown) if hash_ is not None],
+        )
+
+
+def whole_conversations(
+    dropped: set[int], groups: list[str | None], turns: list[int | None]
+) -> dict[int, int]:
+    """Samples that go because another turn of their conversation does -> that turn."""
+    broken = {groups[i]: i for i in sorted(dropped) if turns[i] is not None}
+    return {
+        i: broken[group]
+        for i, (group, turn) in enumerate(zip(groups, turns, strict=True))
+        if turn is not None and group in broken and i not in dropped
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +71,28 @@ class Offence:
     other: int
     gate: str
     reason: str
+
+
+class FirstTraces:
+    """The turns of a conversation leave the trace of its first image: paint is no other patient."""
+
+    def __init__(self) -> None:
+        self._group: str | None = None
+        self._trace: tuple[int, bytes] = (0, b"")
+
+    def of(self, sample: Sample) -> tuple[int, bytes] | None:
+        """The trace of a turn whose first turn came just before; None for any other sample."""
+        follows = sample.turn is not None and sample.turn > 1 and sample.group == self._group
+        return self._trace if follows and sample.group is not None else None
+
+    def keep(self, sample: Sample | None, trace: tuple[int, bytes]) -> None:
+        """Remember a turn's trace; nothing for a sample of no conversation."""
+        self._group, self._trace = (None if sample is None else sample.group), trace
+
+
+def turn_key(sample: Sample) -> bytes:
+    """Turns are never duplicates of each other: an undo leads back to what was there before."""
+    return hashlib.sha256(f"{sample.group}|{sample.turn}".encode()).digest()
 
 
 def content_key(digests: Mapping[str, bytes | None], edit: EditKind) -> bytes:
@@ -89,12 +143,18 @@ def patient_leaks(traces: Traces) -> list[Offence]:
 
 def image_leaks(traces: Traces) -> list[Offence]:
     """Samples whose image nearly equals one in a better guarded split."""
-    by_split = {s: np.array([i for i, t in enumerate(traces.splits) if t == s], np.int64) for s in _RANK}
+    owners = [*range(len(traces.ids)), *(at for at, _, _ in traces.goals)]
+    hashes = np.concatenate([traces.hashes, np.array([h for _, h, _ in traces.goals], np.uint64)])
+    goal_thumbs = np.frombuffer(b"".join(thumb for _, _, thumb in traces.goals), np.uint8).reshape(-1, 256)
+    thumbs = np.concatenate([traces.thumbs, goal_thumbs])
+    by_split = {
+        s: np.array([i for i, at in enumerate(owners) if traces.splits[at] == s], np.int64) for s in _RANK
+    }
     offences: dict[int, Offence] = {}
     for low, high in (("train", "test"), ("val", "test"), ("train", "val")):
         a, b = by_split[low], by_split[high]
-        for i, j in near_pairs(traces.hashes[a], traces.thumbs[a], traces.hashes[b], traces.thumbs[b]):
-            x, y = int(a[i]), int(b[j])
+        for i, j in near_pairs(hashes[a], thumbs[a], hashes[b], thumbs[b]):
+            x, y = owners[int(a[i])], owners[int(b[j])]
             reason = f"image nearly equals one in {high}: {_who(traces, y)}"
             offences.setdefault(x, Offence(x, y, "leak", reason))
     return [offences[i] for i in sorted(offences)]

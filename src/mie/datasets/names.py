@@ -46,6 +46,12 @@ def comparable(patient_id: str | None) -> str | None:
     return Names().patient(patient_id)
 
 
+def comparable_case(source: str, case_id: str) -> str:
+    """The pseudonym of a case, also where a dataset kept the name."""
+    known = _PSEUDONYM.fullmatch(case_id.partition("#")[0])
+    return case_id if known else Names().case(source, case_id)
+
+
 @dataclass(frozen=True, slots=True)
 class Names:
     """What a dataset calls patients and cases; their own names where `keep` is true."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from mie.core.files import atomic_path
 from mie.datasets.engine import Standing, report
-from mie.datasets.leaks import content_key
+from mie.datasets.leaks import FirstTraces, content_key, turn_key
 from mie.datasets.names import Names
 from mie.datasets.plan import Part
 from mie.datasets.recipe import RecipeConfig, source_facts, split_of
@@ -25,8 +25,7 @@ from mie.datasets.schema import IMAGE_COLUMNS, RowEncoder, ShardWriter, table
 from mie.datasets.wide import widened
 from mie.errors import MieError
 from mie.images.hashes import perceptual
-from mie.perspectives import BuildFacts, Recipe, VolumeRecipe
-from mie.perspectives.perspective import EditKind
+from mie.perspectives import PERSPECTIVES, BuildFacts, Gate, Recipe, VolumeRecipe, find_perspective
 from mie.perspectives.volumes import volume_of
 from mie.records import Case, Pixels, Rejection, Sample, Unit
 from mie.sources.catalog import Entry
@@ -35,6 +34,7 @@ from mie.sources.source import open_source
 # Trouble of the machine, not of one file. Memory is not among it: what one file asks for, another does not.
 _FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 _NO_MEMORY = "there is not enough memory for it"
+_REMEMBERED = 64  # images whose trace is kept: perspectives share the images of a case
 
 INDEX_SCHEMA = pa.schema(
     [
@@ -47,11 +47,16 @@ INDEX_SCHEMA = pa.schema(
         ("modality", pa.string()),
         ("task", pa.string()),
         ("target", pa.string()),
+        ("group", pa.string()),
+        ("turn", pa.int32()),
         ("sha256", pa.string()),
         ("content", pa.binary()),
         ("hash", pa.uint64()),
         ("thumb", pa.binary()),
         ("pixels", pa.list_(pa.binary())),  # digests of input, target image and mask
+        ("goal_hash", pa.uint64()),  # of a target image that shows the patient anew; null for an overlay
+        ("goal_thumb", pa.binary()),
+        ("references", pa.int32()),  # how many further images it has
     ]
 )
 
@@ -64,6 +69,7 @@ class PartTask:
     sources: dict[int, tuple[Entry, Path]]
     config: RecipeConfig
     folder: Path
+    allow_remote: bool = False  # a recipe's judge may be on another machine
     deadly: frozenset[int] = frozenset()  # units (by index) that ended a worker process: rejected unread
 
 
@@ -98,7 +104,7 @@ def make_part(task: PartTask) -> PartResult:
     encoder = RowEncoder()
     names = Names(task.config.keep_names)
     units = _Count()
-    traces = _Traces(task.config.perspective.edit)
+    traces = PartTraces()
     rejections: list[Rejection] = []
     number = task.part.number
     with ExitStack() as stack:
@@ -122,8 +128,7 @@ def make_part(task: PartTask) -> PartResult:
             traces.add(sample, row["sha256"], digests)
     if rejections:  # most parts have none, and a file less is two syncs less
         write_rejected(part_path(task.folder, number, "rejected"), rejections)
-    with atomic_path(part_path(task.folder, number, "index")) as temporary:
-        pq.write_table(table(traces.rows, INDEX_SCHEMA), temporary, compression="zstd")
+    traces.write(task.folder, number)
     return PartResult(number, len(task.part.units), len(traces.rows), Counter(r.gate for r in rejections))
 
 
@@ -141,65 +146,89 @@ class _Count:
         report(self.done, self.kept, self.refused)
 
 
-def _outcomes(task: PartTask, units: _Count) -> Iterator[Sample | Rejection]:
-    config, perspective = task.config, task.config.perspective
-    gates = perspective.gates(config.recipe, config.gates)
-    sources = [source_facts(*task.sources[at], _units(task, at)) for at in task.sources]
-    folder = judge_folder(task.folder, task.part.number)
-    with ExitStack() as resources:
-        names = Names(config.keep_names)
+@dataclass(frozen=True, slots=True)
+class _Maker:
+    """One perspective at work on a part."""
+
+    name: str
+    recipe: Recipe
+    gates: Sequence[Gate]
+    wide: bool
+    config: RecipeConfig
+
+    def outcomes(self, cases: Sequence[Case], *, volume: str | None = None) -> Iterator[Sample | Rejection]:
+        """What becomes of one case, or of the slices of a volume."""
+        several = len(self.config.makers) > 1
+        for sample in self._samples(cases, volume):
+            outcome = sample if isinstance(sample, Rejection) else self._judged(sample)
+            if several and isinstance(outcome, Rejection):
+                outcome = replace(outcome, perspective=self.name)
+            yield outcome
+
+    def _samples(self, cases: Sequence[Case], volume: str | None) -> Iterator[Sample | Rejection]:
+        seed = self.config.seed
+        if volume is not None and isinstance(self.recipe, VolumeRecipe):
+            try:
+                split = split_of(cases[0], self.config.split, seed)
+                yield from self.recipe.volume(cases, split, seed)
+            except MemoryError:
+                yield Rejection(cases[0].source, volume, "error", _NO_MEMORY)
+            return
+        for case in cases:
+            try:
+                yield from self.recipe.samples(case, split_of(case, self.config.split, seed), seed)
+            except MemoryError:
+                yield Rejection(case.source, case.case_id, "error", _NO_MEMORY)
+
+    def _judged(self, sample: Sample) -> Sample | Rejection:
+        if self.wide:
+            sample = widened(sample)
+        return next((r for gate in self.gates if (r := gate(sample)) is not None), None) or sample
+
+
+def _open_makers(task: PartTask, resources: ExitStack) -> list[_Maker]:
+    config, names = task.config, Names(task.config.keep_names)
+    makers = []
+    for at, maker in enumerate(config.makers):
+        used = {planned.source for planned in task.part.units if at in planned.makers}
         build = BuildFacts(
             config.name,
             config.bins,
-            tuple(sources),
-            folder,
+            tuple(source_facts(*task.sources[n], _units(task, n)) for n in task.sources if n in used),
+            judge_folder(task.folder, task.part.number),
             resources,
             case_name=lambda case: names.case(case.source, case.case_id),
+            allow_remote=task.allow_remote,
         )
-        recipe = perspective.samples(config.recipe, build)
-        for sample in _samples(recipe, _cases(task, units), config, units):
-            if isinstance(sample, Rejection):
-                yield sample
+        perspective = PERSPECTIVES[maker.kind]
+        recipe, gates = perspective.samples(maker, build), perspective.gates(maker, config.gates)
+        makers.append(_Maker(maker.kind, recipe, gates, maker.wordings == "wide", config))
+    return makers
+
+
+def _outcomes(task: PartTask, units: _Count) -> Iterator[Sample | Rejection]:
+    """Every case is read once, and goes to each perspective that uses its data set."""
+    with ExitStack() as resources:
+        makers = _open_makers(task, resources)
+
+        def volume(item: tuple[int, Case | Rejection]) -> tuple[int, tuple[str, str] | None]:
+            return item[0], None if isinstance(item[1], Rejection) else volume_of(item[1])
+
+        # A volume's slices come one after the other; anything else is a group of its own.
+        for (unit, name), group in itertools.groupby(_cases(task, units), volume):
+            chosen = [makers[at] for at in task.part.units[unit].makers]
+            if name is None or not any(isinstance(maker.recipe, VolumeRecipe) for maker in chosen):
+                for _, case in group:
+                    if isinstance(case, Rejection):
+                        yield case
+                        continue
+                    for maker in chosen:
+                        yield from maker.outcomes([case])
                 continue
-            if config.recipe.wordings == "wide":
-                sample = widened(sample)
-            rejection = next((r for gate in gates if (r := gate(sample)) is not None), None)
-            yield rejection or sample
-
-
-def _samples(
-    recipe: Recipe, cases: Iterator[tuple[int, Case | Rejection]], config: RecipeConfig, units: _Count
-) -> Iterator[Sample | Rejection]:
-    def of_case(case: Case | Rejection) -> Iterator[Sample | Rejection]:
-        if isinstance(case, Rejection):
-            yield case
-            return
-        try:
-            yield from recipe.samples(case, split_of(case, config.split, config.seed), config.seed)
-        except MemoryError:
-            yield Rejection(case.source, case.case_id, "error", _NO_MEMORY)
-
-    if not isinstance(recipe, VolumeRecipe):
-        for _, case in cases:
-            yield from of_case(case)
-        return
-
-    def volume(item: tuple[int, Case | Rejection]) -> tuple[int, tuple[str, str] | None]:
-        return item[0], None if isinstance(item[1], Rejection) else volume_of(item[1])
-
-    # A volume's slices come one after the other; anything else is a group of its own.
-    for (unit, name), group in itertools.groupby(cases, volume):
-        if name is None:
-            for _, case in group:
-                yield from of_case(case)
-            continue
-        slices = [case for _, case in group if isinstance(case, Case)]
-        units.begin(unit)  # the group's end was found by reading the next unit
-        try:
-            split = split_of(slices[0], config.split, config.seed)
-            yield from recipe.volume(slices, split, config.seed)
-        except MemoryError:
-            yield Rejection(slices[0].source, name[1], "error", _NO_MEMORY)
+            slices = [case for _, case in group if isinstance(case, Case)]
+            units.begin(unit)  # the group's end was found by reading the next unit
+            for maker in chosen:
+                yield from maker.outcomes(slices, volume=name[1])
 
 
 def _units(task: PartTask, source: int) -> list[Unit]:
@@ -235,20 +264,43 @@ def _where(key: str, error: MieError, root: Path) -> str:
     return key if inside == key else f"{key} ({inside})"
 
 
-class _Traces:
+class PartTraces:
     """What the finish needs to compare samples across parts without opening images again."""
 
-    def __init__(self, edit: EditKind) -> None:
+    def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
-        self._edit = edit
-        self._last: tuple[Pixels, int, bytes] | None = None
+        self._known: dict[bytes, tuple[int, bytes]] = {}  # by the digest of the pixels
+        self._first = FirstTraces()
 
     def add(self, sample: Sample, sha256: str, digests: Mapping[str, bytes | None]) -> None:
-        if self._last is None or self._last[0] is not sample.input:
-            self._last = (sample.input, *perceptual(sample.input))
-        _, hash_, thumb = self._last
-        row = {name: getattr(sample, name) for name in INDEX_SCHEMA.names[:9]}
-        content = content_key(digests, self._edit)
-        pixels = [digests[name] for name in IMAGE_COLUMNS]
-        found = {"sha256": sha256, "content": content, "hash": hash_, "thumb": thumb, "pixels": pixels}
+        row = {name: getattr(sample, name) for name in INDEX_SCHEMA.names[:11]}
+        perspective = find_perspective(sample.perspective)
+        turn = perspective is not None and perspective.prove_group is not None
+        hash_, thumb = self._first.of(sample) or self._trace(sample.input, digests["input"])
+        self._first.keep(sample if turn else None, (hash_, thumb))
+        anew = perspective is not None and "target_image" in perspective.patient_images and not turn
+        goal = self._trace(sample.target_image, digests["target_image"]) if anew else (None, None)
+        edit = "image" if perspective is None else perspective.edit
+        found = {
+            "sha256": sha256,
+            "content": turn_key(sample) if turn else content_key(digests, edit),
+            "hash": hash_,
+            "thumb": thumb,
+            "pixels": [digests[name] for name in IMAGE_COLUMNS],
+            "goal_hash": goal[0],
+            "goal_thumb": goal[1],
+            "references": len(sample.references),
+        }
         self.rows.append({**row, **found})
+
+    def write(self, folder: Path, number: int) -> None:
+        with atomic_path(part_path(folder, number, "index")) as temporary:
+            pq.write_table(table(self.rows, INDEX_SCHEMA), temporary, compression="zstd")
+
+    def _trace(self, image: Pixels, digest: bytes | None) -> tuple[int, bytes]:
+        key = digest or b""
+        if key not in self._known:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            self._known[key] = perceptual(image)
+        return self._known[key]

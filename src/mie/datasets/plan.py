@@ -20,10 +20,14 @@ _PART_WEIGHT = 64
 
 @dataclass(frozen=True, slots=True)
 class PlannedUnit:
-    """A unit and the data set it belongs to (an index into `Plan.sources`)."""
+    """A unit, the data set it belongs to (an index into `Plan.sources`), and the perspectives that use it.
+
+    `makers` are places in `RecipeConfig.makers`.
+    """
 
     source: int
     unit: Unit
+    makers: tuple[int, ...] = (0,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +56,17 @@ class Plan:
         known = hashlib.sha256((self.fingerprint + canonical(weights)).encode())
         return replace(self, weights=weights, fingerprint=known.hexdigest())
 
-    def listed(self) -> Iterator[tuple[Entry, Path, list[Unit]]]:
-        """Every data set, where it lies, and its units."""
+    def listed(self, maker: int | None = None) -> Iterator[tuple[Entry, Path, list[Unit]]]:
+        """Every data set, where it lies, and its units; those of one perspective (`makers`) where given."""
         for at, (entry, root) in enumerate(self.sources):
-            units = [planned.unit for part in self.parts for planned in part.units if planned.source == at]
+            if maker is not None and self.config.sources[at].limit_for(self.config.makers[maker].kind) == 0:
+                continue
+            units = [
+                planned.unit
+                for part in self.parts
+                for planned in part.units
+                if planned.source == at and (maker is None or maker in planned.makers)
+            ]
             yield entry, root, units
 
 
@@ -69,13 +80,16 @@ def make_plan(config: RecipeConfig, progress: Callable[[str], None] = lambda _: 
         progress(item.entry.name)
         source = open_source(item.entry, item.root)
         sources.append((item.entry, source.root))
-        kept = 0
+        limits = [item.limit_for(maker.kind) for maker in config.makers]
+        number = 0
         for found in source.scan():
             if isinstance(found, Rejection):
                 rejections.append(found)
-            elif item.limit is None or kept < item.limit:
-                kept += 1
-                planned.append(PlannedUnit(index, found))
+                continue
+            makers = tuple(at for at, limit in enumerate(limits) if limit is None or number < limit)
+            if makers:
+                number += 1
+                planned.append(PlannedUnit(index, found, makers))
                 digest.update(_file_facts(source.root, item.entry.name, found).encode())
     return Plan(config, tuple(sources), _cut(planned, sources), tuple(rejections), digest.hexdigest())
 

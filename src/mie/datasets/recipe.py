@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -14,9 +14,11 @@ from pydantic import (
     Field,
     GetJsonSchemaHandler,
     SerializeAsAny,
+    SerializerFunctionWrapHandler,
     TypeAdapter,
     ValidationError,
     field_validator,
+    model_serializer,
     model_validator,
 )
 from pydantic_core import CoreSchema
@@ -28,7 +30,6 @@ from mie.errors import ConfigError
 from mie.perspectives import (
     PERSPECTIVES,
     GateConfig,
-    Perspective,
     PerspectiveConfig,
     SourceFacts,
     StrictModel,
@@ -39,6 +40,7 @@ from mie.sources.catalog import Entry
 from mie.vocabulary import BINS
 
 _DEFAULT: Final = "perception"  # the perspective of a recipe that names none
+Limit = Annotated[int, Field(ge=1)]
 
 
 class SplitConfig(StrictModel):
@@ -59,7 +61,42 @@ class SourceConfig(StrictModel):
 
     entry: Entry
     root: Path | None = None
-    limit: int | None = Field(None, ge=1, description="at most this many images or volumes")
+    limit: Limit | dict[str, Limit] | None = Field(
+        None, description="at most this many images or volumes; by perspective where they differ"
+    )
+    perspectives: tuple[str, ...] | None = Field(
+        None, min_length=1, description="the perspectives that use it; all by default"
+    )
+
+    @field_validator("limit", mode="before")
+    @classmethod
+    def _counts(cls, value: Any) -> Any:
+        """One message for both forms."""
+        for number in value.values() if isinstance(value, dict) else (value,):
+            if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
+                raise ValueError("a limit should be a whole number greater than or equal to 1")
+        return value
+
+    @model_serializer(mode="wrap")
+    def _without_the_default(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """As written before the key existed: a recipe without it is the same recipe as ever."""
+        body: dict[str, Any] = handler(self)
+        if self.perspectives is None:
+            del body["perspectives"]
+        return body
+
+    def limit_for(self, perspective: str) -> int | None:
+        """How many images or volumes a perspective may use; None: all, 0: the data set is not for it."""
+        if self.perspectives is not None and perspective not in self.perspectives:
+            return 0
+        return self.limit.get(perspective) if isinstance(self.limit, dict) else self.limit
+
+    def limited(self, limit: int, kinds: Sequence[str]) -> SourceConfig:
+        """The same data set with at most `limit` images or volumes for each perspective of the recipe."""
+        if isinstance(self.limit, dict):
+            limits = {kind: min(limit, self.limit.get(kind, limit)) for kind in self.perspectives or kinds}
+            return self.model_copy(update={"limit": limits})
+        return self.model_copy(update={"limit": min(limit, self.limit or limit)})
 
 
 def _perspective_config(value: Any) -> Any:
@@ -90,15 +127,17 @@ class _AnyPerspective:
         return handler(TypeAdapter(union).core_schema)
 
 
+_Config = Annotated[SerializeAsAny[PerspectiveConfig], _AnyPerspective()]
+
+
 class RecipeConfig(StrictModel):
-    """A whole recipe file."""
+    """A whole recipe file: one perspective under `recipe`, or several under `perspectives`."""
 
     name: str = Field(min_length=1, max_length=96)
     description: str = ""
     seed: int = Field(0, ge=0, lt=2**31)
-    recipe: Annotated[SerializeAsAny[PerspectiveConfig], _AnyPerspective()] = Field(
-        default_factory=lambda: _perspective_config(_DEFAULT)
-    )
+    recipe: _Config = Field(default_factory=lambda: _perspective_config(_DEFAULT))
+    perspectives: tuple[_Config, ...] = ()
     split: SplitConfig = SplitConfig()
     bins: tuple[int, ...] = BINS
     gates: GateConfig = GateConfig()
@@ -117,6 +156,13 @@ class RecipeConfig(StrictModel):
     def _of_its_perspective(cls, value: Any) -> Any:
         return _perspective_config(value)
 
+    @field_validator("perspectives", mode="before")
+    @classmethod
+    def _of_their_perspectives(cls, value: Any) -> Any:
+        if not isinstance(value, list | tuple):
+            raise ValueError("`perspectives` is a list: [perception, {kind: modification, ...}]")
+        return tuple(_perspective_config(item) for item in value)
+
     @field_validator("sources", mode="after")
     @classmethod
     def _distinct(cls, value: tuple[SourceConfig, ...]) -> tuple[SourceConfig, ...]:
@@ -128,22 +174,44 @@ class RecipeConfig(StrictModel):
 
     @model_validator(mode="after")
     def _suits_the_sources(self) -> RecipeConfig:
-        self.perspective.check(self.recipe, [source_facts(source.entry) for source in self.sources])
+        if self.perspectives and "recipe" in self.model_fields_set:
+            raise ValueError("a recipe has `recipe` for one perspective or `perspectives` for several")
+        kinds = [maker.kind for maker in self.makers]
+        twice = sorted({kind for kind in kinds if kinds.count(kind) > 1})
+        if twice:
+            raise ValueError(f"perspective listed twice: {', '.join(twice)}")
+        for source in self.sources:
+            limits = source.limit if isinstance(source.limit, dict) else {}
+            for kind in (*(source.perspectives or ()), *limits):
+                if kind not in kinds:
+                    hint = suggestion(kind, kinds) or f"the recipe has {', '.join(kinds)}"
+                    raise ValueError(f"{source.entry.name} is for the perspective {kind!r}; {hint}")
+        for maker in self.makers:
+            facts = [source_facts(source.entry) for source in self.sources_of(maker)]
+            if not facts:
+                raise ValueError(f"no data set is for the perspective {maker.kind!r}")
+            PERSPECTIVES[maker.kind].check(maker, facts)
         return self
 
     @property
-    def perspective(self) -> Perspective:
-        """What makes the samples."""
-        return PERSPECTIVES[self.recipe.kind]
+    def makers(self) -> tuple[PerspectiveConfig, ...]:
+        """The config of every perspective that makes samples, in the recipe's order."""
+        return self.perspectives or (self.recipe,)
+
+    def sources_of(self, maker: PerspectiveConfig) -> list[SourceConfig]:
+        """The data sets that a perspective uses."""
+        return [source for source in self.sources if source.limit_for(maker.kind) != 0]
 
     def limited(self, limit: int) -> RecipeConfig:
         """The same recipe over at most `limit` images or volumes of each data set."""
-        sources = [s.model_copy(update={"limit": min(limit, s.limit or limit)}) for s in self.sources]
-        return self.model_copy(update={"sources": tuple(sources)})
+        kinds = [maker.kind for maker in self.makers]
+        sources = tuple(source.limited(limit, kinds) for source in self.sources)
+        return self.model_copy(update={"sources": sources})
 
     def public(self) -> dict[str, Any]:
         """The recipe without the places on this machine's disk: what `dataset.json` keeps."""
         body = self.model_dump(mode="json", by_alias=True)
+        del body["recipe" if self.perspectives else "perspectives"]
         for source in body["sources"]:
             del source["root"]
         return body
@@ -194,7 +262,7 @@ def _source(item: Any, where: str, base: Path) -> SourceConfig:
         item = {"name": item}
     if not isinstance(item, dict) or not isinstance(item.get("name"), str):
         raise ConfigError("a source has no name", where=where, expected="{name: ..., root: ...}", found=item)
-    changes = {k: v for k, v in item.items() if k not in ("name", "root", "limit")}
+    changes = {k: v for k, v in item.items() if k not in ("name", "root", "limit", "perspectives")}
     if "layout" in changes and item["name"] not in catalog.catalog():
         entry = Entry.model_validate({**changes, "name": item["name"]})
     else:
@@ -205,7 +273,12 @@ def _source(item: Any, where: str, base: Path) -> SourceConfig:
         entry=entry,
         root=None if root is None else base / Path(expanded(str(root), where)).expanduser(),
         limit=item.get("limit"),
+        perspectives=_names(item.get("perspectives")),
     )
+
+
+def _names(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
 
 
 def _known_keys() -> Iterator[str]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mie.core.files import atomic_path
@@ -26,6 +27,11 @@ _NUMBER: Final = re.compile(r"[+-]?\d+(\.\d+)?")
 
 def write_rejected(path: Path, rejections: Iterable[Rejection]) -> int:
     """Write every rejection with its gate, reason and numbers; returns how many there are."""
+    found = list(rejections)
+    # A dataset of one perspective has no column for it, as ever.
+    schema = REJECTED_SCHEMA
+    if any(r.perspective is not None for r in found):
+        schema = schema.append(pa.field("perspective", pa.string()))
     rows = [
         {
             "source": r.source,
@@ -34,11 +40,12 @@ def write_rejected(path: Path, rejections: Iterable[Rejection]) -> int:
             "gate": r.gate,
             "reason": r.reason,
             "numbers": canonical(r.numbers),
+            "perspective": r.perspective,
         }
-        for r in rejections
+        for r in found
     ]
     with atomic_path(path) as temporary:
-        pq.write_table(table(rows, REJECTED_SCHEMA), temporary, compression="zstd")
+        pq.write_table(table(rows, schema), temporary, compression="zstd")
     return len(rows)
 
 
@@ -52,6 +59,7 @@ def read_rejected(path: Path) -> list[Rejection]:
             reason=row["reason"],
             target=row["target"],
             numbers=json.loads(row["numbers"]),
+            perspective=row.get("perspective"),
         )
         for row in read_table(path).to_pylist()
     ]

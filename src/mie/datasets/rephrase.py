@@ -24,6 +24,7 @@ from mie.errors import ConfigError, MieError
 from mie.judges import Answer, Draft, JudgeOptions, ParseError, Question, load_prompt, open_judge
 from mie.judges.clients import open_client
 from mie.judges.contracts import REPLIED, Parser
+from mie.judges.judge import check_consent
 from mie.judges.parsers import json_texts, json_texts_schema
 from mie.vocabulary import COLOURS, SPLITS
 
@@ -44,6 +45,7 @@ class Rephrase:
             raise ConfigError("a number of rephrasings is at least 1", found=self.count)
         client = open_client(self.judge.spec)
         if client.remote and not self.judge.dry_run:
+            check_consent(self.judge, client, "words")
             client.ready()  # a key
 
     def by(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
@@ -27,7 +28,8 @@ from mie.datasets.parquet import ShardFile
 from mie.errors import MieError
 from mie.images.hashes import pixel_digest
 from mie.images.png import decode_png, encode_png
-from mie.records import Pixels, Sample
+from mie.records import Pixels, Reference, Sample
+from mie.vocabulary import REFERENCE_ROLES
 
 
 def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
@@ -160,6 +162,19 @@ SCHEMA: Final = pa.schema(
     [(name, kind) for name, (kind, _) in _COLUMNS.items()],
     metadata={"huggingface": json.dumps({"info": {"features": FEATURES}})},
 )
+# Further input images of samples. A dataset without any has no such column, as ever.
+REFERENCES: Final = "references"
+_REFERENCE = pa.struct([("image", _IMAGE), ("role", pa.string()), ("text", pa.string())])
+_REFERENCE_FEATURE: Final = {
+    "_type": "List",
+    "feature": {"image": _feature("Image"), "role": _feature("string"), "text": _feature("string")},
+}
+WIDE_SCHEMA: Final = pa.schema(
+    [*SCHEMA, pa.field(REFERENCES, pa.list_(_REFERENCE))],
+    metadata={
+        "huggingface": json.dumps({"info": {"features": {**FEATURES, REFERENCES: _REFERENCE_FEATURE}}})
+    },
+)
 REJECTED_SCHEMA: Final = pa.schema(
     [(name, pa.string()) for name in ("source", "where", "target", "gate", "reason", "numbers")]
 )
@@ -173,11 +188,15 @@ def content_digest(pixels: Mapping[str, bytes | None], fields: Mapping[str, Any]
     return digest.hexdigest()
 
 
+_REMEMBERED_BYTES: Final = 16 * 2**20  # of PNG files: the images of one case, at any size
+
+
 class RowEncoder:
-    """Samples to rows; an image that several samples share is encoded once."""
+    """Samples to rows; an image that several samples of a case share is encoded once."""
 
     def __init__(self) -> None:
-        self._last: tuple[Pixels, bytes, bytes] | None = None
+        self._pngs: OrderedDict[bytes, bytes] = OrderedDict()  # by the digest of the pixels, oldest first
+        self._bytes = 0
 
     def row(self, sample: Sample) -> tuple[dict[str, Any], dict[str, bytes | None]]:
         """The row, and the digest of each image's pixels."""
@@ -189,17 +208,32 @@ class RowEncoder:
             if array is None:
                 pixels[name], row[name] = None, None
                 continue
-            digest, png = self._encoded(array, shared=name == "input")
+            digest, png = self._encoded(array)
             pixels[name], row[name] = digest, {"bytes": png, "path": f"{sample.id}_{name}.png"}
         row["sha256"] = content_digest(pixels, fields)
+        if sample.references:
+            row[REFERENCES] = [
+                {
+                    "image": {
+                        "bytes": self._encoded(one.image)[1],
+                        "path": f"{sample.id}_reference_{at}.png",
+                    },
+                    "role": one.role,
+                    "text": one.text,
+                }
+                for at, one in enumerate(sample.references)
+            ]
         return row, pixels
 
-    def _encoded(self, array: Pixels, *, shared: bool) -> tuple[bytes, bytes]:
-        if shared and self._last is not None and self._last[0] is array:
-            return self._last[1], self._last[2]
-        digest, png = pixel_digest(array), encode_png(array)
-        if shared:
-            self._last = (array, digest, png)
+    def _encoded(self, array: Pixels) -> tuple[bytes, bytes]:
+        digest = pixel_digest(array)
+        png = self._pngs.pop(digest, None)
+        if png is None:
+            png = encode_png(array)
+            self._bytes += len(png)
+        self._pngs[digest] = png
+        while self._bytes > _REMEMBERED_BYTES and len(self._pngs) > 1:
+            self._bytes -= len(self._pngs.popitem(last=False)[1])
         return digest, png
 
 
@@ -210,7 +244,14 @@ def text_fields(sample: Sample) -> dict[str, Any]:
     }
     fields["params"] = canonical(sample.params)
     fields["parents"] = list(sample.parents)
-    return fields
+    return {**fields, **_reference_digests(sample.references)}
+
+
+def _reference_digests(references: Sequence[Reference]) -> dict[str, Any]:
+    """What a digest says of further images: nothing where there are none, as ever."""
+    if not references:
+        return {}
+    return {REFERENCES: [[one.role, one.text, pixel_digest(one.image).hex()] for one in references]}
 
 
 def reworded_row(row: Mapping[str, Any], pixels: Mapping[str, bytes | None], **texts: Any) -> dict[str, Any]:
@@ -222,6 +263,7 @@ def reworded_row(row: Mapping[str, Any], pixels: Mapping[str, bytes | None], **t
     out["params"] = canonical(out["params"]) if "params" in texts else row["params"]
     fields = {name: out[name] for name in _COLUMNS if name not in IMAGE_COLUMNS and name != "sha256"}
     fields["parents"] = list(row["parents"] or ())
+    fields |= _reference_digests(references_of(row))
     out["sha256"] = content_digest(pixels, fields)
     return out
 
@@ -236,7 +278,18 @@ def sample_from_row(row: Mapping[str, Any]) -> Sample:
         values[name] = None if values[name] is None else decode_png(values[name]["bytes"])
     values["params"] = params_of(row)
     values["parents"] = tuple(values["parents"] or ())
-    return Sample(**values)
+    return Sample(**values, references=references_of(row))
+
+
+def references_of(row: Mapping[str, Any]) -> tuple[Reference, ...]:
+    """The further input images of a row, decoded. `MieError` for a role that is none of ours."""
+    found = []
+    for one in row.get(REFERENCES) or ():
+        if one["role"] not in REFERENCE_ROLES:
+            expected = ", ".join(REFERENCE_ROLES)
+            raise MieError("a reference has an unknown role", expected=expected, found=one["role"])
+        found.append(Reference(decode_png(one["image"]["bytes"]), one["role"], one["text"] or ""))
+    return tuple(found)
 
 
 def params_of(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -280,32 +333,76 @@ _OPTIONS: Final[dict[str, Any]] = {
 }
 
 
-class ShardWriter:
-    """Writes rows to one Parquet file. The file appears, whole, when the context ends without an error."""
+_WIDE_LEAVES: Final = [f"{REFERENCES}.list.element.{leaf}" for leaf in ("image.path", "role", "text")]
+_WIDE_OPTIONS: Final[dict[str, Any]] = {
+    **_OPTIONS,
+    "compression": {
+        **_OPTIONS["compression"],
+        **dict.fromkeys(_WIDE_LEAVES, "zstd"),
+        f"{REFERENCES}.list.element.image.bytes": "none",
+    },
+    "use_dictionary": [*_TEXT, *_WIDE_LEAVES],
+    "write_statistics": [*_TEXT, *_WIDE_LEAVES],
+}
 
-    def __init__(self, path: Path) -> None:
+
+def has_references(path: Path) -> bool:
+    """Whether a shard has the column of further images."""
+    with ShardFile(path) as file:
+        return REFERENCES in file.schema_arrow.names
+
+
+class ShardWriter:
+    """Writes rows to one Parquet file. The file appears, whole, when the context ends without an error.
+
+    The column of further images is there if `wide` is true, or as soon as a row has some.
+    """
+
+    def __init__(self, path: Path, *, wide: bool = False) -> None:
         self.path = path
         self.rows = 0
+        self.wide = wide
         self._pending: list[dict[str, Any]] = []
         self._pending_bytes = 0
 
     def __enter__(self) -> ShardWriter:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._context = atomic_path(self.path)
-        self._writer = pq.ParquetWriter(self._context.__enter__(), SCHEMA, **_OPTIONS)
+        self._temporary = self._context.__enter__()
+        self._open()
         return self
+
+    def _open(self) -> None:
+        schema, options = (WIDE_SCHEMA, _WIDE_OPTIONS) if self.wide else (SCHEMA, _OPTIONS)
+        self._writer = pq.ParquetWriter(self._temporary, schema, **options)
 
     def write(self, row: dict[str, Any]) -> None:
         self._pending.append(row)
         self._pending_bytes += sum(len(row[c]["bytes"]) for c in IMAGE_COLUMNS if row[c] is not None)
+        self._pending_bytes += sum(len(one["image"]["bytes"]) for one in row.get(REFERENCES) or ())
         self.rows += 1
         if len(self._pending) >= ROWS_PER_GROUP or self._pending_bytes >= _BYTES_PER_GROUP:
             self._flush()
 
     def _flush(self) -> None:
-        if self._pending:
-            self._writer.write_table(table(self._pending, SCHEMA))
-            self._pending, self._pending_bytes = [], 0
+        if not self._pending:
+            return
+        if not self.wide and any(row.get(REFERENCES) for row in self._pending):
+            self._widen()
+        schema = WIDE_SCHEMA if self.wide else SCHEMA
+        rows = [{REFERENCES: None, **row} for row in self._pending] if self.wide else self._pending
+        self._writer.write_table(table(rows, schema))
+        self._pending, self._pending_bytes = [], 0
+
+    def _widen(self) -> None:
+        """Add the column to what is written so far: its rows have no further images."""
+        self._writer.close()
+        before = read_table(self._temporary)
+        self.wide = True
+        self._open()
+        for start in range(0, before.num_rows, ROWS_PER_GROUP):
+            rows = before.slice(start, ROWS_PER_GROUP).to_pylist()
+            self._writer.write_table(table([{REFERENCES: None, **row} for row in rows], WIDE_SCHEMA))
 
     def __exit__(
         self,

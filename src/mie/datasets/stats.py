@@ -50,6 +50,7 @@ class Tally:
         self._digests: dict[str, list[str]] = {split: [] for split in SPLITS}
         self._patients: set[str] = set()
         self._rejected: Counter[str] = Counter()
+        self._references = 0
 
     def keep(self, row: Mapping[str, Any]) -> None:
         """Count a row; of its columns only `COLUMNS` are looked at."""
@@ -58,6 +59,7 @@ class Tally:
         self._digests[row["split"]].append(row["sha256"])
         if row["patient_id"] is not None:
             self._patients.add(row["patient_id"])
+        self._references += bool(row.get("references"))
 
     def refuse(self, gate: str) -> None:
         self._rejected[gate] += 1
@@ -73,7 +75,7 @@ class Tally:
     ) -> DatasetInfo:
         """What `write_info` wants."""
         by = {name: dict(sorted(counter.items())) for name, counter in self._counts.items()}
-        return {
+        info: DatasetInfo = {
             "name": name,
             "description": description,
             "digest": dataset_digest(digest for split in SPLITS for digest in self._digests[split]),
@@ -98,6 +100,9 @@ class Tally:
                 **{package: importlib.metadata.version(package) for package in _VERSIONS},
             },
         }
+        if self._references:
+            info["references"] = self._references
+        return info
 
 
 ORIGINAL: Final = "original"  # the bin of images that were not scaled

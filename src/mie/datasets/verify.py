@@ -5,24 +5,32 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 
+from mie.core.documents import is_joint
 from mie.datasets.dataset import Dataset, dataset_digest
 from mie.datasets.engine import run_tasks
 from mie.datasets.faithful import fault, take_apart
-from mie.datasets.leaks import Traces, content_key, duplicates, image_leaks, patient_leaks
+from mie.datasets.leaks import (
+    FirstTraces,
+    Traces,
+    content_key,
+    duplicates,
+    image_leaks,
+    patient_leaks,
+    turn_key,
+)
 from mie.datasets.rejected import read_rejected
 from mie.datasets.schema import content_digest, pixel_digests, read_rows, sample_from_row, text_fields
 from mie.errors import MieError
 from mie.images.hashes import perceptual
-from mie.perspectives import PERSPECTIVES, Perspective
+from mie.perspectives import find_perspective
 from mie.records import Sample
 from mie.vocabulary import MODALITIES, SPLITS, UNKNOWN
 
@@ -30,6 +38,10 @@ from mie.vocabulary import MODALITIES, SPLITS, UNKNOWN
 _TRACED: Final = (
     *("id", "split", "perspective", "task", "target", "modality", "source", "case_id", "patient_id"),
     *("group", "turn", "recipe"),
+)
+_COMPARED: Final = (
+    *("id", "split", "source", "case_id", "patient_id", "content", "hash", "thumb", "goal_hash"),
+    "goal_thumb",
 )
 
 
@@ -57,6 +69,7 @@ class _ShardReport:
     path: Path
     problems: list[Problem] = field(default_factory=list)
     rows: list[dict[str, Any]] = field(default_factory=list)
+    conversations: list[tuple[str, str, list[Problem]]] = field(default_factory=list)  # perspective, group
 
 
 def verify(
@@ -79,9 +92,10 @@ def verify(
     for path in shards:
         result.problems += reports[path].problems
         rows += reports[path].rows
+    result.problems += _check_conversations(dataset, [reports[path] for path in shards])
     result.samples = len(rows)
     result.problems += _check_totals(dataset, rows)
-    result.problems += _check_separation(rows)
+    result.problems += _check_separation(rows, across=is_joint(dataset.info["recipe"]))
     result.problems += _check_together(rows)
     return result
 
@@ -109,6 +123,7 @@ def _check_files(dataset: Dataset) -> list[Problem]:
 def _check_shard(path: Path) -> _ShardReport:
     report = _ShardReport(path)
     split = path.name.split("-")[0]
+    inputs, turns = FirstTraces(), _Turns(report)
     try:
         for number, row in enumerate(read_rows(path)):
             where = f"{path.name} row {number} ({row.get('id')})"
@@ -121,19 +136,86 @@ def _check_shard(path: Path) -> _ShardReport:
                 if sample.split != split:
                     report.problems.append(Problem("split", where, f"says {sample.split} in a {split} shard"))
                 report.problems += [Problem(check, where, reason) for check, reason in check_sample(sample)]
-                report.rows.append(_trace(sample, str(row["sha256"]), digests))
+                report.rows.append(_trace(sample, str(row["sha256"]), digests, inputs))
+                turns.add(sample)
             except Exception as error:  # a stranger's row may hold anything, and must not hide the others
                 said = str(error) if isinstance(error, MieError) else f"{type(error).__name__}: {error}"
                 report.problems.append(Problem("decode", where, said.replace("\n", "; ")[:500]))
     except Exception as error:  # Arrow raises its own, OSError, and UnicodeDecodeError for text that is none
         report.problems.append(Problem("files", path.name, f"cannot be read: {str(error)[:500]}"))
+    turns.end()
     return report
+
+
+class _Turns:
+    """The turns of a conversation that follow each other in a shard; one conversation is in memory."""
+
+    def __init__(self, report: _ShardReport) -> None:
+        self._report = report
+        self._key: tuple[str, str] | None = None
+        self._samples: list[Sample] = []
+
+    def add(self, sample: Sample) -> None:
+        key = _conversation_of(sample)
+        if key != self._key:
+            self.end()
+            self._key = key
+        if key is not None:
+            self._samples.append(sample)
+
+    def end(self) -> None:
+        if self._key is not None:
+            problems = _prove_group(*self._key, self._samples)
+            self._report.conversations.append((*self._key, problems))
+        self._key, self._samples = None, []
+
+
+def _conversation_of(sample: Sample) -> tuple[str, str] | None:
+    perspective = find_perspective(sample.perspective)
+    if sample.group is None or perspective is None or perspective.prove_group is None:
+        return None
+    return sample.perspective, sample.group
+
+
+def _prove_group(perspective: str, group: str, samples: Sequence[Sample]) -> list[Problem]:
+    found = find_perspective(perspective)
+    if found is None or found.prove_group is None:
+        return []
+    try:
+        problems = found.prove_group(samples)
+    except Exception as error:  # a stranger's rows may hold anything
+        problems = [("decode", f"{type(error).__name__}: {error}"[:500])]
+    return [Problem(check, f"conversation {group}", reason) for check, reason in problems]
+
+
+def _check_conversations(dataset: Dataset, reports: Sequence[_ShardReport]) -> list[Problem]:
+    """What the shards found, except that turns which do not stand together are brought together first."""
+    found: dict[tuple[str, str], list[list[Problem]]] = defaultdict(list)
+    for report in reports:
+        for perspective, group, problems in report.conversations:
+            found[perspective, group].append(problems)
+    apart = [group for (_, group), lists in found.items() if len(lists) > 1]
+    places: dict[str, list[int]] = {group: [] for group in apart}
+    for at, group in enumerate(dataset.table(["group"])["group"] if apart else ()):
+        if group in places:
+            places[group].append(at)
+    whole = []
+    for (perspective, group), lists in found.items():
+        if len(lists) == 1:
+            whole += lists[0]
+            continue
+        samples = []
+        for at in places[group]:
+            with suppress(MieError, ValueError, TypeError, KeyError):  # reported by its shard
+                samples.append(sample_from_row(dataset.row_index.row(at)))
+        whole += _prove_group(perspective, group, [s for s in samples if s.perspective == perspective])
+    return whole
 
 
 def check_sample(sample: Sample) -> list[tuple[str, str]]:
     """(check, reason) for everything wrong with one sample by itself."""
     wrong = []
-    perspective = _perspective(sample.perspective)
+    perspective = find_perspective(sample.perspective)
     if perspective is None or sample.task not in (*perspective.tasks, UNKNOWN):
         wrong.append(("vocabulary", f"unknown perspective or task: {sample.perspective}/{sample.task}"))
     if sample.modality not in (*MODALITIES, UNKNOWN):
@@ -151,12 +233,6 @@ def check_sample(sample: Sample) -> list[tuple[str, str]]:
     return wrong if perspective is None else wrong + perspective.prove(sample)
 
 
-@lru_cache(maxsize=32)
-def _perspective(name: str) -> Perspective | None:
-    """None for one that is not installed here. Remembered: a look among the entry points takes a while."""
-    return PERSPECTIVES[name] if name in PERSPECTIVES else None  # noqa: SIM401 (a registry has no `get`)
-
-
 def _check_rephrasing(sample: Sample) -> list[tuple[str, str]]:
     """What `mie build --rephrase` made of a template's sentence still asks for the same."""
     note = sample.params.get("rephrased")
@@ -167,16 +243,25 @@ def _check_rephrasing(sample: Sample) -> list[tuple[str, str]]:
     return [] if trouble is None else [("prompt", f"{trouble}: {sample.prompt!r} for {note['sentence']!r}")]
 
 
-def _trace(sample: Sample, sha256: str, digests: Mapping[str, bytes | None]) -> dict[str, Any]:
-    hash_, thumb = perceptual(sample.input)
-    perspective = _perspective(sample.perspective)
+def _trace(
+    sample: Sample, sha256: str, digests: Mapping[str, bytes | None], first: FirstTraces
+) -> dict[str, Any]:
+    perspective = find_perspective(sample.perspective)
+    turn = _conversation_of(sample) is not None
+    hash_, thumb = first.of(sample) or perceptual(sample.input)
+    first.keep(sample if turn else None, (hash_, thumb))
+    edit = "image" if perspective is None else perspective.edit
+    anew = perspective is not None and "target_image" in perspective.patient_images and not turn
+    goal_hash, goal_thumb = perceptual(sample.target_image) if anew else (None, None)
     return {
         **{name: getattr(sample, name) for name in _TRACED},
         "pixels": digests,
         "sha256": sha256,
-        "content": content_key(digests, "image" if perspective is None else perspective.edit),
+        "content": turn_key(sample) if turn else content_key(digests, edit),
         "hash": hash_,
         "thumb": thumb,
+        "goal_hash": goal_hash,
+        "goal_thumb": goal_thumb,
     }
 
 
@@ -210,24 +295,16 @@ def _check_together(rows: list[dict[str, Any]]) -> list[Problem]:
     return [
         Problem("pair", where, reason)
         for name, group in by_perspective.items()
-        if (perspective := _perspective(name)) is not None
+        if (perspective := find_perspective(name)) is not None
         for where, reason in perspective.prove_together(group)
     ]
 
 
-def _check_separation(rows: list[dict[str, Any]]) -> list[Problem]:
+def _check_separation(rows: list[dict[str, Any]], *, across: bool) -> list[Problem]:
+    """What stands on both sides of a split; `across` perspectives also by their target images."""
     if not rows:
         return []
-    traces = Traces(
-        ids=[r["id"] for r in rows],
-        splits=[r["split"] for r in rows],
-        sources=[r["source"] for r in rows],
-        case_ids=[r["case_id"] for r in rows],
-        patients=[r["patient_id"] for r in rows],
-        content=[r["content"] for r in rows],
-        hashes=np.array([r["hash"] for r in rows], np.uint64),
-        thumbs=np.frombuffer(b"".join(r["thumb"] for r in rows), np.uint8).reshape(-1, 256),
-    )
+    traces = Traces.of({name: [row[name] for row in rows] for name in _COMPARED}, goals=across)
     problems = []
     for name, find in (
         ("duplicate", duplicates),

@@ -12,7 +12,7 @@ from mie.core.files import atomic_write, folder_lock
 from mie.datasets.card import data_card
 from mie.datasets.dataset import clear, refuse_other_files, shard_name, write_info
 from mie.datasets.rejected import nothing_kept, write_rejected
-from mie.datasets.schema import RowEncoder, ShardWriter
+from mie.datasets.schema import RowEncoder, ShardWriter, has_references, read_rows
 from mie.datasets.stats import Tally
 from mie.errors import MieError
 from mie.records import Rejection, Sample
@@ -22,7 +22,7 @@ ROWS_PER_SHARD: Final = 256
 
 
 def write_dataset(
-    samples: Iterable[Sample | Rejection],
+    samples: Iterable[Sample | Rejection | Mapping[str, Any]],
     folder: Path,
     *,
     name: str,
@@ -33,7 +33,8 @@ def write_dataset(
 ) -> DatasetInfo:
     """Write the samples to `folder` in the order they come (per split) and return what `dataset.json` says.
 
-    Samples are taken one at a time, so a generator keeps memory flat. Rejections go to `rejected.parquet`; so
+    A sample may come as the row of another dataset, whose images are not encoded again. Samples are taken one
+    at a time, so a generator keeps memory flat. Rejections go to `rejected.parquet`; so
     does a sample whose id was there before. After any error, and where no sample was kept, the folder holds
     no dataset, and the same call may be made again.
     """
@@ -46,9 +47,16 @@ def write_dataset(
         data.mkdir()
         try:
             tally, rejections, counts = _write_parts(samples, parts)
-            for split, count in counts.items():
-                for number in range(count):
-                    _part(parts, split, number).replace(data / shard_name(split, number, count))
+            shards = {
+                _part(parts, split, number): data / shard_name(split, number, count)
+                for split, count in counts.items()
+                for number in range(count)
+            }
+            wide = any(map(has_references, shards))  # then every shard has the column
+            for part, shard in shards.items():
+                if wide and not has_references(part):
+                    _widen(part)
+                part.replace(shard)
             write_rejected(folder / "rejected.parquet", rejections)
             info = tally.info(
                 name=name,
@@ -71,7 +79,7 @@ def write_dataset(
 
 
 def _write_parts(
-    samples: Iterable[Sample | Rejection], parts: Path
+    samples: Iterable[Sample | Rejection | Mapping[str, Any]], parts: Path
 ) -> tuple[Tally, list[Rejection], dict[str, int]]:
     """The shards under names without their count, which is known only at the end."""
     tally, encoder = Tally(), RowEncoder()
@@ -82,23 +90,32 @@ def _write_parts(
         shelves = {split: stack.enter_context(ExitStack()) for split in SPLITS}
         writers: dict[str, ShardWriter] = {}
         for sample in samples:
-            if isinstance(sample, Sample) and sample.id in seen:
-                reason = f"another sample has the id {sample.id}"
-                sample = Rejection(sample.source, sample.case_id, "duplicate", reason, sample.target)
             if isinstance(sample, Rejection):
                 rejections.append(sample)
                 tally.refuse(sample.gate)
                 continue
-            seen.add(sample.id)
-            split = sample.split
+            row = encoder.row(sample)[0] if isinstance(sample, Sample) else dict(sample)
+            if row["id"] in seen:
+                reason = f"another sample has the id {row['id']}"
+                rejection = Rejection(row["source"], row["case_id"], "duplicate", reason, row["target"])
+                rejections.append(rejection)
+                tally.refuse(rejection.gate)
+                continue
+            seen.add(row["id"])
+            split = row["split"]
             if split not in writers or writers[split].rows == ROWS_PER_SHARD:
                 shelves[split].close()  # ends the full shard; its shelf is empty and serves the next one
                 writers[split] = shelves[split].enter_context(ShardWriter(_part(parts, split, counts[split])))
                 counts[split] += 1
-            row, _ = encoder.row(sample)
             writers[split].write(row)
             tally.keep(row)
     return tally, rejections, counts
+
+
+def _widen(path: Path) -> None:
+    with ShardWriter(path, wide=True) as writer:
+        for row in read_rows(path):
+            writer.write(row)
 
 
 def _part(parts: Path, split: str, number: int) -> Path:

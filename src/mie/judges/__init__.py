@@ -13,6 +13,7 @@ from mie.judges.contracts import (
     load_prompt,
 )
 from mie.judges.judge import Combined, Judge, combine, open_judge
+from mie.judges.prompt_sets import PromptSet, open_prompts
 
 __all__ = [
     "Answer",
@@ -23,8 +24,10 @@ __all__ = [
     "JudgeOptions",
     "ParseError",
     "Prompt",
+    "PromptSet",
     "Question",
     "combine",
     "load_prompt",
     "open_judge",
+    "open_prompts",
 ]

@@ -16,6 +16,7 @@ from typing import Any, Final, cast
 from PIL import Image as PilImage
 
 from mie.core.environment import install_hint
+from mie.core.files import digest
 from mie.core.registry import Registry
 from mie.core.spec import Spec, construct, parse_spec
 from mie.errors import ConfigError, MieError
@@ -46,7 +47,7 @@ class Local:
     """A vision-language model of `transformers` in a folder on this machine.
 
     Nothing is downloaded, and no code of the folder runs. One call at a time, greedy decoding. `device` is
-    `cpu`, `cuda`, `cuda:1`, ...; by default the first GPU.
+    `cpu`, `cuda`, `cuda:1`, ...; by default the first GPU. `adapter` is a LoRA that `mie train` has made.
     """
 
     provider = "local"
@@ -55,7 +56,13 @@ class Local:
     at_once: int | None = 1
 
     def __init__(
-        self, folder: str, *, device: str | None = None, max_tokens: int = 2048, timeout: float = 600.0
+        self,
+        folder: str,
+        *,
+        device: str | None = None,
+        max_tokens: int = 2048,
+        timeout: float = 600.0,
+        adapter: str | None = None,
     ) -> None:
         if not (Path(folder) / "config.json").is_file():
             raise ConfigError(
@@ -63,6 +70,12 @@ class Local:
             )
         self.model = Path(folder).resolve().name
         self.parameters: Mapping[str, Any] = {"do_sample": False, "max_new_tokens": max_tokens}
+        self._options = dict(self.parameters)
+        self._adapter = None if adapter is None else Path(adapter)
+        if self._adapter is not None:
+            if not self._adapter.is_file():
+                raise ConfigError("no LoRA here", where=adapter, expected="weights of `mie train`")
+            self.parameters = {**self.parameters, "adapter": digest(self._adapter)[:16]}
         self.limits = CallLimits(timeout, retries=0, total=timeout)
         self._folder = folder
         self._device = device
@@ -90,7 +103,7 @@ class Local:
         inputs = processor(text=[text], images=images or None, return_tensors="pt").to(model.device)
         length = int(inputs["input_ids"].shape[1])
         with torch.inference_mode():
-            tokens = model.generate(**inputs, **self.parameters)[0, length:]
+            tokens = model.generate(**inputs, **self._options)[0, length:]
         limit = int(self.parameters["max_new_tokens"])
         ended = len(tokens) < limit or int(tokens[-1]) in _end_tokens(model)
         reply = processor.decode(tokens, skip_special_tokens=True)
@@ -113,6 +126,10 @@ class Local:
             )
         except (OSError, ValueError, ImportError) as error:
             raise MieError("cannot load the judge's model", where=self._folder, found=error) from error
+        if self._adapter is not None:
+            from mie.judges.adapters import attach_adapter
+
+            attach_adapter(model, self._adapter)
         return processor, model.to(device).eval()
 
 

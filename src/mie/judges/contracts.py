@@ -53,10 +53,11 @@ class Prompt:
     version: int
     system: str
     user: str = ""
+    set: str = ""  # which it belongs to, where it is not one of our default prompts
 
     @property
     def name(self) -> str:
-        return f"{self.id}@{self.version}"
+        return f"{self.id}@{self.version}" + (f" ({self.set})" if self.set else "")
 
     @property
     def sha256(self) -> str:
@@ -227,8 +228,10 @@ class JudgeOptions:
     cost_limit: float | None = None  # US dollars, over all calls for this run by this judge
     prices: str | None = None  # the user's own price table, a file
     dry_run: bool = False
+    allow_remote: bool = False  # the judge may be on another machine
     deidentified: bool = False  # the user confirms that no patient can be identified
     redact: bool = False  # black out text that is found, in what is sent
     allow_phi: bool = False  # send it as it is; logged
     concurrency: int = 16
     time_limit: float | None = None  # seconds for all questions together
+    prompts: str | None = None  # a set of prompts: its name, folder or file; ours by default

@@ -250,6 +250,7 @@ class Executor:
             "repair": content.endswith("+repair"),
             "prompt": question.prompt.name,
             "sha256": question.prompt.sha256,
+            **({"prompt_set": question.prompt.set} if question.prompt.set else {}),
             "parts": parts,
             "provider": self.client.provider,
             "model": reply.model,

@@ -21,6 +21,7 @@ from mie.judges.contracts import Answer, Client, Draft, JudgeOptions, Prompt, Us
 from mie.judges.cost import FREE, Budget, find_price, guess_draft, read_prices, usage_of
 from mie.judges.executor import Executor
 from mie.judges.journal import ReplyJournal
+from mie.judges.prompt_sets import open_prompts
 from mie.privacy.gate import LOG, Gate, Policy
 
 T = TypeVar("T")
@@ -94,6 +95,7 @@ class Judge:
             "metrics": list(metrics),
             "answered_by": sorted(tally.models),
             "prompts": dict(sorted(tally.prompts.items())),
+            "prompt_set": open_prompts(self._options.prompts).record(),
             "repeats": self._options.repeats,
             "states": dict(sorted(tally.states.items())),
             "repaired": tally.repaired,
@@ -158,9 +160,9 @@ def open_judge(options: JudgeOptions, folder: Path, *, dataset: Mapping[str, Any
     client = open_client(options.spec)
     gate = None
     if client.remote and dataset is not None:
-        policy = Policy(options.deidentified, options.redact, options.allow_phi)
-        gate = Gate(policy, client.provider, folder / LOG)
+        gate = Gate(_policy(options), client.provider, folder / LOG)
     if not options.dry_run:
+        check_consent(options, client, "images" if dataset is not None else "words")
         if gate is not None:
             gate.check_statement(dataset)
         client.ready()
@@ -170,6 +172,16 @@ def open_judge(options: JudgeOptions, folder: Path, *, dataset: Mapping[str, Any
             yield judge
         finally:
             judge.close()
+
+
+def check_consent(options: JudgeOptions, client: Client, what: str) -> None:
+    """Raise where the judge is on another machine, and the user has not allowed that it is asked."""
+    if client.remote:
+        Gate(_policy(options), client.provider).check_consent(what)
+
+
+def _policy(options: JudgeOptions) -> Policy:
+    return Policy(options.deidentified, options.redact, options.allow_phi, options.allow_remote)
 
 
 def file_name(client: Client) -> str:

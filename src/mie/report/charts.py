@@ -17,6 +17,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.projections.polar import PolarAxes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 
 from mie.core.files import atomic_write
 from mie.report.layouts import Radar, layout_of
+from mie.report.layouts import metric as find_metric
 from mie.report.scored import Cell
 from mie.report.views import value_range, whole_scale
 from mie.scoring.metric import Metric
@@ -41,6 +43,7 @@ _DARK: Final = {
     COLOURS[1]: "#F08A3C",
 }
 _WIDTH: Final = 3.6  # inches of 96 pixels
+_DPI: Final = 220  # of the PNG
 _TEXT, _SMALL = 10.0, 9.5  # points: 13.3 and 12.7 pixels
 _CHARACTERS: Final = 43  # of a line of text across a chart
 _STYLE: Final[dict[Any, Any]] = {
@@ -207,6 +210,36 @@ def turn_chart(
     return Chart(name, caption, f"{caption}. {alt}.", *size)
 
 
+def tradeoff_chart(
+    folder: Path,
+    name: str,
+    caption: str,
+    axes_of: tuple[Metric, Metric],
+    points: Mapping[str, tuple[Cell, Cell]],
+) -> Chart:
+    """Draw a point for each run, one metric against another, with both 95% intervals."""
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(_WIDTH, 3.4 + 0.2 * ((len(points) + 1) // 2)), layout="constrained")
+        axes = figure.subplots()
+        for number, (run, pair) in enumerate(points.items()):
+            colour, mark = _look(number)
+            x, y = pair
+            ends = [(c.mean - c.low, c.high - c.mean) if math.isfinite(c.low) else (0.0, 0.0) for c in pair]
+            bars: dict[str, Any] = {"xerr": np.array(ends[0])[:, None], "yerr": np.array(ends[1])[:, None]}
+            axes.errorbar(x.mean, y.mean, fmt=mark, color=colour, elinewidth=1, label=short(run, 22), **bars)
+        for at, metric in enumerate(axes_of):
+            low, high = value_range(metric, [pair[at] for pair in points.values()])
+            spare = 0.03 * (high - low)  # a mark at the end of the scale is whole
+            (axes.set_xlim if at == 0 else axes.set_ylim)(low - spare, high + spare)
+            (axes.set_xlabel if at == 0 else axes.set_ylabel)(metric.title)
+        axes.grid(color=_GUIDE, linewidth=0.8)
+        figure.legend(loc="outside upper left", ncols=2, handlelength=1)
+        size = _save(figure, folder, name)
+    first, second = axes_of
+    alt = "; ".join(f"{run}: {first.show(x.mean)}, {second.show(y.mean)}" for run, (x, y) in points.items())
+    return Chart(name, caption, f"{caption}. {alt}.", *size)
+
+
 def _look(number: int) -> tuple[str, str]:
     """Return the colour and the mark of a run."""
     return COLOURS[number % len(COLOURS)], MARKS[number % len(MARKS)]
@@ -285,13 +318,20 @@ def short(text: str, width: int) -> str:
 
 def _save(figure: Figure, folder: Path, name: str) -> tuple[int, int]:
     """Write the three files; return (width, height) in CSS pixels."""
-    FigureCanvasAgg(figure)
-    # Laid out once for both files: it is half of the work.
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
+    # Laid out once for both files, and drawn once for each: `savefig` would draw four times, and that is most
+    # of the time a report takes.
+    canvas = FigureCanvasAgg(figure)
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(figure)
+        figure.set_layout_engine("none")
     svg, png = io.StringIO(), io.BytesIO()
-    figure.savefig(png, format="png", dpi=220, facecolor=_PAPER, metadata={"Software": None})
-    figure.savefig(svg, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    figure.set(dpi=_DPI, facecolor=_PAPER)
+    canvas.print_png(png, metadata={"Software": None})  # type: ignore[no-untyped-call]
+    for patch in (figure.patch, *(axes.patch for axes in figure.axes)):
+        patch.set(facecolor="none", edgecolor="none")
+    about = {"Date": None, "Creator": None}
+    FigureCanvasSVG(figure).print_svg(svg, metadata=about)  # type: ignore[no-untyped-call]
     light = svg.getvalue()
     dark = light
     for colour, instead in _DARK.items():
@@ -363,7 +403,9 @@ def _radar_figure(
     figure = Figure(figsize=(_WIDTH * len(panels), 4.0), layout="constrained")
     for at, (metric, runs) in enumerate(panels.items(), start=1):
         axes = figure.add_subplot(1, len(panels), at, projection="polar")
-        _radar_panel(axes, groups, runs, order)
+        means = [mean for by_group in runs.values() for mean in by_group.values() if math.isfinite(mean)]
+        scale = whole_scale(find_metric(metric), min(means, default=0.0), max(means, default=0.0))
+        _radar_panel(axes, groups, runs, order, scale)
         if len(panels) > 1:
             axes.set_title(radar.panels[metric], pad=14)
     handles, labels = figure.axes[0].get_legend_handles_labels()
@@ -372,7 +414,11 @@ def _radar_figure(
 
 
 def _radar_panel(
-    axes: Axes, groups: list[str], runs: Mapping[str, Mapping[str, float]], order: Sequence[str]
+    axes: Axes,
+    groups: list[str],
+    runs: Mapping[str, Mapping[str, float]],
+    order: Sequence[str],
+    scale: tuple[float, float],
 ) -> None:
     assert isinstance(axes, PolarAxes)  # noqa: S101 (as it was made)
     angles = np.linspace(0, 2 * np.pi, len(groups), endpoint=False)
@@ -387,8 +433,10 @@ def _radar_panel(
     axes.set_theta_zero_location("N")
     axes.set_theta_direction(-1)
     axes.set_xticks(angles, [short(group, 16) for group in groups])
-    axes.set_ylim(0, 1)
-    axes.set_yticks([0.25, 0.5, 0.75, 1.0], ["", "0.5", "", "1"])
+    low, high = scale
+    ticks = [low + (high - low) * part for part in (0.25, 0.5, 0.75, 1.0)]
+    axes.set_ylim(low, high)
+    axes.set_yticks(ticks, ["", f"{ticks[1]:g}", "", f"{ticks[3]:g}"])
     axes.spines["polar"].set_color(_GUIDE)
     axes.grid(color=_GUIDE, linewidth=0.8)
     axes.set_rlabel_position(180 / len(groups))  # between two axes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -65,6 +65,23 @@ def pair_sheet(samples: Iterable[Sample], *, columns: int = 2, cell: int = 224) 
         white = np.where(sample.mask[..., None] > 0, np.uint8(255), sample.input)
         blocks.append(_Block(_label(sample), (sample.input, white, sample.target_image), sample.prompt))
     return _sheet(blocks, columns, cell)
+
+
+def model_sheet(
+    heads: Sequence[str], rows: Sequence[tuple[str, Sequence[Pixels | None], str]], *, cell: int = 224
+) -> Pixels:
+    """`(H, W, 3) uint8` on white: a column under each head, a row of images for each sample.
+
+    A row is a line above it, an image for each head (None: an empty place) and a text below it.
+    """
+    blocks = []
+    for label, images, text in rows:
+        shape = next((image.shape for image in images if image is not None), (cell, cell, 3))
+        empty = np.full(shape, 235, np.uint8)
+        blocks.append(_Block(label, tuple(empty if image is None else image for image in images), text))
+    sheet = _Sheet(cell, len(heads))
+    bands = [sheet.heads(heads), *(sheet.band([block], 1) for block in blocks)]
+    return np.concatenate([*bands, np.full((sheet.margin, bands[0].shape[1], 3), 255, np.uint8)])
 
 
 def sample_title(modality: str, target: str, between: str = ", ") -> str:
@@ -144,6 +161,16 @@ class _Sheet:
                     self._enlarge(canvas, image, block.zoom, (x, y, *shown), right=not last)
             for number, line in enumerate(lines):
                 draw.text((left, prompts_top + number * self.line), line, _GREY, self.prompt_font)
+        return np.asarray(canvas)
+
+    def heads(self, names: Sequence[str]) -> Pixels:
+        """A line with a name over each column."""
+        width = self.block + 2 * self.margin
+        canvas = Image.new("RGB", (width, self.margin + self.line), "white")
+        draw = ImageDraw.Draw(canvas)
+        for at, name in enumerate(names):
+            left = self.margin + at * (self.cell + self.gap)
+            draw.text((left, self.margin), _cut(name, self.label_font, self.cell), _INK, self.label_font)
         return np.asarray(canvas)
 
     def _fitted(self, image: Pixels) -> tuple[int, int]:

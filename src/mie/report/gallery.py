@@ -286,15 +286,11 @@ def _write_output(
     reference = sample.target_image
     if reference.shape != output.shape:
         reference = resize_image(reference, (output.shape[0], output.shape[1]))
-    away = cv2.absdiff(output, reference).max(axis=2).astype(np.float64)
-    heat = np.minimum(255, away * (255 / _DIFFERENCE_FULL)).astype(np.uint8)
-    coloured = cv2.applyColorMap(heat, cv2.COLORMAP_INFERNO)[..., ::-1]
+    coloured = difference(reference, output)
     name = hashlib.sha256(f"{number} {attempt} {sample.id}".encode()).hexdigest()[:16]
     return ShownOutput(
         output=_write(folder, f"images/{name}_output.webp", resize_image(output, size), copied_xmp(path)),
-        difference=_write(
-            folder, f"images/{name}_difference.webp", resize_image(np.ascontiguousarray(coloured), size)
-        ),
+        difference=_write(folder, f"images/{name}_difference.webp", resize_image(coloured, size)),
         note=note,
     )
 
@@ -324,3 +320,10 @@ def _outline(mask: Pixels) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
         f'height="{height}">{strokes}</svg>\n'
     )
+
+
+def difference(reference: Pixels, output: Pixels) -> Pixels:
+    """How far each pixel is from the reference, `(H, W, 3)` both, from black to yellow."""
+    away = cv2.absdiff(output, reference).max(axis=2).astype(np.float64)
+    heat = np.minimum(255, away * (255 / _DIFFERENCE_FULL)).astype(np.uint8)
+    return np.ascontiguousarray(cv2.applyColorMap(heat, cv2.COLORMAP_INFERNO)[..., ::-1])

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mie.scoring.benchmarks import Table, published, tables_of
+from mie.scoring.benchmarks import BENCHMARKS, Table, published, tables_of
 from mie.scoring.benchmarks.imgedit import TYPES
 from mie.scoring.benchmarks.miedb import CRITERIA, MIEDB
 from mie.scoring.metric import GRADES, SHARE, Metric, find_metric
@@ -225,9 +225,32 @@ _LAYOUTS: Final = {
 
 
 def layout_of(benchmark: str) -> Layout:
-    """Return the layout of a benchmark; one that is not known here gets a table of all its metrics."""
-    return _LAYOUTS.get(benchmark) or Layout(
-        benchmark, benchmark, (Board("Every metric, first attempt"),), judged=False
+    """Return the layout of a benchmark; one that says nothing about it gets a table of all its metrics."""
+    if benchmark in _LAYOUTS:
+        return _LAYOUTS[benchmark]
+    if benchmark not in BENCHMARKS or not BENCHMARKS[benchmark].boards:
+        return Layout(benchmark, benchmark, (Board("Every metric, first attempt"),), judged=False)
+    found = BENCHMARKS[benchmark]
+    boards = tuple(
+        Board(
+            board.title,
+            tuple(found.metric(name) for name in board.columns),
+            board.group,
+            board.spread,
+            board.entries,
+            board.best,
+        )
+        for board in found.boards
+    )
+    shares = frozenset(name for name in found.own_metrics if found.metric(name).binary)
+    return Layout(
+        benchmark,
+        found.title or benchmark,
+        boards,
+        main=found.main,
+        shares=shares,
+        curves=found.curves,
+        judged=bool(found.judged),
     )
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -16,14 +17,14 @@ from mie.report.people import People, people_section, read_people
 from mie.report.scored import BenchmarkScores, ScoredRun, Support, benchmarks_of, by_benchmark, read_runs
 from mie.report.tables import PEOPLE_FILES, write_judged_table, write_people_tables, write_tables
 from mie.report.views import Section, asset, render
-from mie.scoring.benchmarks import VARIANTS
+from mie.scoring.benchmarks import BENCHMARKS, VARIANTS
 from mie.scoring.results import yardstick
 from mie.scoring.statistics.people import Rating
 
 Progress = Callable[[int, int], None]
 # Nothing but the folder's own files, and no script or style inside the page. On disk the page's origin is
 # opaque in some browsers, where 'self' matches nothing: hence file:.
-_POLICY: Final = (
+POLICY: Final = (
     "default-src 'none'; img-src 'self' file:; style-src 'self' file:; script-src 'self' file:; "
     "base-uri 'none'; form-action 'none'"
 )
@@ -60,14 +61,12 @@ def write_report(
     if not force:
         _check_judges(benchmarks)
     folder = Path(out)
-    _check_folder(folder)  # before the lock, which would leave its file in a folder that is not ours
-    with folder_lock(folder), write_errors(folder):
-        _claim(folder)
+    with claimed(folder, _MARKER, "a report"):
         files = write_tables(runs, layout, folder / "tables")
         files += write_judged_table(benchmarks, folder / "tables")
         if people is not None:
             write_people_tables(people, folder / "tables")
-        _write_assets(folder / "assets")
+        write_assets(folder / "assets")
         parts = _sections(runs, layout, benchmarks, people, folder, progress)
         parts += [sections.coverage(runs, layout), sections.configuration(runs), sections.files(files)]
         index = folder / "index.html"
@@ -92,12 +91,21 @@ def _sections(
         parts += sections.groups(runs, layout, plots)
         parts.append(sections.distributions(runs, layout, plots))
         parts.append(sections.comparisons(by_benchmark(runs, layout.name)))
-    parts += [sections.benchmark(scored, runs, plots) for scored in benchmarks]
+    for scored in benchmarks:
+        parts += [sections.benchmark(scored, runs, plots), own_section(scored, runs, folder)]
     parts.append(gallery(runs, layout, folder, progress) if layout.leads else None)
     return [part for part in parts if part is not None]
 
 
-def _write_assets(folder: Path) -> None:
+def own_section(scored: BenchmarkScores, runs: Sequence[ScoredRun], folder: Path) -> Section | None:
+    """Return what a benchmark shows beside its tables; None where it has nothing of the kind."""
+    name = scored.layout.name
+    make = BENCHMARKS[name].load("section") if name in BENCHMARKS else None
+    return None if make is None else make(scored, runs, folder)
+
+
+def write_assets(folder: Path) -> None:
+    """Write the style and the script of the pages."""
     folder.mkdir()
     for name in ("report.css", "report.js"):
         (folder / name).write_text(asset(name), encoding="utf-8")
@@ -135,19 +143,22 @@ def _check_judges(benchmarks: Sequence[BenchmarkScores]) -> None:
             )
 
 
-def _check_folder(folder: Path) -> None:
-    """Leave anything that is not a report alone."""
-    marked = (folder / _MARKER).is_file()
-    refuse_foreign(folder, "a report", lambda _: marked)
+@contextmanager
+def claimed(folder: Path, marker: str, what: str) -> Iterator[None]:
+    """Make `folder` ours, empty and locked; one without our marker that holds anything is left alone."""
 
+    def check() -> None:
+        marked = (folder / marker).is_file()
+        refuse_foreign(folder, what, lambda _: marked)
 
-def _claim(folder: Path) -> None:
-    """Make `folder` ours and empty. It is locked: another report may have been written since the check."""
-    _check_folder(folder)
-    (folder / _MARKER).touch()
-    (folder / "index.html").unlink(missing_ok=True)
-    for name in _FOLDERS:
-        shutil.rmtree(folder / name, ignore_errors=True)
+    check()  # before the lock, which would leave its file in a folder that is not ours
+    with folder_lock(folder), write_errors(folder):
+        check()  # another page may have been written since
+        (folder / marker).touch()
+        (folder / "index.html").unlink(missing_ok=True)
+        for name in _FOLDERS:
+            shutil.rmtree(folder / name, ignore_errors=True)
+        yield
 
 
 def _page(runs: Sequence[ScoredRun], benchmarks: Sequence[BenchmarkScores], parts: Sequence[Section]) -> str:
@@ -162,7 +173,7 @@ def _page(runs: Sequence[ScoredRun], benchmarks: Sequence[BenchmarkScores], part
     return render(
         "report.html",
         title=f"Editing results on {', '.join(names)}",
-        policy=_POLICY,
+        policy=POLICY,
         facts=facts,
         notices=_notices(runs, benchmarks),
         sections=parts,

@@ -13,8 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
 from mie.core.documents import plural
 from mie.errors import ConfigError, MieError
 from mie.report.charts import Chart, leaderboard_chart
@@ -26,7 +24,7 @@ from mie.scoring.metric import Metric
 from mie.scoring.results import ScoredRun as Numbers
 from mie.scoring.results import read_scored_runs
 from mie.scoring.statistics.agreement import compare_with_people
-from mie.scoring.statistics.intervals import mean_interval, wilson
+from mie.scoring.statistics.intervals import mean_interval
 from mie.scoring.statistics.people import Human, Rating, gather
 
 _FIRST: Final = ("accuracy", "preservation", "quality")  # as the page of a review asks them
@@ -157,14 +155,11 @@ def _tally(human: Human, model: str, identities: Mapping[str, Identity], *, yes_
         return Tally(model, math.nan, math.nan, math.nan, 0, 0, 0, Support(0, 0))
     samples = [sample for sample, _, _ in rows]
     clusters = clusters_of_samples(samples, identities)
-    if yes_no:
-        low, high = wilson(round(sum(scores)), len(scores))
-    else:
-        found = mean_interval(scores, clusters)
-        low, high = found.low, found.high
+    # Two raters of one image, or two images of one patient, say less than two of different patients.
+    mean = mean_interval(scores, clusters, bounds=(0, 1) if yes_no else None)
     raters = people_in([rater for _, rater, _ in rows])
     support = Support.of(clusters)
-    return Tally(model, float(np.mean(scores)), low, high, len(scores), len(set(samples)), raters, support)
+    return Tally(model, mean.value, mean.low, mean.high, len(scores), len(set(samples)), raters, support)
 
 
 def _same_samples(ratings: Sequence[Rating], there: Mapping[str, Identity]) -> None:

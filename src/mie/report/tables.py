@@ -40,17 +40,17 @@ def write_tables(runs: Sequence[ScoredRun], layout: Layout, folder: Path) -> lis
     scored = {run.name: run.scores[layout.name] for run in runs if layout.leads and layout.name in run.scores}
     names = _write_leaderboard(runs, scored, layout, folder) if scored else []
     samples = {name: scores.samples for name, scores in scored.items() if scores.samples}
-    _write_csv(
+    write_csv(
         folder / "unscored.csv",
         ("run", "metric", "reason", "attempts"),
         ((name, *what, count) for name, s in samples.items() for what, count in s.reasons.most_common()),
     )
-    _write_csv(
+    write_csv(
         folder / "failures.csv",
         ("run", "state", "reason", "attempts"),
         ((run.name, *what, count) for run in runs for what, count in run.failures.most_common()),
     )
-    _write_csv(
+    write_csv(
         folder / "drift.csv",
         ("run", "sample_id", "attempt", "dx", "dy", "scale"),
         (
@@ -66,7 +66,7 @@ def _write_leaderboard(
     runs: Sequence[ScoredRun], scored: Mapping[str, Scores], layout: Layout, folder: Path
 ) -> list[str]:
     numbers, variant = ("metric", "k", *_MEAN, "capped", "missing", *_PATIENTS), runs[0].variant
-    _write_csv(
+    write_csv(
         folder / "leaderboard.csv",
         ("run", "variant", *numbers),
         (
@@ -78,7 +78,7 @@ def _write_leaderboard(
     cuts = list(
         dict.fromkeys(cut for scores in scored.values() for group, _ in scores.groups for cut in group)
     )
-    _write_csv(
+    write_csv(
         folder / "groups.csv",
         ("run", "variant", *cuts, *numbers),
         (
@@ -101,7 +101,7 @@ def _write_published(published: PublishedRows, path: Path) -> None:
     heads = (
         f"{m.name} ({published.variant})" if m.name in published.marked else m.name for m in published.columns
     )
-    _write_csv(path, ("model", *heads), ((model, *values) for model, values in published.rows))
+    write_csv(path, ("model", *heads), ((model, *values) for model, values in published.rows))
 
 
 def _numbers(cell: Cell) -> tuple[float | str, ...]:
@@ -116,7 +116,7 @@ def _patients(cell: Cell) -> tuple[int | str, int | str]:
     return (cell.support.patients, cell.support.images) if cell.support else ("", "")
 
 
-def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(safe_row(header))
@@ -132,11 +132,11 @@ def _markdown(runs: Sequence[ScoredRun], layout: Layout) -> str:
         parts.append(
             f"Variant `{runs[0].variant}`, pass@{k}: mean [95% interval] scored/applies, patients scored\n"
         )
-        parts.append(_markdown_table(["Run", *(m.title for m in shown)], lines))
+        parts.append(markdown_table(["Run", *(m.title for m in shown)], lines))
     if layout.published:
         parts.append(f"Published ({layout.published.short_note})\n")
         heads = ["Model", *(m.title for m in layout.published.columns)]
-        parts.append(_markdown_table(heads, _published_rows(layout.published)))
+        parts.append(markdown_table(heads, _published_rows(layout.published)))
     return "\n".join(parts)
 
 
@@ -157,7 +157,7 @@ def _published_rows(published: PublishedRows) -> list[tuple[str, ...]]:
     ]
 
 
-def _markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
     return "".join("| " + " | ".join(_markdown_text(text) for text in line) + " |\n" for line in lines)
 
@@ -215,7 +215,7 @@ def write_judged_table(benchmarks: Sequence[BenchmarkScores], folder: Path) -> l
     """Write `judged.csv`: every mean of the benchmarks' sections, with its coverage and its judge."""
     if not benchmarks:
         return []
-    _write_csv(
+    write_csv(
         folder / "judged.csv",
         (
             *("protocol", "variant", "run", "group", "value", "metric", *_MEAN),
@@ -255,7 +255,7 @@ def write_people_tables(people: People, folder: Path) -> None:
             (row.name, [cell for cell in line if isinstance(cell, MeanCell)]) for row, line in table.rows
         ]
         markdown.append(f"{note}\n")
-        markdown.append(_markdown_table(table.heads, [(name, *map(_line, line)) for name, line in cells]))
+        markdown.append(markdown_table(table.heads, [(name, *map(_line, line)) for name, line in cells]))
         latex.append(
             _latex_table(tex(note), table.heads, [[tex(name), *map(_small, line)] for name, line in cells])
         )
@@ -275,7 +275,7 @@ def _small(cell: MeanCell) -> str:
 
 def _write_people_csv(people: People, folder: Path) -> None:
     counts, ends = ("samples", "raters", *_PATIENTS), ("ci95_low", "ci95_high")
-    _write_csv(
+    write_csv(
         folder / "people_preference.csv",
         ("criterion", "model", "method", "strength", *ends, "mean_rank", "n_mean_rank", "rankings", *counts),
         (
@@ -289,7 +289,7 @@ def _write_people_csv(people: People, folder: Path) -> None:
             for one in q.found["leaderboard"].get(kind, ())
         ),
     )
-    _write_csv(
+    write_csv(
         folder / "people_raters.csv",
         ("criterion", "rated", "kendall_w", *ends, "n_w", "krippendorff_alpha", "n_alpha", "level", *counts),
         (
@@ -301,7 +301,7 @@ def _write_people_csv(people: People, folder: Path) -> None:
             for w in [q.found["raters"]["kendall_w"]]
         ),
     )
-    _write_csv(
+    write_csv(
         folder / "people_metrics.csv",
         ("criterion", "metric", "coefficient", "mean", *ends, "n", "unscored", "raters"),
         (
@@ -312,7 +312,7 @@ def _write_people_csv(people: People, folder: Path) -> None:
             for e in [entry[name]]
         ),
     )
-    _write_csv(
+    write_csv(
         folder / "people_scores.csv",
         ("criterion", "model", "what", "value", *ends, "answers", *counts),
         (

@@ -121,7 +121,7 @@ def means_table(
         better = max if metric.higher_is_better else min
         top = better(means) if best and len(means) > 1 else math.nan
         for (_, line), cell in zip(shown, cells, strict=True):
-            line.append(_mean(metric, cell, scale, best=cell.mean == top) if cell else None)
+            line.append(mean_cell(metric, cell, scale, best=cell.mean == top) if cell else None)
     return MeansTable(caption, [Head(first), *map(head, columns)], shown)
 
 
@@ -134,7 +134,8 @@ def head(metric: Metric, mark: str = "") -> Head:
     return Head(metric.title, metric.meaning, mark)
 
 
-def _mean(metric: Metric, cell: Cell, scale: tuple[float, float], *, best: bool) -> MeanCell:
+def mean_cell(metric: Metric, cell: Cell, scale: tuple[float, float], *, best: bool) -> MeanCell:
+    """Make the cell of a mean, its interval drawn on `scale`."""
     low, high = scale
 
     def at(value: float) -> str:

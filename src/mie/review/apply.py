@@ -83,7 +83,7 @@ def apply_reviews(place: str, dataset_folder: Path, output: Path) -> Applied:
     database = Database.open_existing(place)
     try:
         with database.read() as connection:
-            _check_owner(connection, dataset)
+            check_owner(connection, dataset)
             found = decisions(connection)
             provenance = _provenance(connection, dataset, found)
     finally:
@@ -101,7 +101,8 @@ def apply_reviews(place: str, dataset_folder: Path, output: Path) -> Applied:
     return Applied(output, info, changes)
 
 
-def _check_owner(connection: Connection, dataset: Dataset) -> None:
+def check_owner(connection: Connection, dataset: Dataset) -> None:
+    """Raise unless the review is of this very dataset."""
     digest = connection.scalar(select(meta.c.value).where(meta.c.key == "dataset"))
     if digest != dataset.digest:
         raise MieError(

@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection, case, func, select
 
 from mie.review.api import CRITERIA, QUESTIONS
 from mie.review.database import Database, answers, assignments, items, users
-from mie.scoring.statistics.intervals import wilson
+from mie.scoring.statistics.intervals import mean_interval
 from mie.scoring.statistics.ranks import kendall_w, krippendorff_alpha
 
 Run = TypeVar("Run", int, str)
@@ -214,15 +214,21 @@ def _speed(connection: Connection, task_id: int, user_id: int | None = None) -> 
 
 def _accept_rate(connection: Connection, task_id: int, user_id: int | None = None) -> dict[str, Any] | None:
     """Return the share of accepted samples among accepted and rejected ones; flags do not count."""
-    query = select(answers.c.verdict, func.count()).where(answers.c.task_id == task_id)
+    query = (
+        select(answers.c.verdict, items.c.sample_id)
+        .join(items, items.c.id == answers.c.item_id)
+        .where(answers.c.task_id == task_id, answers.c.verdict.in_(("accept", "reject")))
+    )
     if user_id is not None:
         query = query.where(answers.c.user_id == user_id)
-    counts = {row[0]: row[1] for row in connection.execute(query.group_by(answers.c.verdict))}
-    accepted, n = counts.get("accept", 0), counts.get("accept", 0) + counts.get("reject", 0)
-    if not n:
+    rows = connection.execute(query).all()
+    if not rows:
         return None
-    low, high = wilson(accepted, n)
-    return {"value": accepted / n, "low": low, "high": high, "n": n}
+    verdicts, samples = zip(*rows, strict=True)
+    # The answers to one sample belong together; the database does not know the patients.
+    share = mean_interval([verdict == "accept" for verdict in verdicts], samples, bounds=(0, 1))
+    low, high = (None, None) if share.reason else (share.low, share.high)
+    return {"value": share.value, "low": low, "high": high, "n": len(rows)}
 
 
 def _disagreeing(connection: Connection, task_id: int) -> int:

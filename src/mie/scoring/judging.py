@@ -14,14 +14,25 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from mie.core.files import FolderTakenError
 from mie.datasets.dataset import Dataset
 from mie.editors.runs import Run
-from mie.judges import Answer, Draft, Judge, JudgeOptions, Prompt, combine, open_judge
+from mie.errors import ConfigError
+from mie.judges import (
+    Answer,
+    Draft,
+    Judge,
+    JudgeOptions,
+    Prompt,
+    PromptSet,
+    combine,
+    open_judge,
+    open_prompts,
+)
 from mie.scoring.attempts import Chunk, Output
 from mie.scoring.scores import NO_OUTPUT, encode_line
 
@@ -48,6 +59,19 @@ class JudgeAnswers:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplyForm:
+    """The reply that a prompt asks for, both ways: people's grades as a reply, and a reply as grades.
+
+    A judge is tuned on the first and held to people by the second.
+    """
+
+    names: tuple[str, ...]  # of the grades, as people's ratings name their criteria
+    scale: tuple[float, float]
+    write: Callable[[Sequence[float]], str]
+    read: Callable[[str], Sequence[float]]  # `ParseError` for any other reply
+
+
+@dataclass(frozen=True, slots=True)
 class Questions:
     """What a benchmark asks: about outputs, and before that about samples."""
 
@@ -55,6 +79,9 @@ class Questions:
     drafts: Callable[[Iterable[Chunk], str, Mapping[str, SampleAnswer]], Iterator[Draft]]
     record: Callable[[dict[str, Any], dict[str, Any], JudgeAnswers], None]  # (line, attempt's entry, ...)
     sample_drafts: Callable[[Iterable[Chunk]], Iterator[Draft]] | None = None  # key: `<sample id>:...`
+    using: Callable[[PromptSet], Questions] | None = None  # the same questions in other words
+    forms: Mapping[str, ReplyForm] = field(default_factory=dict)  # by the prompt's id
+    adds: tuple[str, ...] = ()  # metrics that only some words ask for: they apply where the others do
 
 
 @contextlib.contextmanager
@@ -67,6 +94,11 @@ def open_session(
     variant: str,
 ) -> Iterator[JudgeSession]:
     """The judge is opened once at once: a wrong key or a private dataset stops before any work."""
+    prompts = open_prompts(options.prompts)
+    if prompts.prompts:
+        if questions.using is None:
+            raise ConfigError("this benchmark asks in its own words alone", fix="leave out --prompts")
+        questions = questions.using(prompts)
     home = dataset.folder / "judge" if os.access(dataset.folder, os.W_OK) else run.folder / "judge/samples"
 
     def about_samples() -> AbstractContextManager[Judge]:
@@ -159,6 +191,7 @@ class JudgeSession:
         body = json.loads(line)
         if not set(self._questions.metrics).intersection(body["applies"]):
             return line
+        body["applies"] = list(dict.fromkeys((*body["applies"], *self._questions.adds)))
         for attempt in body["attempts"]:
             if NO_OUTPUT not in attempt["unscored"]:
                 self._questions.record(body, attempt, self._answers)

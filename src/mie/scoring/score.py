@@ -115,7 +115,8 @@ def score(
         workers: Processes: all cores by default, none beside this one when there is little to do.
         engine: "local" or "ray".
         progress: Is told (done, total) outputs.
-        judge: Grades what pixels cannot: a spec such as `openai:gpt-4o`, or `JudgeOptions`.
+        judge: Grades what pixels cannot: a spec such as `local:FOLDER`, or `JudgeOptions`. One on another
+            machine needs `JudgeOptions(spec, allow_remote=True)`.
 
     """
     folder = run.folder if isinstance(run, Run) else Path(run)

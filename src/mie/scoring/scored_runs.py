@@ -40,9 +40,32 @@ def read_scored_runs(
     runs = [Run.open(folder) for folder in folders]
     names = _names(runs)
     files = [_files(run, variant) for run in runs]
-    shared = [name for name in (files[0] if files else {}) if all(name in found for found in files)]
+    chosen = shared_benchmark(folders, variant=variant, benchmark=benchmark) if runs else ""
+    tables = [read_score_table(found[chosen]) for found in files]
+    _check_same(dict(zip(names, tables, strict=True)))
+    aliases = aliases_of(runs, names, folders)
+    return [
+        ScoredRun(
+            name,
+            known,
+            _values(table),
+            dict(zip(table.ids, table.identities, strict=True)),
+            {metric: table.metric(metric) for metric in table.values},
+            BENCHMARKS[chosen].same_scale if chosen in BENCHMARKS else frozenset(),
+        )
+        for name, known, table in zip(names, aliases, tables, strict=True)
+    ]
+
+
+def shared_benchmark(
+    folders: Sequence[Path | str], *, variant: str = "paper", benchmark: str | None = None
+) -> str:
+    """The benchmark that all runs were scored by; `ConfigError` where there are several and none is named."""
+    runs = [Run.open(folder) for folder in folders]
+    names, files = _names(runs), [_files(run, variant) for run in runs]
+    shared = [name for name in files[0] if all(name in found for found in files)]
     chosen = [name for name in shared if benchmark in (None, name)]
-    if runs and not chosen:
+    if not chosen:
         raise MieError(
             "the runs have no scores in common",
             where=", ".join(map(str, folders)),
@@ -57,20 +80,7 @@ def read_scored_runs(
             found=", ".join(chosen),
             fix="choose one with --benchmark",
         )
-    tables = [read_score_table(found[chosen[0]]) for found in files]
-    _check_same(dict(zip(names, tables, strict=True)))
-    aliases = _aliases(runs, names, folders)
-    return [
-        ScoredRun(
-            name,
-            known,
-            _values(table),
-            dict(zip(table.ids, table.identities, strict=True)),
-            {metric: table.metric(metric) for metric in table.values},
-            BENCHMARKS[chosen[0]].same_scale if chosen[0] in BENCHMARKS else frozenset(),
-        )
-        for name, known, table in zip(names, aliases, tables, strict=True)
-    ]
+    return chosen[0]
 
 
 def _files(run: Run, variant: str) -> dict[str, Path]:
@@ -97,9 +107,11 @@ def _names(runs: Sequence[Run]) -> list[str]:
     return names if len(set(names)) == len(names) else [str(run.folder) for run in runs]
 
 
-def _aliases(
+def aliases_of(
     runs: Sequence[Run], names: Sequence[str], folders: Sequence[Path | str]
 ) -> list[frozenset[str]]:
+    """Names that people may know each run by: its folder, path and editor; none that two runs share."""
+
     def editor(run: Run) -> set[str]:
         about: Mapping[str, Any] = run.info.get("editor", {})
         return {str(about[key]) for key in ("name", "spec") if about.get(key)}
@@ -139,7 +151,8 @@ def judges_differ(judges: Sequence[Mapping[str, Any]]) -> bool:
     prompts: dict[str, set[str]] = {}
     for judge in judges:
         for name, sha256 in judge.get("prompts", {}).items():
-            prompts.setdefault(name, set()).add(sha256)
+            # By question: another version, or a set of the user's, is another text of the same one.
+            prompts.setdefault(name.partition("@")[0], set()).add(sha256)
     alone = {yardstick({**judge, "prompts": {}} if judge else {}) for judge in judges}
     return len(alone) > 1 or any(len(texts) > 1 for texts in prompts.values())
 

@@ -272,9 +272,47 @@ class ScoreTable:
         else:
             attempts = np.zeros(len(values), np.intp)
         out = values[np.arange(len(values)), attempts]
-        missing = applies & self.absent.all(axis=1) & self.header.get("missing_as_zero", as_released)
+        missing = self._missing(name)
         out[missing] = 0.0
         return Selected(out, applies, missing, np.asarray(attempts, np.intp))
+
+    def average(self, name: str) -> Selected:
+        """One value for each sample: mean@K, over those of its attempts that have a number.
+
+        A sample none of whose attempts has one is unscored, or counts 0 where its variant says so.
+        """
+        values, applies = self.values[name], self.applies[name]
+        there = ~np.isnan(values)
+        with np.errstate(invalid="ignore"):  # 0 / 0 where no attempt has a number
+            out = np.where(there, values, 0.0).sum(axis=1) / there.sum(axis=1)
+        missing = self._missing(name)
+        out[missing] = 0.0
+        return Selected(out, applies, missing, np.zeros(len(out), np.intp))
+
+    def spread(self, name: str, rows: NDArray[np.bool_]) -> float:
+        """How far a table's number moves from attempt to attempt: the standard deviation of K means.
+
+        Each is over the same samples, those of `rows` with a finite number at every attempt; nan for fewer
+        than two attempts, or where there is no such sample.
+        """
+        values = self.values[name][rows & self.applies[name]]
+        whole = values[np.isfinite(values).all(axis=1)]
+        if self.attempts < 2 or not len(whole):
+            return math.nan
+        return float(whole.mean(axis=0).std(ddof=1))
+
+    def rows_of(self, group: Mapping[str, str]) -> NDArray[np.bool_]:
+        """Which samples belong to a group of a summary, `(N,)`."""
+        inside = np.ones(len(self.ids), np.bool_)
+        for key, value in group.items():
+            inside &= self.groups[key].astype(str) == value
+        return inside
+
+    def _missing(self, name: str) -> NDArray[np.bool_]:
+        """No attempt has an output, and the variant counts that as 0."""
+        as_released = self.header["variant"] == "as_released"
+        counted = bool(self.header.get("missing_as_zero", as_released))
+        return self.applies[name] & self.absent.all(axis=1) & counted
 
 
 def metric_of(header: Mapping[str, Any], name: str) -> Metric:

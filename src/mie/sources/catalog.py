@@ -9,15 +9,24 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from importlib import resources
 from importlib.metadata import entry_points
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Final, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    SerializerFunctionWrapHandler,
+    Tag,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from mie.core.registry import suggestion
+from mie.core.yaml_files import read_mapping
 from mie.errors import ConfigError, MieError
 from mie.images.dicom import read_header
 from mie.images.limits import decoding
@@ -234,6 +243,36 @@ class License(Strict):
     basis: str = Field("stated", description="'stated' by the provider, or 'recalled' and not verified")
 
 
+class SplitTable(Strict):
+    """The data set's own list of which case is in which split: a CSV file, or one case a line."""
+
+    file: str
+    case: str | None = Field(None, description="the CSV column that names a case; None: one case a line")
+    split: str = Field(description="the CSV column of the split, or the split of all cases that are listed")
+    key: str = Field(
+        "([^/]+?)(?:\\.[^/]*)?$", description="regular expression on an image's path; group 1 is the case"
+    )
+
+    @field_validator("file")
+    @classmethod
+    def _inside(cls, value: str) -> str:
+        return patterns.check(value)
+
+    @field_validator("key")
+    @classmethod
+    def _expression(cls, value: str) -> str:
+        return patterns.check_expression(value, "key")
+
+
+# Keys that were added later: left out where they say nothing, so that stored recipes stay as they are.
+_ADDED: Final[dict[str, Any]] = {
+    "layout_basis": "files",
+    "published": None,
+    "split_tables": (),
+    "checksums": {},
+}
+
+
 class Entry(Strict):
     """One data set."""
 
@@ -264,7 +303,24 @@ class Entry(Strict):
     upside_down: bool = Field(False, description="the mask files' first row is the image's last one")
     deidentified: bool = Field(False, description="the provider states that no patient can be identified")
     samples: bool = Field(False, description="comes with `mie` itself: no root needed")
+    layout_basis: Literal["files", "loaders", "unconfirmed"] = Field(
+        "files",
+        description="where the layout was read: from the files, from public loaders; or not confirmed",
+    )
+    published: int | None = Field(None, ge=1, description="images or volumes in the whole data set")
+    split_tables: tuple[SplitTable, ...] = Field((), description="the data set's own lists of its splits")
+    checksums: Mapping[str, str] = Field(
+        default_factory=dict, description="SHA-256 of some files, as published"
+    )
     notes: str | None = None
+
+    @model_serializer(mode="wrap")
+    def _as_ever(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        body: dict[str, Any] = handler(self)
+        for key, default in _ADDED.items():
+            if getattr(self, key) == default:
+                body.pop(key, None)
+        return body
 
     @field_validator("patient")
     @classmethod
@@ -312,10 +368,9 @@ class Entry(Strict):
 def catalog() -> dict[str, Entry]:
     """Every known data set by name, sorted."""
     entries: dict[str, Entry] = {}
-    for file in sorted(resources.files("mie.sources").iterdir(), key=lambda f: f.name):
-        if file.name.startswith("catalog") and file.name.endswith(".yaml"):
-            for name, body in yaml.safe_load(file.read_text(encoding="utf-8")).items():
-                entries[name] = Entry(name=name, **body)
+    for path in sorted(Path(__file__).parent.glob("catalog*.yaml")):
+        for name, body in read_mapping(path, "catalogue", expected="NAME: {title: ...}").items():
+            entries[name] = Entry(name=name, **body)
     return dict(sorted(entries.items()))
 
 
@@ -360,6 +415,7 @@ __all__ = [
     "MedSegBenchLayout",
     "PairedLayout",
     "PairingEntry",
+    "SplitTable",
     "TargetEntry",
     "VolumeLayout",
     "Window",

@@ -12,6 +12,7 @@ from mie.core.registry import Registry
 from mie.errors import MieError
 from mie.records import Case, Rejection, Unit
 from mie.sources.catalog import Entry
+from mie.sources.download import OfficialSplit, differences
 
 
 class Source(Protocol):
@@ -64,12 +65,14 @@ def open_source(entry: Entry, root: Path | None) -> Source:
             found=root.absolute(),
             fix="correct `root`; a path in a recipe is relative to the recipe's own folder",
         )
-    return SOURCES[entry.layout.kind](entry, root)
+    source = SOURCES[entry.layout.kind](entry, root)
+    return OfficialSplit(source) if entry.split_tables else source
 
 
 @dataclass(slots=True)
 class SourceReport:
     root: str
+    differences: list[str] = field(default_factory=list)  # from the download as its provider describes it
     units: int = 0
     cases: int = 0
     without_target: int = 0
@@ -98,6 +101,7 @@ def check_source(
         else:
             units.append(found)
     report.units = len(units)
+    report.differences = differences(entry, source.root, len(units))
     report.targets.update({t.name: 0 for t in entry.targets})
     patients = set()
     chosen = units[:limit]

@@ -136,7 +136,7 @@ def test_a_private_dataset_stays_here(run, monkeypatch):
     info = json.loads((run.parent / "dataset/dataset.json").read_text())
     (run.parent / "dataset/dataset.json").write_text(json.dumps({**info, "deidentified": False}))
     with pytest.raises(MieError, match="leave this machine"):
-        score_run(run, judge=JudgeOptions("openai:gpt-4o"))
+        score_run(run, judge=JudgeOptions("openai:gpt-4o", allow_remote=True))
     assert not (run / "scores/miedb.paper.jsonl").exists()
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from mie.editors.runs import Run
 from mie.scoring.attempts import Chunk, Output
+from tests import forked_python
 from tests.scoring.benchmarks.runs import attempt_at, structure, transformation, write_run, write_samples
 from tests.scoring.benchmarks.scoring import miedb as score_run
 
@@ -139,14 +140,13 @@ def test_parts_of_other_edits_are_not_taken(run, expected, monkeypatch):
 def test_kill_9(run, expected):
     forget(run)
     started = time.monotonic()
-    subprocess.run([sys.executable, "-c", SCORE, run], check=True)
+    forked_python.run([sys.executable, "-c", SCORE, str(run)], check=True)
     whole = time.monotonic() - started
     for share in (0.5, 0.8, 0.95):
         forget(run)
-        process = subprocess.Popen([sys.executable, "-c", SCORE, run])
+        process = forked_python.Started([sys.executable, "-c", SCORE, str(run)])
         time.sleep(share * whole)
         process.kill()
-        process.wait()
         score_run(run)
         assert read(run) == expected
 

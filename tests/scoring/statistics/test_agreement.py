@@ -1,12 +1,15 @@
 """Agreement end to end: runs and ratings on disk, numbers worked by hand or by SciPy."""
 
+import json
+
 import numpy as np
 import pytest
 from scipy import stats
 
 from mie.errors import ConfigError, MieError
+from mie.report.agreement import correlation_rows, correlation_table
 from mie.scoring.statistics import mean_interval
-from mie.scoring.statistics.agreement import agree
+from mie.scoring.statistics.agreement import agree, agree_on_all
 from tests.scoring.statistics.scored import write_ratings, write_scored_run
 
 # Sample -> model -> DICE and LPIPS.
@@ -182,6 +185,8 @@ def test_renaming_raters_changes_nothing(runs, tmp_path):
     documents = [agree(runs, write_ratings(tmp_path / "r.jsonl", r)) for r in (RANKS, renamed)]
     for document in documents:
         document["raters"].pop("raters")
+        for pair in document["raters"]["spearman"]:
+            pair.pop("raters")
     np.testing.assert_equal(documents[0], documents[1])
 
 
@@ -260,3 +265,36 @@ def test_what_cannot_be_compared_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="several benchmarks"):
         agree(runs, path)
     assert "dice@1" in agree(runs, path, benchmark="imgedit")["metrics"]
+
+
+def test_whole_models_and_pairs_of_raters_against_scipy(runs, tmp_path):
+    document = agree(runs, write_ratings(tmp_path / "r.jsonl", RANKS))
+    # p3-a has no number for y: the models' means are over the other three samples.
+    rows = ["p1-a", "p1-b", "p2-a"]
+    means = [np.mean([DICE[s][m] for s in rows]) for m in "xyz"]
+    system = document["metrics"]["dice@1"]["system"]
+    assert (system["models"], system["samples"]) == (3, 3)
+    assert system["spearman"] == pytest.approx(stats.spearmanr(means, [-1, -2, -3]).statistic)
+    assert system["kendall_tau_b"] == pytest.approx(stats.kendalltau(means, [-1, -2, -3]).statistic)
+    assert document["metrics"]["lpips_all@1"]["system"]["spearman"] == pytest.approx(system["spearman"])
+    (pair,) = document["raters"]["spearman"]
+    assert (pair["raters"], pair["mean"], pair["n"], pair["unscored"]) == (["ann", "bob"], 1.0, 1, 0)
+
+
+def test_every_criterion_against_every_metric_on_disk(runs, tmp_path):
+    rows = [
+        {"sample_id": s, "rater": r, "run": m, "rank": rank if c == "EA" else 4 - rank, "criterion": c}
+        for (s, r), given in RANKS.items()
+        for m, rank in given.items()
+        for c in ("EA", "VQ")
+    ]
+    path = tmp_path / "ratings.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    document = agree_on_all(runs, path)
+    first, second = (document["criteria"][c]["metrics"]["dice@1"]["spearman"]["mean"] for c in ("EA", "VQ"))
+    assert first == pytest.approx(-second)
+    heads, body = correlation_table(document)
+    assert heads == ["Metric", "EA", "EA (models)", "VQ", "VQ (models)"]
+    assert [row[0] for row in body] == ["dice", "lpips_all"]
+    assert body[0][1] == "0.84 (4/4)"
+    assert len(correlation_rows(document)) == 4

@@ -218,3 +218,14 @@ def test_ties_all_round_are_no_preference(kind):
     found = strengths(leaderboard([{"a": 1, "b": 1, "c": 3}] * 5, kind=kind))
     assert found["a"] == pytest.approx(found["b"], abs=1e-6)
     assert found["a"] > found["c"] + 1
+
+
+def test_the_share_of_rankings_among_the_first_two_counts_ties_as_equals():
+    rankings = [
+        {"a": 1, "b": 2, "c": 3, "d": 4},
+        {"a": 3, "b": 1, "c": 2, "d": 4},
+        {"a": 1, "b": 1, "c": 1, "d": 4},  # nobody is better than any of the three
+        {"a": 1, "b": 2},  # does not cover every model
+    ]
+    shares = {one.model: one.top_two for one in leaderboard(rankings)}
+    assert shares == pytest.approx({"a": 2 / 3, "b": 1.0, "c": 2 / 3, "d": 0.0})

@@ -5,7 +5,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mie.scoring.statistics.quality import allocate, allocate_equally, draw
+from mie.core.allocation import allocate, allocate_equally
+from mie.scoring.statistics.quality import draw
 
 IDS = [f"{n:016x}" for n in range(1000)]
 

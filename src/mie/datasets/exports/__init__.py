@@ -1,7 +1,7 @@
 """Datasets in the layouts that others read.
 
 >>> FORMATS.names()
-['folder', 'miedb', 'omnigen2', 'webdataset']
+['folder', 'miedb', 'omnigen2', 'omnigen2-turns', 'sharegpt', 'webdataset']
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ FORMATS: Final[Registry[Callable[[Iterable[Row], ExportFolder], None]]] = Regist
         "folder": "mie.datasets.exports.layouts:write_folder",
         "miedb": "mie.datasets.exports.miedb:write",
         "omnigen2": "mie.datasets.exports.layouts:write_omnigen2",
+        "omnigen2-turns": "mie.datasets.exports.conversations:write_omnigen2_turns",
+        "sharegpt": "mie.datasets.exports.conversations:write_sharegpt",
         "webdataset": "mie.datasets.exports.layouts:write_webdataset",
     },
     group="mie.exports",
@@ -61,9 +63,16 @@ def export(
             expected="samples" if split is None else f"samples in the split {split!r}",
             found=", ".join(f"{name}: {n}" for name, n in counts.items()) or "an empty dataset",
         )
+    if dataset.has_references:
+        raise MieError(
+            "this layout has no place for reference images",
+            where=format,
+            found=f"{dataset.info.get('references', 0):,} samples with further images",
+            fix="share the dataset's own folder, which `datasets`, DuckDB and Polars open",
+        )
     gate = None
     if public is not None:
-        if format == "omnigen2":
+        if format in ("omnigen2", "omnigen2-turns"):
             raise ConfigError("this layout holds absolute paths", where=format, fix="use another format")
         gate = Gate(public, "a public export", Path(folder).with_name(f"{Path(folder).name}.{LOG}"))
         gate.check_statement(dataset.info)

@@ -3,13 +3,14 @@
 import { duration, h } from "./dom.js";
 
 const two = (value) => value.toFixed(2);
+const interval = ({ low, high }) => (low === null ? "" : `${two(low)}–${two(high)}, `);
 
 export function figuresLine(found) {
   const { accept_rate: rate, agreement } = found;
   const facts = [
     ["answers", `${found.answers_done} of ${found.answers_wanted}`],
     ["disagreements", `${found.items_disagreeing}`],
-    rate ? ["accepted", `${two(rate.value)} (${two(rate.low)}–${two(rate.high)}, n ${rate.n})`] : null,
+    rate ? ["accepted", `${two(rate.value)} (${interval(rate)}n ${rate.n})`] : null,
     agreement.krippendorff_alpha !== null
       ? ["Krippendorff α", `${two(agreement.krippendorff_alpha)} (n ${agreement.n})`]
       : null,

@@ -63,6 +63,36 @@ class Radar:
 
 
 @dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the one table that has a row for each model: a metric over the samples of a group."""
+
+    metric: str  # its name; one that no score file has, such as people's mean rank, is filled in elsewhere
+    group: tuple[str, str] | None = None  # ("perspective", "perception"); None: all samples
+    label: str = ""  # instead of the metric's
+
+    @property
+    def where(self) -> dict[str, str]:
+        """The group as a summary has it."""
+        return {} if self.group is None else {self.group[0]: self.group[1]}
+
+
+@dataclass(frozen=True, slots=True)
+class Success:
+    """When an edit of a perspective counts as done: the metric at pass@1 reaches `least`."""
+
+    perspective: str
+    metric: str
+    least: float
+    above: bool = False  # it must lie above `least`, not only reach it
+    tasks: tuple[str, ...] = ()  # of the perspective; none: all
+
+    def words(self, metric: Metric) -> str:
+        """`DICE > .800` or `Rubric ≥ 75.0`."""
+        sign = (">" if self.above else "≥") if metric.higher_is_better else ("<" if self.above else "≤")
+        return f"{metric.label} {sign} {metric.show(self.least)}"
+
+
+@dataclass(frozen=True, slots=True)
 class PublishedRows:
     """The numbers of a paper, never mixed with rows of ours."""
 
@@ -113,11 +143,16 @@ class Benchmark:
         tables: `document -> [Table]`, in the layout of its paper.
         published: The paper's own numbers.
         boards: Tables with a row for each run.
+        model_columns: Of `mie board`, in the paper's order; by default those of its published rows, else
+            its main metrics.
+        joint: Two successes on the same lesion, which `mie board` counts together.
         main: The metrics of its main table, the first of which ranks runs.
         leads: Stands at the top of a report.
         curves: Metrics that are drawn over the turns of conversations.
         radar: The radar chart of its groups.
         summary_metrics: Numbers that only the summary has, which `aggregate` adds.
+        section: `"module:function"` of a section of its own in a report, after its tables: it takes the
+            benchmark's scores, all runs of the page and the report's folder.
         same_scale: Metrics on the scale of people's own scores, so that both can be compared as they are.
         importer: Reads the benchmark's own files, see `mie import`.
 
@@ -144,11 +179,14 @@ class Benchmark:
     tables: Callable[[Document], list[Table]] | str | None = None
     published: PublishedRows | str | None = None
     boards: tuple[Board, ...] = ()
+    model_columns: tuple[Column, ...] = ()
+    joint: tuple[Success, Success] | None = None
     main: tuple[str, ...] = ()
     leads: bool = False
     curves: tuple[str, ...] = ()
     radar: Radar | None = None
     summary_metrics: tuple[Metric, ...] = ()
+    section: str | None = None
     same_scale: frozenset[str] = frozenset()
     importer: str | None = None
     _known: dict[str, Metric] = field(default_factory=dict, repr=False, compare=False)
@@ -285,9 +323,11 @@ __all__ = [
     "VARIANTS",
     "Benchmark",
     "Board",
+    "Column",
     "Document",
     "PublishedRows",
     "Radar",
+    "Success",
     "Table",
     "by_group",
     "cell",

@@ -139,6 +139,25 @@ def agree(
     }
 
 
+def agree_on_all(
+    runs: Sequence[Path | str],
+    human_file: Path | str,
+    *,
+    ratings: Sequence[Rating] | None = None,
+    benchmark: str | None = None,
+    variant: str = "paper",
+    metrics: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Every metric against every criterion that people answered: `{criterion: the document of agree}`."""
+    given = read_ratings(human_file) if ratings is None else ratings
+    scored = read_scored_runs(runs, variant=variant, benchmark=benchmark)
+    found = {}
+    for criterion in dict.fromkeys(rating.criterion for rating in given):
+        human = choose(given, criterion, where=human_file)
+        found[criterion or "overall"] = compare_with_people(human, scored, metrics=metrics)
+    return {"human": str(human_file), "variant": variant, "criteria": found}
+
+
 def compare_with_people(
     human: Human, scored: Sequence[ScoredRun], *, metrics: Sequence[str] = (), same_scale: Sequence[str] = ()
 ) -> dict[str, Any]:
@@ -172,6 +191,7 @@ def _agreement(
 ) -> dict[str, Any]:
     entry: dict[str, Any] = {"higher_is_better": metric.higher_is_better}
     entry |= _correlations(metric, human, names, identities)
+    entry["system"] = system_correlation(metric, human, names)
     if human.scores:
         entry |= _on_scores(metric, human, names, identities, split_key(metric.key)[0] in same_scale)
     return entry
@@ -217,6 +237,34 @@ def _correlations(
             }
             for name, interval in intervals.items()
         },
+    }
+
+
+def system_correlation(metric: Metric, human: Human, names: Mapping[str, ScoredRun]) -> dict[str, Any]:
+    """Whether the metric orders whole models as people do: the correlation over models of both means.
+
+    Each mean is over the same samples: those where every model has a number and a rater placed all of them.
+    """
+    models = sorted(names)
+    values: list[list[float]] = []
+    ranks: list[Floats] = []
+    for sample in human.orders:
+        row = metric.values.get(sample, {})
+        order = human.consensus(sample, models) if len(models) > 1 else None
+        if order is not None and all(names[m].name in row for m in models):
+            values.append([row[names[m].name] for m in models])
+            ranks.append(order)
+    counts = {"models": len(models), "samples": len(values)}
+    if not values:
+        return {**counts, "spearman": np.nan, "kendall_tau_b": np.nan}
+    sign = -1 if metric.higher_is_better else 1
+    means, places = sign * np.mean(values, axis=0), np.mean(ranks, axis=0)
+    return {
+        **counts,
+        "spearman": spearman(means, places),
+        "kendall_tau_b": kendall_tau_b(means, places),
+        "means": dict(zip(models, np.mean(values, axis=0).tolist(), strict=True)),
+        "ranks": dict(zip(models, places.tolist(), strict=True)),
     }
 
 

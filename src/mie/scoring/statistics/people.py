@@ -29,6 +29,7 @@ from mie.scoring.statistics.ranks import (
     kendall_w,
     krippendorff_alpha,
     quadratic_kappa,
+    spearman,
     within,
 )
 
@@ -214,6 +215,7 @@ def rater_agreement(human: Human, identities: Mapping[str, Identity]) -> dict[st
         "units": table.shape[1],
         "kendall_w": _concordance(human, identities),
         "krippendorff_alpha": {level: krippendorff_alpha(table, level) for level in LEVELS},
+        "spearman": _rank_pairs(human, identities),
         "pairs": _pairs(human, table) if human.scores else [],
     }
 
@@ -260,6 +262,30 @@ def _concordance(human: Human, identities: Mapping[str, Identity]) -> dict[str, 
         "unscored": len(human.orders) - len(values),
         **interval.entry,
     }
+
+
+def _rank_pairs(human: Human, identities: Mapping[str, Identity]) -> list[dict[str, Any]]:
+    """Each two raters: Spearman's correlation over the models of a sample, and its mean over samples."""
+    out = []
+    for pair in combinations(human.raters, 2):
+        values, samples, unscored = [], [], 0
+        for sample, by_rater in human.orders.items():
+            if not all(rater in by_rater for rater in pair):
+                continue
+            first, second = (by_rater[rater] for rater in pair)
+            shared = sorted(set(first) & set(second))
+            same = set(first) == set(second)  # a rank among other models is another quantity
+            rho = spearman([first[m] for m in shared], [second[m] for m in shared]) if same else np.nan
+            if np.isnan(rho):
+                unscored += 1
+                continue
+            values.append(rho)
+            samples.append(sample)
+        if values or unscored:
+            interval = mean_interval(values, clusters_of_samples(samples, identities), bounds=(-1, 1))
+            counts = {"n": len(values), "unscored": unscored}
+            out.append({"raters": list(pair), "mean": interval.value, **counts, **interval.entry})
+    return out
 
 
 def _pairs(human: Human, table: Floats) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ A ranking may cover any of the models, so a new one needs only comparisons that 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -47,6 +48,7 @@ class Standing:
     ci95: tuple[float, float]  # (nan, nan) for fewer than `MIN_PATIENTS` patients
     patients: int
     unknown: int  # images without a known patient, each counted as a patient of its own
+    top_two: float = math.nan  # share of the n rankings where at most one model is better (ImgEdit's picks)
 
 
 def leaderboard(
@@ -80,6 +82,8 @@ def leaderboard(
     whole = [ranking for ranking in rankings if len(ranking) == len(models)]
     ranks = np.array([average_ranks([r[m] for m in models]) for r in whole]).reshape(-1, len(models))
     means = ranks.mean(axis=0) if len(whole) else np.full(len(models), np.nan)
+    better = (ranks[:, :, None] > ranks[:, None, :]).sum(axis=2)  # models before each, in each ranking
+    firsts = (better < 2).mean(axis=0) if len(whole) else np.full(len(models), np.nan)
     order = np.argsort(-strengths, kind="stable")
     return [
         Standing(
@@ -90,6 +94,7 @@ def leaderboard(
             ci95=(float(low[i]), float(high[i])),
             patients=groups.patients,
             unknown=groups.unknown,
+            top_two=float(firsts[i]),
         )
         for i in order
     ]

@@ -13,15 +13,14 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
+from mie.core.allocation import allocate, allocate_equally
 from mie.core.hashing import canonical, stable_hash
 from mie.core.registry import unknown_name
 from mie.datasets.dataset import Dataset
 from mie.errors import MieError
 from mie.scoring.statistics.intervals import wilson
-
-T = TypeVar("T", bound=Hashable)
 
 KEY_FILE: Final = "key.json"
 COLUMNS: Final = ("sheet", "row", "answer", "reason")
@@ -124,45 +123,6 @@ def draw(
             i for name, group in groups.items() for i in sorted(group, key=keys.__getitem__)[: shares[name]]
         ]
     return sorted(chosen, key=keys.__getitem__)
-
-
-def allocate(sizes: Mapping[T, int], total: int) -> dict[T, int]:
-    """How many to take of each group: in proportion, the largest remainders first, none left out if possible.
-
-    >>> allocate({"CT": 90, "MRI": 9, "OCT": 1}, 10)
-    {'CT': 8, 'MRI': 1, 'OCT': 1}
-    """
-    everything = sum(sizes.values())
-    total = min(total, everything)
-    least = 1 if total >= len(sizes) else 0
-    share = {name: size * total / everything for name, size in sizes.items()}
-    seats = {name: max(least, int(share[name])) for name in sizes}
-
-    def missing(name: T) -> tuple[float, int]:
-        return share[name] - seats[name], sizes[name]
-
-    while sum(seats.values()) > total:  # the small groups were rounded up
-        seats[min((n for n in sizes if seats[n] > least), key=missing)] -= 1
-    while sum(seats.values()) < total:
-        seats[max((n for n in sizes if seats[n] < sizes[n]), key=missing)] += 1
-    return seats
-
-
-def allocate_equally(sizes: Mapping[T, int], total: int) -> dict[T, int]:
-    """How many to take of each group: equally many, small groups whole; what is over goes to the largest.
-
-    >>> allocate_equally({"CT": 90, "MRI": 9, "OCT": 1}, 12)
-    {'CT': 6, 'MRI': 5, 'OCT': 1}
-    """
-    total = min(total, sum(sizes.values()))
-    seats = dict.fromkeys(sizes, 0)
-    while total:
-        free = [name for name in sizes if seats[name] < sizes[name]]
-        each = max(1, min(total // len(free), min(sizes[name] - seats[name] for name in free)))
-        for name in sorted(free, key=lambda name: -sizes[name])[: total // each]:
-            seats[name] += each
-            total -= each
-    return seats
 
 
 def read_key(folder: Path) -> Key:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import mie
+from tests import forked_python
 from tests.judges.server import JudgeServer, Say
 from tests.scoring.benchmarks.medebench.made import answer, make_run
 from tests.scoring.benchmarks.recorded import transcript
@@ -41,15 +41,14 @@ def test_kill_9(tmp_path):
         command = [sys.executable, "-c", SCORE, str(run), f"openai:tiny,base_url={server.url}"]
         lost = 0
         for kill in (1, 5):
-            process = subprocess.Popen(command, env=environment)
+            process = forked_python.Started(command, env=environment)
             until = time.monotonic() + 60
             while replies(tmp_path) < kill and time.monotonic() < until:
                 time.sleep(0.005)
             process.kill()
-            process.wait()
             lost = len(server.requests) - replies(tmp_path)  # under way, or not yet synced
             assert lost <= 10
-        subprocess.run(command, env=environment, check=True)
+        forked_python.run(command, env=environment, check=True)
         assert replies(tmp_path) == 12
         assert len(server.requests) == 12 + lost
     summary = json.loads((run / "summary/medebench.paper.json").read_text())

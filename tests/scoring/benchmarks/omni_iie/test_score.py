@@ -255,3 +255,33 @@ def test_written_questions_are_one_to_three():
     for wrong in ("[]", '[{"question": "A?"}]', json.dumps([{"question": "A?", "answer": "b"}] * 4)):
         with pytest.raises(ParseError):
             written_questions(wrong)
+
+
+def test_the_released_means_of_regions_are_weighed_by_area_and_the_papers_are_not(run, weights):
+    areas, values = {}, {}
+    for sample in SAMPLES:
+        if sample.mask is not None:
+            region = Image.fromarray((sample.mask > 0).astype(np.uint8) * 255)
+            areas[sample.id] = (np.asarray(region.resize((SIDE, SIDE), Image.NEAREST)) > 128).mean()
+    for variant in ("paper", "as_released"):
+        document = score_run(run, weights=weights, variant=variant)
+        means = document["groups"][0]["metrics"]
+        lines = lines_of(run, variant, "omni-iie")
+        for name, inside in (("lpips_fg", True), ("lpips_bg", False), ("clip_bg", False)):
+            values = {i: line["attempts"][0]["metrics"].get(name) for i, line in lines.items()}
+            rows = [(v, areas[i] if inside else 1 - areas[i]) for i, v in values.items() if v is not None]
+            plain = np.mean([value for value, _ in rows])
+            weighed = sum(v * w for v, w in rows) / sum(w for _, w in rows)
+            assert abs(plain - weighed) > 1e-6
+            expected = weighed if variant == "as_released" else plain
+            assert means[f"{name}@1"]["mean"] == pytest.approx(expected)
+        assert ("plain" in means["lpips_fg@1"]) == (variant == "as_released")
+        assert "plain" not in means["lpips_all@1"]
+    about = document["regions"]
+    with_mask = [sample for sample in SAMPLES if sample.mask is not None]
+    assert about["area"]["all"]["n"] == len(with_mask)
+    assert about["area"]["all"]["without_region"] == len(SAMPLES) - len(with_mask)
+    assert 0 < about["area"]["level low"]["quartiles"][1] < 1
+    # attribute, entity, entity, attribute
+    assert about["switches"] == {"A→A": 0, "A→E": 1, "E→A": 1, "E→E": 1}
+    assert (about["conversations"], about["turns"], about["most_turns"]) == (1, 4, 4)

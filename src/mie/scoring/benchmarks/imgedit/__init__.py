@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mie.scoring.benchmarks import Benchmark, Board
+from mie.scoring.benchmarks import Benchmark, Board, Column
 from mie.scoring.metric import GRADES, SHARE, Metric
 
 # The kinds of edit, in the order of the leaderboard.
@@ -69,6 +69,10 @@ BENCHMARK: Final = Benchmark(
             spread=("imgedit", "edit_type"),
         ),
         Board("Criteria, hard suite, conversations", (*CRITERIA, "uge", *CONVERSATION)),
+    ),
+    model_columns=(
+        *(Column("imgedit", ("edit_type", kind), kind.capitalize()) for kind in TYPES),
+        Column("imgedit"),
     ),
     main=("imgedit",),
     curves=CONVERSATION,

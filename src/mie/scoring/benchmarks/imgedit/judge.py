@@ -16,11 +16,20 @@ from pathlib import Path
 from typing import Any, Final
 
 from mie.images.png import png_size
-from mie.judges import Draft, Image, ParseError, Prompt, Question, load_prompt
+from mie.judges import Draft, Image, ParseError, Prompt, PromptSet, Question, load_prompt
 from mie.judges.parsers import line_scores, yes_no
+from mie.judges.prompt_sets import DEFAULT
 from mie.scoring.attempts import Chunk, Output
 from mie.scoring.benchmarks.imgedit import BENCHMARK, CONVERSATION, CRITERIA, TYPES
-from mie.scoring.judging import JudgeAnswers, Questions, SampleAnswer, output_drafts, record_numbers
+from mie.scoring.judging import (
+    JudgeAnswers,
+    Questions,
+    ReplyForm,
+    SampleAnswer,
+    output_drafts,
+    record_numbers,
+)
+from mie.scoring.metric import GRADES
 from mie.scoring.reference import changes_content, read_output, read_stored
 
 PROMPTS: Final = {name: load_prompt(f"imgedit_{name}", 2) for name in TYPES}
@@ -53,13 +62,17 @@ PARSERS: Final = {"paper": line_scores(3, 1, 5), "as_released": released_scores}
 UGE_PARSERS: Final = {"paper": line_scores(1, 1, 5), "as_released": released_scores}
 
 
-def drafts(chunks: Iterable[Chunk], variant: str, samples: Mapping[str, SampleAnswer]) -> Iterator[Draft]:
+def drafts(
+    chunks: Iterable[Chunk],
+    variant: str,
+    samples: Mapping[str, SampleAnswer],
+    prompts: PromptSet = DEFAULT,
+) -> Iterator[Draft]:
     """One question for each output; what it is depends on the suite."""
     chunks = list(chunks)
-    yield from output_drafts(
-        chunks, _COLUMNS, partial(_drafts, variant=variant), _asked_alone, ("id", "turn", "params")
-    )
-    yield from turn_drafts(chunks, variant)
+    draft = partial(_drafts, variant=variant, prompts=prompts)
+    yield from output_drafts(chunks, _COLUMNS, draft, _asked_alone, ("id", "turn", "params"))
+    yield from turn_drafts(chunks, variant, prompts)
 
 
 def _asked_alone(row: Mapping[str, Any]) -> bool:
@@ -71,12 +84,13 @@ def prompt_of(row: Mapping[str, Any]) -> Prompt | None:
     return UGE if suite_of(row) == "uge" else PROMPTS.get(edit_type(row))
 
 
-def _drafts(row: Mapping[str, Any], output: Output, *, variant: str) -> Iterator[Draft]:
-    prompt = prompt_of(row)
-    if prompt is None:
+def _drafts(row: Mapping[str, Any], output: Output, *, variant: str, prompts: PromptSet) -> Iterator[Draft]:
+    ours = prompt_of(row)
+    if ours is None:
         return
+    prompt = prompts.of(ours)
     text = prompt.fill(instruction=row["prompt"])
-    parser = (UGE_PARSERS if prompt is UGE else PARSERS)[variant]
+    parser = (UGE_PARSERS if ours is UGE else PARSERS)[variant]
     path = Path(output.path or "")
 
     def question() -> Question:
@@ -93,21 +107,23 @@ def edit_key(sample: str, k: int) -> str:
     return f"{sample}_{k}:imgedit"
 
 
-def record(line: dict[str, Any], attempt: dict[str, Any], answers: JudgeAnswers) -> None:
+def record(
+    line: dict[str, Any], attempt: dict[str, Any], answers: JudgeAnswers, prompts: PromptSet = DEFAULT
+) -> None:
     suite, kind = line["group"]["suite"], line["group"]["edit_type"]
     key = edit_key(line["id"], attempt["k"])
     if suite == "multiturn":
-        record_turn(line, attempt, answers)
+        record_turn(line, attempt, answers, prompts)
     elif suite == "uge":
-        record_numbers(attempt, key, ("uge",), answers, UGE)
+        record_numbers(attempt, key, ("uge",), answers, prompts.of(UGE))
     elif kind not in PROMPTS:
         attempt["unscored"] |= dict.fromkeys(line["applies"], f"no rubric for the kind of edit {kind!r}")
     elif answers.variant == "as_released":
-        record_numbers(attempt, key, ("imgedit",), answers, PROMPTS[kind])
+        record_numbers(attempt, key, ("imgedit",), answers, prompts.of(PROMPTS[kind]))
     else:
         # The cap is on a reply, before repeats are averaged; the criteria are shown as they were given.
         names = ("imgedit", *CRITERIA)
-        record_numbers(attempt, key, names, answers, PROMPTS[kind], _numbers)
+        record_numbers(attempt, key, names, answers, prompts.of(PROMPTS[kind]), _numbers)
 
 
 def _numbers(scores: Sequence[float]) -> tuple[float, ...]:
@@ -181,7 +197,7 @@ def questions_of(row: Mapping[str, Any]) -> tuple[str, ...]:
     return (category,) if category in CONVERSATION else CONVERSATION
 
 
-def turn_drafts(chunks: Sequence[Chunk], variant: str) -> Iterator[Draft]:
+def turn_drafts(chunks: Sequence[Chunk], variant: str, prompts: PromptSet = DEFAULT) -> Iterator[Draft]:
     """A question for each turn whose results so far all exist."""
     talks = _conversations(chunks)
     if not talks:
@@ -198,32 +214,46 @@ def turn_drafts(chunks: Sequence[Chunk], variant: str) -> Iterator[Draft]:
             if row["id"] == turns[-1].sample:
                 first.pop(name)
             so_far = [turn for turn in turns if turn.number <= (row["turn"] or 1)]
-            yield from _drafts_of_turn(row, image, outputs, so_far, variant)
+            yield from _drafts_of_turn(row, image, outputs, so_far, variant, prompts.of(PROMPT))
 
 
 def _drafts_of_turn(
-    row: Mapping[str, Any], image: bytes, outputs: Sequence[Output], so_far: list[_Turn], variant: str
+    row: Mapping[str, Any],
+    image: bytes,
+    outputs: Sequence[Output],
+    so_far: list[_Turn],
+    variant: str,
+    prompt: Prompt,
 ) -> Iterator[Draft]:
     asked = questions_of(row)
     lines = [f"Turn {turn.number}: {turn.prompt}" for turn in so_far]
-    text = PROMPT.fill(instructions="\n".join(lines), questions=", ".join(asked))
+    text = prompt.fill(instructions="\n".join(lines), questions=", ".join(asked))
     size = png_size(image)
     for output in outputs:
         paths = [turn.outputs[output.k].path for turn in so_far if output.k in turn.outputs]
         if len(paths) == len(so_far) and all(paths):
-            question = partial(_question, text=text, lines=tuple(lines), count=len(asked), variant=variant)
+            question = partial(
+                _question, prompt=prompt, text=text, lines=tuple(lines), count=len(asked), variant=variant
+            )
             make = partial(question, image, [Path(path or "") for path in paths])
             sizes = (size,) * (1 + len(paths))
-            yield Draft(turn_key(row["id"], output.k), make, PROMPT, sizes=sizes, characters=len(text))
+            yield Draft(turn_key(row["id"], output.k), make, prompt, sizes=sizes, characters=len(text))
 
 
 def _question(
-    image: bytes, paths: list[Path], *, text: str, lines: tuple[str, ...], count: int, variant: str
+    image: bytes,
+    paths: list[Path],
+    *,
+    prompt: Prompt,
+    text: str,
+    lines: tuple[str, ...],
+    count: int,
+    variant: str,
 ) -> Question:
     parts: list[str | Image] = [text, "First image:", Image(read_stored(image))]
     for number, path in enumerate(paths, start=1):
         parts += [f"After turn {number}:", Image(read_output(path, variant))]
-    return Question(PROMPT, tuple(parts), yes_no(count), quotes=lines)
+    return Question(prompt, tuple(parts), yes_no(count), quotes=lines)
 
 
 def _conversations(chunks: Sequence[Chunk]) -> dict[str, list[_Turn]]:
@@ -246,12 +276,34 @@ def turn_key(sample: str, k: int) -> str:
     return f"{sample}_{k}:multiturn"
 
 
-def record_turn(line: dict[str, Any], attempt: dict[str, Any], answers: JudgeAnswers) -> None:
+def record_turn(
+    line: dict[str, Any], attempt: dict[str, Any], answers: JudgeAnswers, prompts: PromptSet
+) -> None:
     key = turn_key(line["id"], attempt["k"])
     if key not in answers.answers:
         attempt["unscored"] |= dict.fromkeys(line["applies"], "an earlier turn has no output")
         return
-    record_numbers(attempt, key, line["applies"], answers, PROMPT)
+    record_numbers(attempt, key, line["applies"], answers, prompts.of(PROMPT))
 
 
-QUESTIONS: Final = Questions(BENCHMARK.judged, drafts, record)
+def _lines(labels: Sequence[str], grades: Sequence[float]) -> str:
+    return "\n".join(f"{label}: {round(grade)}" for label, grade in zip(labels, grades, strict=True))
+
+
+_LABELS: Final = ("Instruction adherence", "Editing quality", "Detail preservation")
+_THREE: Final = ReplyForm(CRITERIA, GRADES, partial(_lines, _LABELS), PARSERS["paper"])
+_ONE: Final = ReplyForm(("uge",), GRADES, partial(_lines, ("Score",)), UGE_PARSERS["paper"])
+
+
+def questions(prompts: PromptSet) -> Questions:
+    """The questions in the words of a set of prompts."""
+    return Questions(
+        BENCHMARK.judged,
+        partial(drafts, prompts=prompts),
+        partial(record, prompts=prompts),
+        using=questions,
+        forms={**{prompt.id: _THREE for prompt in PROMPTS.values()}, UGE.id: _ONE},
+    )
+
+
+QUESTIONS: Final = questions(DEFAULT)

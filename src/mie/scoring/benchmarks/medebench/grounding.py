@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from mie.core.documents import null_for_nan, write_document
-from mie.core.files import atomic_write
+from mie.core.files import atomic_write, folder_lock
 from mie.core.hashing import file_stem
 from mie.core.journal import Journal
 from mie.core.registry import unknown_name
@@ -97,7 +97,8 @@ def ground(
         )
     ids = run.sample_ids(dataset) if run is not None else chosen_ids(dataset, split=split, limit=limit)
     folder, table = Path(output), dict(concepts or {})
-    with opened(editor if editor is not None else str(run.info["editor"]["spec"])) as (model, origin):  # type: ignore[union-attr]
+    spec = editor if editor is not None else str(run.info["editor"]["spec"])  # type: ignore[union-attr]
+    with opened(spec) as (model, origin), folder_lock(folder):
         from mie.editors.attention import check_watchable
 
         check_watchable(model)
@@ -123,8 +124,8 @@ def ground(
             lines = list(_latest(journal).values())
         finally:
             journal.close()
-    document = {**header, "folder": str(folder), **summarise(lines, _judged(run, variant))}
-    write_document(folder / SUMMARY, document)
+        document = {**header, "folder": str(folder), **summarise(lines, _judged(run, variant))}
+        write_document(folder / SUMMARY, document)
     return document
 
 

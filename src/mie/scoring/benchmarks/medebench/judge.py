@@ -23,13 +23,21 @@ import numpy as np
 from PIL import Image
 
 from mie.images.png import png_size
-from mie.judges import Draft, ParseError, Question, load_prompt
+from mie.judges import Draft, ParseError, Prompt, PromptSet, Question, load_prompt
 from mie.judges import Image as JudgeImage
+from mie.judges.contracts import Parser
 from mie.judges.parsers import labelled_scores, visible
 from mie.records import Pixels
 from mie.scoring.attempts import Chunk, Output
 from mie.scoring.benchmarks.medebench import BENCHMARK
-from mie.scoring.judging import JudgeAnswers, Questions, SampleAnswer, output_drafts, record_numbers
+from mie.scoring.judging import (
+    JudgeAnswers,
+    Questions,
+    ReplyForm,
+    SampleAnswer,
+    output_drafts,
+    record_numbers,
+)
 from mie.scoring.reference import in_colour, read_output, read_stored
 
 COLUMNS: Final = BENCHMARK.columns
@@ -73,20 +81,29 @@ def _own(row: Mapping[str, Any]) -> Mapping[str, Any]:
 EDIT: Final = load_prompt("medebench_edit", 2)
 DESCRIBE: Final = load_prompt("medebench_describe", 2)
 LABELS: Final = {"ea": "Editing Accuracy", "vq": "Visual Quality"}
+CONTEXT: Final = {"cp_judge": "Contextual Preservation"}  # where the words of the prompt ask for it too
 OUT_OF: Final = 10
-# Question -> its metrics.
-ASKED: Final = {"ea": ("ea", "vq"), "ea_plain": ("ea_plain", "vq_plain")}
-METRICS: Final = tuple(name for names in ASKED.values() for name in names)
+# Question -> the ending of its metrics.
+ASKED: Final = {"ea": "", "ea_plain": "_plain"}
+METRICS: Final = tuple(f"{name}{ending}" for ending in ASKED.values() for name in LABELS)
+
+
+def labels_of(prompt: Prompt) -> dict[str, str]:
+    """The scores that a prompt asks for: metric -> label."""
+    text = f"{prompt.system}\n{prompt.user}"
+    return {**LABELS, **{name: label for name, label in CONTEXT.items() if label in text}}
+
+
 _LONGEST: Final = 1500  # characters of a description
 
 
-def as_released(reply: str) -> dict[str, float]:
+def as_released(reply: str, labels: Mapping[str, str] = LABELS) -> dict[str, float]:
     """The public script's reading: the last line that holds a label counts, the number stands between the
     line's first colon and the next slash. It sees no bold type, and takes any number.
     """
     found: dict[str, float] = {}
     for line in reply.split("\n"):
-        name = next((name for name, label in LABELS.items() if label in line), None)
+        name = next((name for name, label in labels.items() if label in line), None)
         pieces = line.split(":")
         if name is None or len(pieces) < 2:
             continue
@@ -96,13 +113,21 @@ def as_released(reply: str) -> dict[str, float]:
             continue
         if math.isfinite(number):
             found[name] = number
-    missing = [label for name, label in LABELS.items() if name not in found]
+    missing = [label for name, label in labels.items() if name not in found]
     if missing:
         raise ParseError(f"no line `{missing[0]}: x/{OUT_OF}`")
-    return {name: found[name] for name in LABELS}
+    return {name: found[name] for name in labels}
 
 
 PARSERS: Final = {"paper": labelled_scores(LABELS, out_of=OUT_OF), "as_released": as_released}
+
+
+def parser_of(prompt: Prompt, variant: str) -> Parser:
+    """The reader of the replies to a prompt."""
+    labels = labels_of(prompt)
+    if variant == "as_released":
+        return partial(as_released, labels=labels)
+    return labelled_scores(labels, out_of=OUT_OF)
 
 
 def description_text(reply: str) -> str:
@@ -117,33 +142,39 @@ def describe_key(sample: str) -> str:
     return f"{sample}:description"
 
 
-def describe_drafts(chunks: Iterable[Chunk]) -> Iterator[Draft]:
+def describe_drafts(chunks: Iterable[Chunk], prompt: Prompt = DESCRIBE) -> Iterator[Draft]:
     """A question for each sample that has no description of its change."""
     for chunk in chunks:
         if all(row["description"].strip() for row, _ in chunk.rows(["description"])):
             continue
         for row, _ in chunk.rows(["id", *COLUMNS]):
             if not row["description"].strip():
-                text = DESCRIBE.fill(instruction=row["prompt"])
+                text = prompt.fill(instruction=row["prompt"])
                 size = png_size(row["input"]["bytes"])
-                make = partial(_describe, row, text)
-                yield Draft(describe_key(row["id"]), make, DESCRIBE, sizes=(size, size), characters=len(text))
+                make = partial(_describe, row, prompt, text)
+                yield Draft(describe_key(row["id"]), make, prompt, sizes=(size, size), characters=len(text))
 
 
-def _describe(row: Mapping[str, Any], text: str) -> Question:
+def _describe(row: Mapping[str, Any], prompt: Prompt, text: str) -> Question:
     before, after = (JudgeImage(read_stored(row[name]["bytes"])) for name in ("input", "target_image"))
-    return Question(DESCRIBE, (text, "Before:", before, "After:", after), description_text)
+    return Question(prompt, (text, "Before:", before, "After:", after), description_text)
 
 
 def edit_drafts(
-    chunks: Iterable[Chunk], variant: str, samples: Mapping[str, SampleAnswer]
+    chunks: Iterable[Chunk], variant: str, samples: Mapping[str, SampleAnswer], prompt: Prompt = EDIT
 ) -> Iterator[Draft]:
     """Two questions for each output; none with a description where there is none."""
-    return output_drafts(chunks, ("id", *COLUMNS), partial(_drafts, variant=variant, samples=samples))
+    draft = partial(_drafts, variant=variant, samples=samples, prompt=prompt)
+    return output_drafts(chunks, ("id", *COLUMNS), draft)
 
 
 def _drafts(
-    row: Mapping[str, Any], output: Output, *, variant: str, samples: Mapping[str, SampleAnswer]
+    row: Mapping[str, Any],
+    output: Output,
+    *,
+    variant: str,
+    samples: Mapping[str, SampleAnswer],
+    prompt: Prompt,
 ) -> Iterator[Draft]:
     size = png_size(row["input"]["bytes"])
     changes = {
@@ -153,10 +184,10 @@ def _drafts(
     for asked, (label, change) in changes.items():
         if change is None:
             continue
-        text = EDIT.fill(label=label, change=change)
-        make = partial(_question, row, text, change, Path(output.path or ""), variant)
+        text = prompt.fill(label=label, change=change)
+        make = partial(_question, row, prompt, text, change, Path(output.path or ""), variant)
         key = f"{row['id']}_{output.k}:{asked}"
-        yield Draft(key, make, EDIT, sizes=(size, size, size), characters=len(text))
+        yield Draft(key, make, prompt, sizes=(size, size, size), characters=len(text))
 
 
 def _described(row: Mapping[str, Any], samples: Mapping[str, SampleAnswer]) -> str | None:
@@ -169,27 +200,64 @@ def _described(row: Mapping[str, Any], samples: Mapping[str, SampleAnswer]) -> s
     return str(text)
 
 
-def _question(row: Mapping[str, Any], text: str, change: str, path: Path, variant: str) -> Question:
+def _question(
+    row: Mapping[str, Any], prompt: Prompt, text: str, change: str, path: Path, variant: str
+) -> Question:
     before, reference = (read_stored(row[name]["bytes"]) for name in ("input", "target_image"))
     shown = {"Before:": before, "Reference:": reference, "Edit to be graded:": read_output(path, variant)}
     parts = [part for label, pixels in shown.items() for part in (label, JudgeImage(in_colour(pixels)))]
-    return Question(EDIT, (text, *parts), PARSERS[variant], quotes=(change,))
+    return Question(prompt, (text, *parts), parser_of(prompt, variant), quotes=(change,))
 
 
-def record(line: dict[str, Any], attempt: dict[str, Any], answers: JudgeAnswers) -> None:
-    """EA and VQ of one attempt, or the reasons why there are none."""
+def record(
+    line: dict[str, Any], attempt: dict[str, Any], answers: JudgeAnswers, prompt: Prompt = EDIT
+) -> None:
+    """EA and VQ of one attempt, and where it was asked for CP, or the reasons why there are none."""
     found = answers.samples.get(describe_key(line["id"]))
     if found is not None:
         line["description"] = {"text": found.value, "reason": found.reason, "judge": dict(found.stamp or {})}
-    for asked, names in ASKED.items():
+    labels = labels_of(prompt)
+    for asked, ending in ASKED.items():
+        names = [f"{name}{ending}" for name in labels]
         if asked == "ea" and found is not None and found.value is None:
             attempt["unscored"] |= dict.fromkeys(names, f"no change description: {found.reason}")
             continue
-        record_numbers(attempt, f"{line['id']}_{attempt['k']}:{asked}", names, answers, EDIT, _scaled)
+        key = f"{line['id']}_{attempt['k']}:{asked}"
+        record_numbers(attempt, key, names, answers, prompt, partial(_scaled, labels=tuple(labels)))
 
 
-def _scaled(value: Mapping[str, float]) -> tuple[float, ...]:
-    return tuple(value[name] / OUT_OF for name in LABELS)
+def _scaled(value: Mapping[str, float], labels: tuple[str, ...]) -> tuple[float, ...]:
+    return tuple(value[name] / OUT_OF for name in labels)
 
 
-QUESTIONS: Final = Questions(METRICS, edit_drafts, record, describe_drafts)
+def _form(prompt: Prompt) -> ReplyForm:
+    labels = labels_of(prompt)
+    read = parser_of(prompt, "paper")
+    return ReplyForm(
+        tuple(labels),
+        (0.0, float(OUT_OF)),
+        lambda grades: "\n".join(
+            f"{label}: {grade:g}/{OUT_OF}" for label, grade in zip(labels.values(), grades, strict=True)
+        ),
+        lambda reply: [read(reply)[name] for name in labels],
+    )
+
+
+def questions(prompts: PromptSet) -> Questions:
+    """The questions in the words of a set of prompts."""
+    edit, describe = prompts.of(EDIT), prompts.of(DESCRIBE)
+    added = tuple(
+        f"{name}{ending}" for ending in ASKED.values() for name in labels_of(edit) if name not in LABELS
+    )
+    return Questions(
+        (*METRICS, *added),
+        partial(edit_drafts, prompt=edit),
+        partial(record, prompt=edit),
+        partial(describe_drafts, prompt=describe),
+        using=questions,
+        forms={EDIT.id: _form(edit)},
+        adds=added,
+    )
+
+
+QUESTIONS: Final = questions(PromptSet())

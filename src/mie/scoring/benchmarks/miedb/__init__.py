@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from mie.scoring.benchmarks import Benchmark, Board, PublishedRows
+from mie.scoring.benchmarks import Benchmark, Board, Column, PublishedRows, Success
 from mie.scoring.metric import GRADES, Metric
 
 # The rubric's eight criteria, in the order of its score list.
@@ -84,9 +84,28 @@ BENCHMARK: Final = Benchmark(
             tuple(metric.name for metric in _RUBRIC),
         ),
     ),
+    model_columns=(
+        *(Column(name, ("perspective", "perception")) for name in ("dice", "p_acc", "b_psnr", "b_ssim")),
+        *(Column(name, ("perspective", "modification")) for name in ("rubric", "rank")),
+        *(Column(name, ("perspective", "transformation")) for name in ("psnr", "ssim")),
+    ),
+    # A rubric of 75 is a mean grade of 4 in 5.
+    joint=(
+        Success("perception", "dice", 0.8, above=True),
+        Success("modification", "rubric", 75.0, tasks=("removal",)),
+    ),
     main=("dice", "p_acc", "b_psnr", "b_ssim", "rubric", "psnr", "ssim"),
     leads=True,
     importer="mie.datasets.imports.miedb:read",
+    summary_metrics=(
+        Metric(
+            "rank",
+            "Pref-Rank",
+            "mean rank given by people; 1 is best",
+            decimals=1,
+            higher_is_better=False,
+        ),
+    ),
 )
 
 # The numbers of the paper. They come from the released script: compare them with that variant alone. B-PSNR
@@ -144,7 +163,7 @@ MIEDB_ABLATION: Final = (
 
 _COLUMNS: Final = (
     *(BENCHMARK.metric(name) for name in ("dice", "p_acc", "b_psnr", "b_ssim", "rubric")),
-    Metric("rank", "Pref-Rank", "mean rank given by people; 1 is best", decimals=1, higher_is_better=False),
+    BENCHMARK.metric("rank"),
     *(BENCHMARK.metric(name) for name in ("psnr", "ssim")),
 )
 PUBLISHED: Final = PublishedRows(

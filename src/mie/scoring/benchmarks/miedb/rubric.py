@@ -6,6 +6,7 @@ its published values (8.4, 15.0, 19.7) lie below the 20 that mean / 5 * 100 coul
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -16,12 +17,12 @@ import numpy as np
 
 from mie.errors import ImageError
 from mie.images.png import png_size
-from mie.judges import Draft, Image, Question, combine, load_prompt
+from mie.judges import Draft, Image, Prompt, PromptSet, Question, combine, load_prompt
 from mie.judges.parsers import json_scores, json_scores_schema
 from mie.records import Pixels
 from mie.scoring.attempts import Chunk, Output
 from mie.scoring.benchmarks.miedb import BENCHMARK, CRITERIA
-from mie.scoring.judging import JudgeAnswers, Questions, output_drafts
+from mie.scoring.judging import JudgeAnswers, Questions, ReplyForm, output_drafts
 from mie.scoring.metrics import resize_to
 from mie.scoring.reference import in_colour, metrics_of, read_output, read_stored
 
@@ -53,33 +54,33 @@ def collage(image: Pixels, output: Pixels, target: Pixels) -> Pixels:
     return np.hstack([in_colour(image), in_colour(output), in_colour(target)])
 
 
-def rubric_drafts(chunks: Iterable[Chunk], variant: str) -> Iterator[Draft]:
+def rubric_drafts(chunks: Iterable[Chunk], variant: str, prompt: Prompt = PROMPT) -> Iterator[Draft]:
     """A question for each output of a sample whose perspective names the rubric."""
     return output_drafts(
         chunks,
         _COLUMNS,
-        lambda row, output: [_draft(row, output, variant)],
+        lambda row, output: [_draft(row, output, variant, prompt)],
         wanted=lambda row: "rubric" in metrics_of(row["perspective"]),
         wanted_by=("perspective",),
     )
 
 
-def _draft(row: Mapping[str, Any], output: Output, variant: str) -> Draft:
-    text = PROMPT.fill(instruction=row["prompt"])
+def _draft(row: Mapping[str, Any], output: Output, variant: str, prompt: Prompt) -> Draft:
+    text = prompt.fill(instruction=row["prompt"])
     height, width = png_size(row["input"]["bytes"])
     return Draft(
         rubric_key(row["id"], output.k),
-        partial(_question, row, text, Path(output.path or ""), variant),
-        PROMPT,
+        partial(_question, row, prompt, text, Path(output.path or ""), variant),
+        prompt,
         sizes=((height, 3 * width),),
         characters=len(text),
     )
 
 
-def _question(row: Mapping[str, Any], text: str, path: Path, variant: str) -> Question:
+def _question(row: Mapping[str, Any], prompt: Prompt, text: str, path: Path, variant: str) -> Question:
     output = read_output(path, variant)
     shown = collage(read_stored(row["input"]["bytes"]), output, read_stored(row["target_image"]["bytes"]))
-    return Question(PROMPT, (Image(shown), text), _PARSER, _SCHEMA, quotes=(row["prompt"],))
+    return Question(prompt, (Image(shown), text), _PARSER, _SCHEMA, quotes=(row["prompt"],))
 
 
 def rubric_key(sample: str, k: int) -> str:
@@ -87,11 +88,13 @@ def rubric_key(sample: str, k: int) -> str:
     return f"{sample}_{k}:rubric"
 
 
-def record_rubric(line: dict[str, Any], attempt: dict[str, Any], answers: JudgeAnswers) -> None:
+def record_rubric(
+    line: dict[str, Any], attempt: dict[str, Any], answers: JudgeAnswers, prompt: Prompt = PROMPT
+) -> None:
     """The rubric's numbers for one attempt, or the reason why there are none."""
     given = answers.answers.get(rubric_key(line["id"], attempt["k"]), ())
     found = combine(given)
-    attempt["judge"] = {**answers.judge.stamp(given, PROMPT), "repeats": sum(answer.done for answer in given)}
+    attempt["judge"] = {**answers.judge.stamp(given, prompt), "repeats": sum(answer.done for answer in given)}
     if found.values is None:
         attempt["unscored"] |= dict.fromkeys(RUBRIC, found.reason)
         return
@@ -100,4 +103,21 @@ def record_rubric(line: dict[str, Any], attempt: dict[str, Any], answers: JudgeA
     attempt["metrics"] |= dict(zip(RUBRIC, numbers, strict=True))
 
 
-QUESTIONS: Final = Questions(RUBRIC, lambda chunks, variant, _: rubric_drafts(chunks, variant), record_rubric)
+def _reply(grades: Sequence[float]) -> str:
+    body = {"conclusion": "Graded by people.", "score_list": [round(grade) for grade in grades]}
+    return json.dumps(body)
+
+
+def questions(prompts: PromptSet) -> Questions:
+    """The rubric in the words of a set of prompts."""
+    prompt = prompts.of(PROMPT)
+    return Questions(
+        RUBRIC,
+        lambda chunks, variant, _: rubric_drafts(chunks, variant, prompt),
+        partial(record_rubric, prompt=prompt),
+        using=questions,
+        forms={PROMPT.id: ReplyForm(RUBRIC[1:], _SCALE, _reply, _PARSER)},
+    )
+
+
+QUESTIONS: Final = questions(PromptSet())

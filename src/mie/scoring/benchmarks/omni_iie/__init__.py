@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mie.scoring.benchmarks import Benchmark, Board
+from mie.scoring.benchmarks import Benchmark, Board, Column
 from mie.scoring.metric import SHARE, Metric
 
 _AREAS: Final = {
@@ -24,7 +24,7 @@ _NETWORK: Final = {"reference", "weights"}
 _BOARD: Final = ("overall", *LPIPS, *CLIP, "qa", "ssim", "psnr")
 BENCHMARK: Final = Benchmark(
     name="omni-iie",
-    version=1,
+    version=2,
     title="Omni IIE",
     meaning="LPIPS, CLIP, SSIM and verifying questions as one Overall; scale gap and conversations",
     metrics=(
@@ -74,6 +74,10 @@ BENCHMARK: Final = Benchmark(
             entries=True,
             best=False,
         ),
+    ),
+    model_columns=(
+        Column("overall", ("track", "single"), "single-turn"),
+        Column("overall", ("track", "multi"), "multi-turn"),
     ),
     main=("overall",),
     curves=("overall", "qa", "ssim"),

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mie.images.png import png_size
-from mie.judges import Answer, Draft, Image, ParseError, Question, load_prompt
+from mie.judges import Answer, Draft, Image, ParseError, Prompt, PromptSet, Question, load_prompt
 from mie.judges.contracts import Parser
 from mie.judges.parsers import json_list_of, visible
 from mie.scoring.attempts import Chunk, Output
@@ -130,33 +130,39 @@ def write_key(sample: str) -> str:
     return f"{sample}:questions"
 
 
-def write_drafts(chunks: Iterable[Chunk]) -> Iterator[Draft]:
+def write_drafts(chunks: Iterable[Chunk], prompt: Prompt = WRITE) -> Iterator[Draft]:
     """A question for each sample that has no questions."""
     for chunk in chunks:
         if all(stated_questions(row) for row, _ in chunk.rows(["params"])):
             continue
         for row, _ in chunk.rows(["id", *COLUMNS]):
             if not stated_questions(row):
-                text = WRITE.fill(instruction=row["prompt"])
+                text = prompt.fill(instruction=row["prompt"])
                 size = png_size(row["input"]["bytes"])
-                make = partial(_write, row, text)
-                yield Draft(write_key(row["id"]), make, WRITE, sizes=(size, size), characters=len(text))
+                make = partial(_write, row, prompt, text)
+                yield Draft(write_key(row["id"]), make, prompt, sizes=(size, size), characters=len(text))
 
 
-def _write(row: Mapping[str, Any], text: str) -> Question:
+def _write(row: Mapping[str, Any], prompt: Prompt, text: str) -> Question:
     before, after = (Image(read_stored(row[name]["bytes"])) for name in ("input", "target_image"))
-    return Question(WRITE, (text, "Before:", before, "Correct result:", after), written_questions)
+    return Question(prompt, (text, "Before:", before, "Correct result:", after), written_questions)
 
 
 def check_drafts(
-    chunks: Iterable[Chunk], variant: str, samples: Mapping[str, SampleAnswer]
+    chunks: Iterable[Chunk], variant: str, samples: Mapping[str, SampleAnswer], prompt: Prompt = CHECK
 ) -> Iterator[Draft]:
     """One call for each output, with all its questions."""
-    return output_drafts(chunks, ("id", *COLUMNS), partial(_drafts, variant=variant, samples=samples))
+    draft = partial(_drafts, variant=variant, samples=samples, prompt=prompt)
+    return output_drafts(chunks, ("id", *COLUMNS), draft)
 
 
 def _drafts(
-    row: Mapping[str, Any], output: Output, *, variant: str, samples: Mapping[str, SampleAnswer]
+    row: Mapping[str, Any],
+    output: Output,
+    *,
+    variant: str,
+    samples: Mapping[str, SampleAnswer],
+    prompt: Prompt,
 ) -> Iterator[Draft]:
     pairs = stated_questions(row)
     if not pairs:
@@ -166,22 +172,24 @@ def _drafts(
         # Nothing yet: a dry run, which counts the call.
         pairs = [("?" * 60, "yes")] if found is None else found.value
     lines = [f"{n}. {question} Right answer: {answer}" for n, (question, answer) in enumerate(pairs, start=1)]
-    text = CHECK.fill(questions="\n".join(lines))
-    make = partial(_check, text, lines, Path(output.path or ""), variant)
+    text = prompt.fill(questions="\n".join(lines))
+    make = partial(_check, prompt, text, lines, Path(output.path or ""), variant)
     size = png_size(row["input"]["bytes"])
-    yield Draft(check_key(row["id"], output.k), make, CHECK, sizes=(size,), characters=len(text))
+    yield Draft(check_key(row["id"], output.k), make, prompt, sizes=(size,), characters=len(text))
 
 
-def _check(text: str, lines: Sequence[str], path: Path, variant: str) -> Question:
+def _check(prompt: Prompt, text: str, lines: Sequence[str], path: Path, variant: str) -> Question:
     shown = Image(read_output(path, variant))
-    return Question(CHECK, (text, shown), verdicts(len(lines)), quotes=tuple(lines))
+    return Question(prompt, (text, shown), verdicts(len(lines)), quotes=tuple(lines))
 
 
 def check_key(sample: str, k: int) -> str:
     return f"{sample}_{k}:qa"
 
 
-def record(line: dict[str, Any], attempt: dict[str, Any], answers: JudgeAnswers) -> None:
+def record(
+    line: dict[str, Any], attempt: dict[str, Any], answers: JudgeAnswers, prompt: Prompt = CHECK
+) -> None:
     """QA and Overall of one attempt, or the reasons why there are none."""
     written = answers.samples.get(write_key(line["id"]))
     if written is not None:
@@ -190,7 +198,7 @@ def record(line: dict[str, Any], attempt: dict[str, Any], answers: JudgeAnswers)
     if written is not None and written.value is None:
         attempt["unscored"]["qa"] = f"no questions: {written.reason}"
     else:
-        _record_qa(attempt, check_key(line["id"], attempt["k"]), answers)
+        _record_qa(attempt, check_key(line["id"], attempt["k"]), answers, prompt)
     if "overall" not in line["applies"]:
         return
     values, reasons = attempt["metrics"], attempt["unscored"]
@@ -201,11 +209,11 @@ def record(line: dict[str, Any], attempt: dict[str, Any], answers: JudgeAnswers)
         reasons["overall"] = f"no {missing}: {reasons[missing]}"
 
 
-def _record_qa(attempt: dict[str, Any], key: str, answers: JudgeAnswers) -> None:
+def _record_qa(attempt: dict[str, Any], key: str, answers: JudgeAnswers, prompt: Prompt) -> None:
     given: tuple[Answer, ...] = answers.answers.get(key, ())
     told = [verdict for answer in given if answer.done and (verdict := veto(answer.value)) is not None]
     attempt.setdefault("judge", {})["qa"] = {
-        **answers.judge.stamp(given, CHECK),
+        **answers.judge.stamp(given, prompt),
         "repeats": len(told),
         "verdicts": [list(answer.value) for answer in given if answer.done],
     }
@@ -221,4 +229,16 @@ def _record_qa(attempt: dict[str, Any], key: str, answers: JudgeAnswers) -> None
     )
 
 
-QUESTIONS: Final = Questions(("qa", "overall"), check_drafts, record, write_drafts)
+def questions(prompts: PromptSet) -> Questions:
+    """The questions in the words of a set of prompts."""
+    check, write = prompts.of(CHECK), prompts.of(WRITE)
+    return Questions(
+        ("qa", "overall"),
+        partial(check_drafts, prompt=check),
+        partial(record, prompt=check),
+        partial(write_drafts, prompt=write),
+        using=questions,
+    )
+
+
+QUESTIONS: Final = questions(PromptSet())

@@ -7,7 +7,7 @@ kind), and the tables.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -18,7 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mie.editors.runs import Run
+from mie.errors import ImageError
 from mie.records import Pixels
+from mie.scoring import conversations
 from mie.scoring.attempts import Context, LineBody, Output, Row, each_output, line_of
 from mie.scoring.benchmarks import (
     Document,
@@ -32,10 +34,10 @@ from mie.scoring.benchmarks import (
 from mie.scoring.benchmarks.omni_iie import BENCHMARK, CLIP, LPIPS, pixels
 from mie.scoring.benchmarks.omni_iie.pixels import Weights, load_networks
 from mie.scoring.benchmarks.omni_iie.qa import places_of
-from mie.scoring.clusters import Clusters
+from mie.scoring.conversations import SWITCHES
 from mie.scoring.reference import edits_whole_image, in_colour, read_stored
-from mie.scoring.scores import ScoreTable, number
-from mie.scoring.statistics import mean_interval, ratio_interval
+from mie.scoring.scores import ScoreTable, number, read_scores_file, split_key
+from mie.scoring.statistics import ratio_interval
 
 NO_JUDGE: Final = "no qa: it needs a judge (--judge)"
 
@@ -74,12 +76,91 @@ def measure(row: Row, outputs: Sequence[Output], context: Context) -> LineBody:
         return entry
 
     attempts = each_output(outputs, context.variant, read_reference, score)
-    return line_of(row, applies, attempts, **places_of(row))
+    return {**line_of(row, applies, attempts, **places_of(row)), "area": area_of(row, state.side)}
+
+
+def area_of(row: Row, side: int) -> float | None:
+    """The share of the squared image inside the sample's region; None where it has none."""
+    if row["mask"] is None:
+        return None
+    try:
+        region = read_stored(row["mask"]["bytes"]) > 0
+    except ImageError:
+        return None
+    return float(pixels.squared_region(region, side).mean())
 
 
 def aggregate(document: dict[str, Any], table: ScoreTable, scores: Path) -> None:
+    areas = _areas(scores)
+    if table.header["variant"] == "as_released":
+        weigh_by_area(document, table, areas)
+    document["regions"] = region_statistics(table, areas)
     add_tracks(document, table, Run.open(scores.parents[1]).info)
     document["weights"] = table.header["weights"]
+
+
+# What the released aggregation weighs by area: that inside the region, or that outside.
+WEIGHED: Final = {"lpips_fg": "fg", "lpips_bg": "bg", "clip_bg": "bg"}
+
+
+def _areas(scores: Path) -> NDArray[np.float64]:
+    """The share of each sample's image inside its region, `(N,)`; nan where it has none."""
+    _, lines = read_scores_file(scores)
+    return np.array([number(line.body.get("area")) for line in lines], np.float64)
+
+
+def weigh_by_area(document: dict[str, Any], table: ScoreTable, areas: NDArray[np.float64]) -> None:
+    """The released means of FG- and BG-LPIPS and BG-CLIP: samples count by the area they are measured on.
+
+    The text does not say so. `plain` beside it is the mean that the text promises. There is no interval of a
+    weighted mean in the release; ours is that of the ratio of sums over patients.
+    """
+    for item in document["groups"]:
+        inside = table.rows_of(item["group"])
+        for key, entry in item["metrics"].items():
+            name, k = split_key(key)
+            if name not in WEIGHED:
+                continue
+            chosen = table.select(name, k)
+            rows = np.flatnonzero(chosen.scored & inside & ~np.isnan(areas))
+            weights = areas[rows] if WEIGHED[name] == "fg" else 1 - areas[rows]
+            entry["plain"] = entry["mean"]
+            if weights.sum() > 0:
+                found = ratio_interval(chosen.values[rows] * weights, weights, table.clusters[rows])
+                entry.pop("no_interval", None)
+                entry |= {"mean": found.value, "weighed_by": f"{WEIGHED[name]} area", **found.entry}
+
+
+def region_statistics(table: ScoreTable, areas: NDArray[np.float64]) -> dict[str, Any]:
+    """How large the edited regions are, by scale and by kind, and how often conversations switch kind."""
+    groups = {"all": np.ones(len(table.ids), np.bool_)}
+    for key in ("level", "kind"):
+        for value in sorted({str(one) for one in table.groups[key]} - {""}):
+            groups[f"{key} {value}"] = table.rows_of({key: value})
+    sizes = {}
+    for name, inside in groups.items():
+        there = areas[inside & ~np.isnan(areas)]
+        quartiles = np.quantile(there, [0.25, 0.5, 0.75]).tolist() if len(there) else [math.nan] * 3
+        sizes[name] = {
+            "n": len(there),
+            "without_region": int((inside & np.isnan(areas)).sum()),
+            "mean": conversations.mean(there),
+            "quartiles": quartiles,
+        }
+    talks = _talks(table)
+    switches: Counter[str] = Counter()
+    for rows in talks:
+        for before, row in pairwise(rows):
+            switches[f"{table.groups['kind'][before]}→{table.groups['kind'][row]}"] += 1
+    turns = [len(rows) for rows in talks]
+    return {
+        "area": sizes,
+        "switches": {name: switches[name] for name in SWITCHES},
+        "conversations": len(talks),
+        "turns": sum(turns),
+        "mean_turns": sum(turns) / len(turns) if turns else math.nan,
+        "most_turns": max(turns, default=0),
+    }
 
 
 # Overall scores of the paper: single-turn, and multi-turn where it is given.
@@ -123,8 +204,32 @@ def tables(document: Document) -> list[Table]:
         found.append(Table(f"Overall by turn ({slope['fed']})", ("turn", "mean (scored)"), rows))
         switches = tuple((name, cell(entry, _OVERALL)) for name, entry in document["switches"].items())
         found.append(Table("Overall by switch of kind", ("switch", "mean (scored)"), switches))
+    found += _statistics_tables(document)
     known = [(name, one, "" if many is None else many) for name, (one, many) in OMNI_IIE.items()]
     found.append(published("published, Overall", ("model", "single-turn", "multi-turn"), known, "{:.3f}"))
+    return found
+
+
+def _statistics_tables(document: Document) -> list[Table]:
+    """The sizes of the regions and the switches of kind, as counts."""
+    about = document.get("regions")
+    if not about:
+        return []
+    rows = [
+        (name, str(entry["n"]), _percent(entry["mean"]), " / ".join(map(_percent, entry["quartiles"])))
+        for name, entry in about["area"].items()
+    ]
+    found = [Table("area of the region", ("samples", "n", "mean", "quartiles"), tuple(rows))]
+    if about["conversations"]:
+        counts = [(name, str(count)) for name, count in about["switches"].items()]
+        counts += [
+            ("conversations", str(about["conversations"])),
+            (
+                "turns",
+                f"{about['turns']}, mean {number(about['mean_turns']):.2f}, most {about['most_turns']}",
+            ),
+        ]
+        found.append(Table("switches of kind, counted", ("switch", "turns"), tuple(counts)))
     return found
 
 
@@ -138,111 +243,33 @@ def _sign(entry: Mapping[str, Any]) -> str:
 
 
 SCORE: Final = "overall"
-SWITCHES: Final = ("A→A", "A→E", "E→A", "E→E")
 _GAPS: Final = ("qa", "ssim", "lpips_all", "clip_all")  # beside Overall, which needs all of them
 
 
 def scale_gap(table: ScoreTable, metric: str = SCORE) -> dict[str, Any]:
-    """S_low - S_high over contexts (one image) that have both; several edits of a level are averaged.
-
-    `n` pairs are complete, `unscored` lack a score on one side. `relative_drop` is the gap over S_low.
-    """
-    values = _values(table, metric)
-    sides: dict[str, dict[str, list[int]]] = defaultdict(lambda: {"low": [], "high": []})
-    for row in np.flatnonzero(table.groups["track"].astype(str) == "single"):
-        sides[table.groups["context"][row]][table.groups["level"][row]].append(int(row))
-    pairs = [side for side in sides.values() if side["low"] and side["high"]]
-    low, high, rows = [], [], []
-    for side in pairs:
-        means = [_mean(values[side[level]]) for level in ("low", "high")]
-        if not np.isnan(means).any():
-            low.append(means[0])
-            high.append(means[1])
-            rows.append(side["low"][0])
-    gaps = np.subtract(low, high)
-    entry = _entry(gaps, table.clusters[rows], len(pairs))
-    drop_interval = ratio_interval(gaps, low, table.clusters[rows])
-    return {
-        **entry,
-        "low": _mean(np.array(low)),
-        "high": _mean(np.array(high)),
-        "relative_drop": drop_interval.value,
-        "relative_drop_ci95": [drop_interval.low, drop_interval.high],
-    }
+    """S_low - S_high over contexts (one image) that have both, in the single-turn track."""
+    single = np.flatnonzero(table.groups["track"].astype(str) == "single")
+    return conversations.scale_gap(table, metric, single, "context", "level")
 
 
 def turn_slope(table: ScoreTable, metric: str = SCORE) -> dict[str, Any]:
-    """The mean over conversations of the least-squares slope of the score against the turn.
-
-    A conversation with fewer than two scored turns is unscored. `by_turn` has each turn's mean.
-    """
-    values = _values(table, metric)
-    slopes, firsts = [], []
-    talks = conversations(table)
-    for rows in talks:
-        turns = np.array([int(table.groups["turn"][row]) for row in rows], np.float64)
-        scores = values[rows]
-        there = ~np.isnan(scores)
-        if len(set(turns[there])) >= 2:
-            slopes.append(float(np.polyfit(turns[there], scores[there], 1)[0]))
-            firsts.append(rows[0])
-    entry = _entry(np.array(slopes), table.clusters[firsts], len(talks))
-    by_turn: dict[str, list[int]] = defaultdict(list)
-    for rows in talks:
-        for row in rows:
-            by_turn[table.groups["turn"][row]].append(row)
-    entry["by_turn"] = {turn: _group(values, table, by_turn[turn]) for turn in sorted(by_turn)}
-    return entry
+    """The mean slope of the score against the turn, in the multi-turn track."""
+    return conversations.turn_slope(table, metric, _talks(table))
 
 
 def switch_means(table: ScoreTable, metric: str = SCORE) -> dict[str, dict[str, Any]]:
     """Mean score of a turn by the kinds of the turn before and of itself: A (attribute) and E (entity)."""
-    values = _values(table, metric)
-    found: dict[str, list[int]] = defaultdict(list)
-    for rows in conversations(table):
-        for before, row in pairwise(rows):
-            found[f"{table.groups['kind'][before]}→{table.groups['kind'][row]}"].append(row)
-    return {name: _group(values, table, found[name]) for name in SWITCHES if name in found}
+    return conversations.switch_means(table, metric, _talks(table))
 
 
-def conversations(table: ScoreTable) -> list[list[int]]:
-    """The rows of each conversation, by turn."""
-    talks: dict[str, list[int]] = defaultdict(list)
-    for row in np.flatnonzero(table.groups["track"].astype(str) == "multi"):
-        talks[table.groups["context"][row]].append(int(row))
-    return [sorted(rows, key=lambda row: table.groups["turn"][row]) for rows in talks.values()]
+def _talks(table: ScoreTable) -> list[list[int]]:
+    multi = np.flatnonzero(table.groups["track"].astype(str) == "multi")
+    return conversations.by_conversation(table, multi, "context")
 
 
 def gaps_of_others(table: ScoreTable) -> dict[str, dict[str, Any]]:
     """The scale gap of single metrics, for runs whose Overall has no number."""
     return {name: scale_gap(table, name) for name in _GAPS if name in table.values}
-
-
-def _values(table: ScoreTable, metric: str) -> NDArray[np.float64]:
-    if metric not in table.values:
-        return np.full(len(table.ids), np.nan)
-    chosen = table.select(metric, 1)
-    return np.where(chosen.scored, chosen.values, np.nan)
-
-
-def _group(values: NDArray[np.float64], table: ScoreTable, rows: Sequence[int]) -> dict[str, Any]:
-    there = [row for row in rows if not np.isnan(values[row])]
-    return _entry(values[there], table.clusters[there], len(rows))
-
-
-def _entry(values: NDArray[np.float64], clusters: Clusters, total: int) -> dict[str, Any]:
-    return {
-        "mean": _mean(values),
-        "n": len(values),
-        "unscored": total - len(values),
-        **mean_interval(values, clusters).entry,
-    }
-
-
-def _mean(values: NDArray[np.float64]) -> float:
-    """Of those that are numbers."""
-    there = values[~np.isnan(values)]
-    return float(there.mean()) if len(there) else np.nan
 
 
 def add_tracks(document: dict[str, Any], table: ScoreTable, run: Mapping[str, Any]) -> None:

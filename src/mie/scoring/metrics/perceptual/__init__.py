@@ -1,4 +1,4 @@
-"""Numbers from networks that others have trained: LPIPS, CLIP similarities, FID and KID.
+"""Numbers from networks that others have trained: LPIPS, CLIP similarities, ImageReward, FID and KID.
 
 Each needs PyTorch (the extra `models`) and its published weights (`mie weights get NAME`). Without
 them it has no value: `MetricError`, whose `reason` says what is missing and which command gets it. Nothing
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         squared_mmd,
         store_features,
     )
+    from mie.scoring.metrics.perceptual.image_reward import ImageReward, load_image_reward
     from mie.scoring.metrics.perceptual.inception import Inception, load_inception
     from mie.scoring.metrics.perceptual.lpips import Lpips, keep, load_lpips, scaled_again, signed, unit
 
@@ -36,6 +37,7 @@ __all__ = [
     "LPIPS",
     "Clip",
     "FeatureStatistics",
+    "ImageReward",
     "Inception",
     "Kid",
     "Lpips",
@@ -46,6 +48,7 @@ __all__ = [
     "keep_pixels",
     "kid",
     "load_clip",
+    "load_image_reward",
     "load_inception",
     "load_lpips",
     "scaled_again",
@@ -57,6 +60,7 @@ __all__ = [
 _MODULES = {
     "clip": ("Clip", "cosine", "directional", "keep_pixels", "load_clip"),
     "distances": ("FeatureStatistics", "Kid", "fid", "kid", "squared_mmd", "store_features"),
+    "image_reward": ("ImageReward", "load_image_reward"),
     "inception": ("Inception", "load_inception"),
     "lpips": ("Lpips", "keep", "load_lpips", "scaled_again", "signed", "unit"),
 }

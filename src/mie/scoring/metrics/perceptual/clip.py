@@ -21,8 +21,8 @@ from mie.scoring.metrics.perceptual.weights import Weights, find_weights, weight
 
 Vectors: TypeAlias = NDArray[np.float32]
 
-_MEAN: Final = (0.48145466, 0.4578275, 0.40821073)
-_STD: Final = (0.26862954, 0.26130258, 0.27577711)
+MEAN: Final = (0.48145466, 0.4578275, 0.40821073)
+STD: Final = (0.26862954, 0.26130258, 0.27577711)
 _NO_DIRECTION: Final = 1e-5  # of two unit vectors: rounding, not a change
 
 
@@ -91,8 +91,8 @@ class Clip:
         self._tokenizer = tokenizer
         self._side = int(model.config.vision_config.image_size)
         self._longest = int(model.config.text_config.max_position_embeddings)
-        self._mean = torch.tensor(_MEAN, device=self._device).view(1, 3, 1, 1)
-        self._std = torch.tensor(_STD, device=self._device).view(1, 3, 1, 1)
+        self._mean = torch.tensor(MEAN, device=self._device).view(1, 3, 1, 1)
+        self._std = torch.tensor(STD, device=self._device).view(1, 3, 1, 1)
 
     def images(self, images: Iterable[Pixels], *, fit: str = "crop", batch: int = 32) -> Vectors:
         """`(H, W, 3) uint8` images of any sizes; `fit` is "crop" (CLIP's own) or "squash"."""

@@ -10,9 +10,9 @@
 | interrupted | EINTR at a chosen call | success at the first go |
 | short | half of the bytes of one write | success at the first go |
 
-After each fault, whole lines of append-only files must still be there at the end, and a judge must not be
-asked for an answer that is on disk. At the end every file must be that of an undisturbed run, and no other
-may exist.
+After each fault, whole lines of append-only files must still be there at the end, and a judge or a provider's
+editor must not be asked for an answer that is on disk. At the end every file must be that of an undisturbed
+run, and no other may exist.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from typing import Any
 from bench.kills.faults import Control, Fired, compile_injector
 from bench.kills.processes import Ended, Processes
 from bench.kills.verbs import Material, State, Verb, answer, appended, state, verbs
+from tests.editors.providers import providers
 from tests.judges.server import JudgeServer
 
 MOST_FAULTS = 4  # in one case
@@ -57,11 +58,11 @@ class Reference:
     state: State
     calls: int  # that write
     seconds: float
-    questions: int  # to the judge
+    questions: int  # to a server that is paid
 
 
 class Harness:
-    """`with harness(folder) as one:` holds the processes, the judge and the material."""
+    """`with harness(folder) as one:` holds the processes, the servers and the material."""
 
     def __init__(self, processes: Processes, control: Control, material: Material) -> None:
         self.processes, self.control, self.material = processes, control, material
@@ -86,15 +87,15 @@ class Harness:
         self.control.arm("count")
         end = self.processes.run(verb.arguments(self.out), self.out, self.control)
         assert end.code in verb.codes, f"{verb.name} failed undisturbed: {end.stderr}"
-        questions = len(verb.judge.requests) if verb.judge else 0
+        questions = len(verb.paid.requests) if verb.paid else 0
         return Reference(state(self.out), self.control.count, end.seconds, questions)
 
     def _begin(self, verb: Verb) -> None:
         shutil.rmtree(self.out.parent, ignore_errors=True)
         self.out.mkdir(parents=True)
         verb.begin(self.out)
-        if verb.judge:
-            verb.judge.requests.clear()
+        if verb.paid:
+            verb.paid.requests.clear()
 
     def case(self, verb: Verb, seed: int, kinds: tuple[str, ...] = ()) -> Outcome:
         draw = random.Random(f"{verb.name} {seed}")
@@ -130,7 +131,7 @@ class Harness:
         if came:
             outcome.kinds.append(kind)
             outcome.where.append(_place(kind, fired, after, self.out))
-        outcome.failures += _judge_end(verb, kind, end, came)
+        outcome.failures += _wrong_end(verb, kind, end, came)
         outcome.failures += _lost(before, appended(self.out))
         outcome.failures += self._asked_twice(verb, known)
         return end.code in verb.codes or _finished(end)
@@ -143,25 +144,23 @@ class Harness:
             outcome.failures.append(f"did not resume: exit code {end.code}: {end.stderr[-1500:]}")
         outcome.failures += _lost(before, appended(self.out))
         outcome.failures += self._asked_twice(verb, known)
-        asked = len(verb.judge.requests) if verb.judge else 0
+        asked = len(verb.paid.requests) if verb.paid else 0
         if asked + known != reference.questions:
             outcome.failures.append(
                 f"{known} answers were on disk and {asked} questions asked, of {reference.questions}"
             )
 
     def _begin_asking(self, verb: Verb) -> int:
-        """Forget what the judge was asked; how many answers are on disk."""
-        if verb.judge is None:
+        """Forget what the server was asked; how many answers are on disk."""
+        if verb.paid is None:
             return 0
-        verb.judge.requests.clear()
-        return sum(
-            data.count(b"\n") for name, data in appended(self.out).items() if name.startswith("judge/")
-        )
+        verb.paid.requests.clear()
+        return verb.paid.answers(self.out)
 
     def _asked_twice(self, verb: Verb, known: int) -> list[str]:
-        if verb.judge is None:
+        if verb.paid is None:
             return []
-        questions = Counter(str(body) for body in verb.judge.requests)
+        questions = Counter(str(body) for body in verb.paid.requests)
         twice = questions.total() - len(questions)
         return [f"{twice} questions were asked twice in one go, {known} known before"] if twice else []
 
@@ -171,7 +170,7 @@ def _finished(end: Ended) -> bool:
     return "the output folder is taken" in end.stderr and "found:    a " in end.stderr
 
 
-def _judge_end(verb: Verb, kind: str, end: Ended, came: bool) -> list[str]:
+def _wrong_end(verb: Verb, kind: str, end: Ended, came: bool) -> list[str]:
     """What is wrong with the way in which a disturbed command ended."""
     if end.hung:
         return [f"{kind}: it hung"]
@@ -220,8 +219,9 @@ def _place(kind: str, fired: Fired, after: float, out: Path) -> str:
 
 @contextmanager
 def harness(folder: Path) -> Iterator[Harness]:
-    with JudgeServer(answer) as judge:
-        material = Material(folder / "material", judge)
+    with JudgeServer(answer) as judge, providers() as editors:
+        editors.open = True
+        material = Material(folder / "material", judge, editors)
         material.folder.mkdir()
         material.make()
         processes = Processes(compile_injector(folder), folder)

@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +25,30 @@ from tests.conftest import folder_source, write_folder
 from tests.datasets.test_build_modification import body as modification_recipe
 from tests.datasets.test_build_modification import write_lesions
 from tests.datasets.test_build_transformation import recipe as transformation_recipe
+from tests.editors.providers import Providers
 from tests.judges.server import JudgeServer, texts_of
 
 # What differs between two runs of the same thing that nobody disturbed.
 _CLOCKS = frozenset(
     {
         *("seconds", "timings", "edits_per_second", "images_per_second", "validation_seconds", "latency"),
+        *("data_wait", "tflops", "share_of_peak"),
         *("at", "created", "memory_gib", "environment", "machine", "versions"),
     }
 )
 # Lines that are on disk stay there, byte for byte.
-_APPENDED = re.compile(r"edits\.jsonl|log\.jsonl|judge/.*\.jsonl")
+_APPENDED = re.compile(r"edits\.jsonl|log\.jsonl|judge/.*\.jsonl|answers/paid\.jsonl|grounding\.jsonl")
 _IGNORED = re.compile(r"tensorboard/.*|\.lock")  # a resumed training adds a file of its own
 
 State = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Paid:
+    """A server that is paid for each answer: what it was asked, and how many answers a folder holds."""
+
+    requests: list[Any]
+    answers: Callable[[Path], int]
 
 
 @dataclass(frozen=True)
@@ -50,7 +60,7 @@ class Verb:
     begin: Callable[[Path], None] = lambda _out: None
     share: int = 2  # of the cases
     kinds: tuple[str, ...] = ("kill", "at random", "full", "broken", "interrupted", "short")
-    judge: JudgeServer | None = None
+    paid: Paid | None = None
     codes: tuple[int, ...] = (0,)  # exit codes of success
 
 
@@ -71,7 +81,7 @@ def appended(out: Path) -> dict[str, bytes]:
 def _content(path: Path) -> str:
     if path.name == "log.jsonl":
         text = json.dumps(_timeless(read_log(path)))
-    elif path.name == "edits.jsonl" or path.parent.name == "judge":
+    elif path.name in ("edits.jsonl", "paid.jsonl") or path.parent.name == "judge":
         lines = path.read_text().splitlines()
         text = "\n".join(sorted(json.dumps(_timeless(json.loads(line)), sort_keys=True) for line in lines))
     elif path.suffix == ".json":
@@ -93,7 +103,7 @@ class Material:
 
     folder: Path
     judge: JudgeServer
-    names: dict[str, Path] = field(default_factory=dict)
+    providers: Providers
 
     def make(self) -> None:
         folder = self.folder
@@ -125,6 +135,13 @@ class Material:
             score_run(BENCHMARKS["miedb"], folder / name, workers=1)
         export(Dataset(folder / "perception"), folder / "exported", "folder")
         (folder / "train.yaml").write_text(yaml.safe_dump(_TRAINING))
+
+    def make_model(self, _out: Path) -> None:
+        """A tiny model for the one command that needs it, since its libraries take seconds to import."""
+        if not (self.folder / "omnigen2").exists():
+            from tests.editors.large.tiny_omnigen2 import write_omnigen2
+
+            write_omnigen2(self.folder / "omnigen2")
 
 
 _TRAINING = {
@@ -159,6 +176,18 @@ def answer(body: dict[str, Any]) -> str:
     return json.dumps({"conclusion": "", "score_list": grades})
 
 
+def judged(out: Path) -> int:
+    return sum(data.count(b"\n") for name, data in appended(out).items() if name.startswith("judge/"))
+
+
+def bought(out: Path) -> int:
+    """Answers of a provider that are on disk, or were until their edits were."""
+    lines = appended(out).get("answers/paid.jsonl", b"").splitlines()
+    return len(
+        {json.loads(line)["answer"] for line in lines} | {p.stem for p in out.glob("answers/*.answer")}
+    )
+
+
 def verbs(material: Material) -> dict[str, Verb]:
     at = lambda name: str(material.folder / name)
 
@@ -170,6 +199,8 @@ def verbs(material: Material) -> dict[str, Verb]:
 
     one = ("--workers", "1")
     judge = f"openai:tiny,base_url={material.judge.url}"
+    provider = material.providers.spec("fal", ",price=0.01,budget=1")  # 20 edits cost 0.20
+    omnigen2 = f"omnigen2:{at('omnigen2')},steps=1,device=cpu"
     both = ("kill", "kill one", "at random", "full", "broken")
     listed = [
         Verb("build perception", building("perception", *one)),
@@ -181,13 +212,29 @@ def verbs(material: Material) -> dict[str, Verb]:
             lambda out: ["run", at("perception"), "-e", "otsu", "-o", str(out), "--attempts", "2"],
             share=3,
         ),
+        Verb(
+            "run by a provider",
+            lambda out: ["run", at("perception"), "-e", provider, "-o", str(out), "--attempts", "2"],
+            share=3,
+            paid=Paid(material.providers.raw, bought),
+        ),
+        Verb(
+            "edit a folder",
+            lambda out: ["edit", at("discs/images"), "Mark it in red.", "-e", "otsu", "-o", str(out)],
+        ),
+        Verb(
+            "ground",
+            lambda out: ["ground", at("perception"), "-e", omnigen2, "-o", str(out), "--limit", "2"],
+            material.make_model,
+            share=1,
+        ),
         Verb("score", lambda out: ["score", str(out), "--workers", "1"], from_run("run"), codes=(0, 3)),
         Verb(
             "score with a judge",
             lambda out: ["score", str(out), "--workers", "1", "--judge", judge, "--judge-concurrency", "3"],
             from_run("changed"),
             share=3,
-            judge=material.judge,
+            paid=Paid(material.judge.requests, judged),
             codes=(0, 3),
         ),
         Verb("train", lambda out: ["train", at("train.yaml"), "-o", str(out), "--device", "cpu"], share=3),

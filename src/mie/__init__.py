@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from mie.api import build, compare, edit, triplet
     from mie.datasets.dataset import Dataset
+    from mie.datasets.merge import merge
     from mie.datasets.recipe import read_recipe
     from mie.datasets.verify import verify
     from mie.editors.base import Edited, Editor
@@ -42,6 +43,7 @@ _TARGETS: Final = {
     "build": "mie.api:build",
     "compare": "mie.api:compare",
     "edit": "mie.api:edit",
+    "merge": "mie.datasets.merge:merge",
     "read_picture": "mie.images.read:read_picture",
     "read_recipe": "mie.datasets.recipe:read_recipe",
     "read_run": "mie.editors.runs:read_run",
@@ -66,6 +68,7 @@ __all__ = [
     "build",
     "compare",
     "edit",
+    "merge",
     "read_picture",
     "read_recipe",
     "read_run",

@@ -44,6 +44,7 @@ def build(
     workers: int | None = None,
     engine: str = "local",
     overwrite: bool = False,
+    allow_remote: bool = False,
     progress: Callable[[BuildProgress], None] = lambda _: None,
 ) -> Dataset:
     """Build a recipe's dataset. An interrupted build resumes; a finished one is opened as it is.
@@ -57,6 +58,7 @@ def build(
             `if __name__ == "__main__":`.
         engine: "local" or "ray".
         overwrite: Replace a dataset of another recipe.
+        allow_remote: A judge that the recipe names may be on another machine.
         progress: Called as the build moves on.
 
     """
@@ -77,6 +79,7 @@ def build(
         workers=workers,
         limit=limit,
         overwrite=overwrite,
+        allow_remote=allow_remote,
         progress=progress,
     )
     return Dataset(folder)

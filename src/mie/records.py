@@ -91,6 +91,18 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
+class Reference:
+    """A further input image of a sample: one that its instruction speaks of, or half of a demonstration.
+
+    A demonstration is a "before" and the "after" that follows it; `text` of the first is its instruction.
+    """
+
+    image: Pixels = field(repr=False)
+    role: str = "reference"  # vocabulary.REFERENCE_ROLES
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Sample:
     """One triplet (input, instruction, target image) and enough to rebuild it."""
 
@@ -122,6 +134,7 @@ class Sample:
     group: str | None = None
     turn: int | None = None
     parents: tuple[str, ...] = ()
+    references: tuple[Reference, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +147,7 @@ class Rejection:
     reason: str
     target: str | None = None
     numbers: Mapping[str, Any] = field(default_factory=dict)
+    perspective: str | None = None  # said where a dataset has several
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from mie.datasets.dataset import Dataset
+from mie.datasets.engine import start_ray
 from mie.editors.actors import _Actor
 from mie.editors.run import run_editor
 from mie.errors import ConfigError, MieError
@@ -38,8 +39,8 @@ def lines(run):
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    ray = pytest.importorskip("ray", reason="the ray extra is not installed")
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    pytest.importorskip("ray", reason="the ray extra is not installed")
+    ray = start_ray(2)
     yield ray
     ray.shutdown()
 

@@ -159,6 +159,7 @@ def test_a_refusal_is_no_failure_and_is_not_retried(server, name):
         ("openai", {"error": {"code": "content_policy_violation", "message": "no"}}, True),
         ("openai", {"error": {"code": "invalid_value", "message": "content policy"}}, False),
         ("ark", {"data": [{"error": {"code": "OutputImageSensitiveContentDetected"}}]}, True),
+        ("ark", {"error": {"code": "InputImageRiskDetection", "message": "no"}}, True),
         ("ark", {"error": {"code": "InvalidParameter", "message": "size"}}, False),
         ("fal", {"images": [{"url": "data:,"}], "has_nsfw_concepts": [True]}, True),
         ("fal", {"detail": [{"type": "image_too_small", "msg": "x"}]}, False),

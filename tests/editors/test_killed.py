@@ -1,7 +1,6 @@
 """`mie run` as a process: killed, stopped, out of disk, and what it tells people."""
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -14,6 +13,7 @@ import pytest
 
 from mie.datasets.dataset import Dataset
 from mie.editors.run import run_editor
+from tests import forked_python
 from tests.conftest import crop
 from tests.editors.conftest import make_dataset, outputs
 
@@ -31,13 +31,7 @@ for line in sys.stdin:
 
 
 def mie(*words, **options):
-    return subprocess.run(
-        [sys.executable, "-m", "mie", *map(str, words)],
-        capture_output=True,
-        text=True,
-        check=False,
-        **options,
-    )
+    return forked_python.run([sys.executable, "-m", "mie", *map(str, words)], **options)
 
 
 @pytest.fixture(scope="module")
@@ -83,16 +77,13 @@ def test_killed_again_and_again_it_loses_nothing_and_redoes_little(many, serve, 
     draw = random.Random(1)
     kills = 0
     for attempt in range(40):
-        process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE)
-        try:
-            # Later attempts get more time, so the test ends on slow machines too.
-            process.wait(timeout=draw.uniform(0.6, 1.6) + 0.15 * attempt)
-        except subprocess.TimeoutExpired:
+        process = forked_python.Started(command)
+        # Later attempts get more time, so the test ends on slow machines too.
+        if process.wait(draw.uniform(0.4, 1.2) + 0.15 * attempt) is None:
             kills += 1
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            process.kill()
             continue
-        assert process.returncode == 0, process.stderr.read().decode()
+        assert process.returncode == 0, process.errors()
         break
     assert kills >= 2
     assert outputs(folder) == outputs(tmp_path / "whole")

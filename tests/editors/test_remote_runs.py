@@ -1,9 +1,6 @@
 """Runs by remote editors: money, kills, refusals, consent, and what a dry run says."""
 
 import json
-import os
-import signal
-import subprocess
 import sys
 import threading
 import time
@@ -21,6 +18,7 @@ from mie.editors.run import preview_run, run_editor
 from mie.errors import ConfigError
 from mie.images.png import encode_png
 from mie.privacy import Policy, PrivacyError
+from tests import forked_python
 from tests.conftest import crop
 from tests.editors.conftest import outputs
 from tests.editors.providers import KEY, KEYS, MODELS, REFUSALS, answer, from_url, providers
@@ -234,17 +232,16 @@ def test_killed_after_an_answer_nothing_is_paid_twice(server, dataset, tmp_path)
     unrecorded = []
     for allowed in (3, 7, 11):
         killed = threading.Event()
-        process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL)
+        process = forked_python.Started(command)
         while _answered(folder) < allowed:
             assert process.poll() is None
             time.sleep(0.002)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        process.kill()
         unrecorded.append(allowed - len(states(folder)))
         killed.set()
     assert max(unrecorded) > 0
     allowed = total
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = forked_python.run(command)
     assert done.returncode == 0, done.stderr
     assert len(answered) == len(set(answered)) == total  # every sample has its own seed, so its own bytes
     assert outputs(folder) == outputs(tmp_path / "whole")

@@ -2,6 +2,7 @@
 
 import io
 import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -77,6 +78,17 @@ def test_what_ends_a_child_is_refused_and_the_next_file_is_read(ask):
         ask("spin")
     assert error.value.found == "its decoder does not end"
     assert ask("echo")[0]["pid"] != said["pid"]
+
+
+def test_the_processor_s_time_is_limited_by_the_system_itself(ask, monkeypatch):
+    """Not only by our own patience, which ends a child that sleeps."""
+    codes = []
+    end = child._Child.end
+    monkeypatch.setattr(child._Child, "end", lambda self: codes.append(end(self)) or codes[-1])
+    monkeypatch.setattr(child, "_PATIENCE", 100.0)
+    with pytest.raises(ImageError, match="cannot be decoded"):
+        ask("spin")
+    assert codes == [-signal.SIGXCPU]
 
 
 def test_memory_and_files_are_limited(ask, tmp_path):

@@ -238,6 +238,7 @@ def test_data_file_that_is_a_link_out_of_the_folder(tmp_path: Path, secret: Path
     [
         "NRRD0004\ntype: " + "A" * 1200 + "\n",
         NRRD.replace("sizes: 2 3 4\n", "sizes: 2 3 4\nsizes: 200 300 400\n") + "\n",
+        NRRD.replace("sizes: 2 3 4\n", "sizes: 2 3 4\nsizes: 2 3 4\n") + "\n",
         NRRD + "unknown: field\n\n",
         NRRD + " \n",
         NRRD,
@@ -259,6 +260,7 @@ def test_broken_nrrd_headers(tmp_path: Path, text: str) -> None:
     "text",
     [
         META + "NDims = 2\nElementDataFile = LOCAL\n",
+        META + "NDims = 3\nElementDataFile = LOCAL\n",
         META + "no sign here\nElementDataFile = LOCAL\n",
         META + "ElementNumberOfChannels = 0\nElementDataFile = LOCAL\n",
         META + "ElementSpacing = 1 2\nElementDataFile = LOCAL\n",

@@ -43,6 +43,16 @@ def test_grey_images_are_not_searched():
     assert faces.is_colour(data.astronaut())
 
 
+def test_a_grey_face_beside_a_coloured_legend_is_not_taken_for_a_photograph():
+    """The other side of the limit: what is grey within a coloured image is not reported."""
+    picture = np.ascontiguousarray(data.astronaut()[:256, 100:356])
+    assert faces.face_boxes(picture)
+    grey = np.repeat(picture.mean(axis=2).astype(np.uint8)[..., None], 3, axis=2)
+    grey[:, -16:] = (200, 40, 40)
+    assert faces.is_colour(grey)
+    assert faces.face_boxes(grey) == []
+
+
 def test_without_the_extra_a_photograph_needs_the_users_word(monkeypatch):
     monkeypatch.setattr(faces, "can_look", lambda: False)
     picture = np.ascontiguousarray(data.retina()[400:656, 400:656])

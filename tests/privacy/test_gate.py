@@ -149,7 +149,8 @@ def test_a_remote_judge_gets_no_image_with_text(tmp_path, monkeypatch):
     prompt = Prompt("p", 1, "system", "user")
     question = Question(prompt, (Image(lettered()),), lambda text: (1.0,))
     spec = "openai:m,base_url=http://192.0.2.1/v1,retries=0,timeout=1"
-    with open_judge(JudgeOptions(spec, deidentified=True), tmp_path, dataset={}) as judge:
+    options = JudgeOptions(spec, allow_remote=True, deidentified=True)
+    with open_judge(options, tmp_path, dataset={}) as judge:
         with pytest.raises(PrivacyError):
             judge.ask([Draft("k", lambda: question, prompt)])
         assert judge.calls == 0

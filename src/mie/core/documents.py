@@ -105,7 +105,39 @@ class DatasetInfo(TypedDict):
     versions: dict[str, str]
     deidentification: NotRequired[dict[str, str]]  # by source: why it counts as de-identified, or not
     rephrased: NotRequired[dict[str, Any]]
+    references: NotRequired[int]  # samples with further input images
     weights: NotRequired[dict[str, dict[str, str]]]  # of networks that made samples, by family
+
+
+def merged_recipes(recipe: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The recipes behind the one in `dataset.json`: itself, or those of the datasets that were merged."""
+    merged = recipe.get("merged")
+    if not isinstance(merged, list):
+        return [recipe]
+    return [one for parent in merged for one in merged_recipes(parent.get("recipe") or {})]
+
+
+def maker_settings(recipe: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The settings of every perspective that made samples; none for a dataset that was imported."""
+    makers: list[Mapping[str, Any]] = []
+    for one in merged_recipes(recipe):
+        makers += one.get("perspectives") or ([one["recipe"]] if one.get("recipe") else [])
+    return makers
+
+
+def source_entries(recipe: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The catalogue entry of each data set by name, as the first recipe that lists it has it."""
+    entries: dict[str, Mapping[str, Any]] = {}
+    for one in merged_recipes(recipe):
+        for source in one.get("sources") or ():
+            if isinstance(source, Mapping) and isinstance(entry := source.get("entry"), Mapping):
+                entries.setdefault(str(entry.get("name")), entry)
+    return entries
+
+
+def is_joint(recipe: Mapping[str, Any]) -> bool:
+    """Whether perspectives were built or datasets merged into one, and compared with each other."""
+    return "merged" in recipe or bool(recipe.get("perspectives"))
 
 
 def add_facts(info: DatasetInfo, perspective: str, facts: Mapping[str, Any]) -> None:

@@ -51,7 +51,11 @@ _FORBIDDEN: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 _IN_THE_WAY: Final = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
 
 
-def disk_error(error: OSError, where: object) -> MieError | None:
+class WriteError(MieError):
+    """Nothing can be written there: what follows would fail in the same way."""
+
+
+def disk_error(error: OSError, where: object) -> WriteError | None:
     """The error for people if the disk is full or fails, None for any other."""
     if error.errno in FULL:
         what, fix = "the disk is full", "free some space"
@@ -60,7 +64,7 @@ def disk_error(error: OSError, where: object) -> MieError | None:
     else:
         return None
     fix += " and run the same command again: it resumes where it stopped"
-    return MieError(what, where=where, found=os.strerror(error.errno), fix=fix)
+    return WriteError(what, where=where, found=os.strerror(error.errno), fix=fix)
 
 
 @contextlib.contextmanager
@@ -88,7 +92,7 @@ def write_errors(where: Path) -> Iterator[None]:
             found, fix = f"a file at {_in_the_way(Path(error.filename or where))}", "choose another folder"
         else:
             raise
-        raise MieError("cannot write here", where=where, found=found, fix=fix) from error
+        raise WriteError("cannot write here", where=where, found=found, fix=fix) from error
 
 
 def _in_the_way(path: Path) -> Path:
@@ -190,11 +194,12 @@ def refuse_foreign(folder: Path, holds: str, ours: Callable[[Path], bool]) -> No
         )
 
 
-def remove_scratch(folder: Path, name: str = "") -> None:
-    """Remove what interrupted atomic writes, of the file `name` or of all, left in the folder and below."""
+def remove_scratch(folder: Path, *names: str) -> None:
+    """Remove what interrupted atomic writes, of the files `names` or of all, left in the folder and below."""
+    ours = tuple(f".{name}." for name in names) or (".",)
     for place, folders, files in os.walk(folder):
         entries = (*folders, *files)
-        scratch = [entry for entry in entries if entry.startswith(f".{name}") and entry.endswith(".tmp")]
+        scratch = [entry for entry in entries if entry.startswith(ours) and entry.endswith(".tmp")]
         folders[:] = set(folders).difference(scratch)
         for entry in scratch:
             _remove(Path(place, entry))

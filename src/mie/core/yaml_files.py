@@ -13,6 +13,7 @@ import yaml
 from mie.errors import ConfigError
 
 _LONGEST: Final = 1 << 20
+_MERGE: Final = "tag:yaml.org,2002:merge"  # merges of merges double with every level
 _MOST_VALUES: Final = 100_000
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
@@ -86,6 +87,9 @@ class _UniqueKeys(_SafeLoader):  # type: ignore[misc, valid-type]
 
 
 def _mapping(loader: _UniqueKeys, node: yaml.MappingNode) -> dict[Any, Any]:
+    if any(key.tag == _MERGE for key, _ in node.value):
+        problem = "`<<` is not read here: repeat the keys"
+        raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
     keys = [loader.construct_object(key) for key, _ in node.value]
     seen = set()
     for key in keys:

@@ -55,7 +55,7 @@ class OnActors(Editor):
         self.deterministic = editor.deterministic
         self.native_sizes = editor.native_sizes
         self.destination = editor.destination
-        for name in ("generative", "model", "needs_target", "tuning"):
+        for name in ("generative", "model", "needs_target", "takes_references", "tuning"):
             setattr(self, name, getattr(editor, name))
         self._ray = start_ray(actors)
         resources = self._ray.cluster_resources()

@@ -183,7 +183,7 @@ class Ark(Api):
     def refusal(self, answer: Any) -> str | None:
         # The whole request declined, or the one picture of an answer.
         error = answer["error"] if answer.get("error") else answer["data"][0]["error"]
-        declined = "SensitiveContent" in error["code"]
+        declined = any(word in error["code"] for word in ("SensitiveContent", "RiskDetection"))
         return f"{error['code']}: {error.get('message')}" if declined else None
 
     def usage(self, answer: Any) -> tuple[Any, Any]:

@@ -85,6 +85,8 @@ def check_watchable(editor: Editor) -> None:
         )
     if isinstance(editor, DiffusersEditor) and editor._dialect.diptych is not None:
         raise ConfigError("the attention of an editor that completes a pair of images cannot be read")
+    if editor._machine.compile:
+        raise ConfigError("the attention of compiled blocks cannot be read", fix="leave out compile=true")
     if editor._size == AUTO:
         raise ConfigError(
             "with size=auto it is not known where a token lies in the image",

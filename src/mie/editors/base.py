@@ -81,6 +81,7 @@ class Request:
     sample: SampleRef | None = None
     origin: str | None = None  # where `image` is the output of an earlier turn: that file's SHA-256
     references: Sequence[Pixels] = ()  # further images that the instruction may speak of
+    original: Pixels | None = None  # where the conversation began, for editors with `needs_original`
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,8 @@ class Editor(ABC):
     generative: bool = True  # a model makes its pixels, so its outputs are marked as synthetic
     model: str | None = None  # which one, for that mark: no path, no address
     needs_target: ClassVar[bool] = False  # pass it the sample's target image
+    needs_original: ClassVar[bool] = False  # in later turns pass it the conversation's first image
+    takes_references: bool = False  # it is shown the request's further images
     on_step: Callable[[int, int], None] | None = None  # told (done, total) where an edit has steps
     spent: float | None = None  # US dollars that the edits of this run have cost; None: nothing, or unknown
     # Options that change how long an edit may take but never its result: a run may be resumed with others.
@@ -234,6 +237,7 @@ EDITORS: Final[Registry[type[Editor]]] = Registry(
         "telea": "mie.editors.baselines:Telea",
         "compact": "mie.editors.compact.editor:Compact",
         "folder": "mie.editors.folder:Folder",
+        "resolve": "mie.editors.resolve:Resolve",
         "command": "mie.editors.command:Command",
         "http": "mie.editors.http:Http",
         "openai": "mie.editors.apis:OpenAI",
@@ -274,7 +278,7 @@ def _argument(kind: type[Editor]) -> str:
     return ""
 
 
-# (image, instruction) -> image. A parameter named `seed` or `history` is passed too.
+# (image, instruction) -> image. A parameter named `seed`, `history` or `references` is passed too.
 EditFunction: TypeAlias = Callable[..., Any]
 
 
@@ -305,12 +309,16 @@ class FunctionEditor(Editor):
                 fix="pass an instance of the class" if a_class else None,
             )
         self._function = function
-        self._extra = _parameters(function) & {"seed", "history"}
+        self._extra = _parameters(function) & {"seed", "history", "references"}
+        self.takes_references = "references" in self._extra
 
     def edit(self, image: Pixels, instruction: str, *, seed: int, history: Sequence[Turn]) -> Edited:
-        given = {"seed": seed, "history": history}
-        result = self._function(image, instruction, **{name: given[name] for name in self._extra})
-        return as_edited(result)
+        return self.edit_request(Request(image, instruction, seed, history=history))
+
+    def edit_request(self, request: Request) -> Edited:
+        given = {"seed": request.seed, "history": request.history, "references": request.references}
+        extra = {name: given[name] for name in self._extra}
+        return as_edited(self._function(request.image, request.instruction, **extra))
 
 
 @contextmanager

@@ -46,6 +46,7 @@ class Command(Editor):
     `batch` is how many requests it gets before its replies are waited for.
     """
 
+    takes_references = True
     tuning = frozenset({"timeout", "startup"})
 
     def __init__(

@@ -30,6 +30,7 @@ class Http(Editor):
     variable with a bearer token.
     """
 
+    takes_references = True
     thread_safe = True
     tuning = frozenset({"timeout", "retries", "max_mb", "token_env"})
 

@@ -39,6 +39,7 @@ _STOP: Final = (401, 402, 403, 404)  # what is wrong with one request is wrong w
 class Api(Editor):
     """A model behind a provider's interface. `size` and the options in `extras` go into the request."""
 
+    takes_references = True
     thread_safe = True
     workers = 4
     tuning = frozenset({"timeout", "retries", "max_mb", "key_env", "budget", "price", "prices"})

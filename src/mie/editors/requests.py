@@ -2,8 +2,8 @@
 
 Samples with a `group` and a `turn` belong to one conversation. With turns `free` an editor edits its own
 output of the turn before, so that errors add up; with `forced` it edits the sample's own input, which is the
-reference of the turn before. Free turns run in waves, first turns first. An edit records the SHA-256 of the
-output that it started from, so that it is made again when that output changes.
+reference of the turn before, and its history shows references. Free turns run in waves, first turns first.
+An edit records the SHA-256 of the output that it started from: it is made again when that output changes.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,20 +20,23 @@ import pyarrow as pa
 from mie.core.hashing import file_stem, stable_hash
 from mie.datasets.dataset import Dataset
 from mie.datasets.parquet import ShardFile
-from mie.datasets.schema import params_of
+from mie.datasets.schema import REFERENCES, params_of, references_of
 from mie.editors.base import Request, SampleRef, Turn
+from mie.editors.context import Demonstrations, in_context
 from mie.editors.outputs import as_rgb
 from mie.editors.runs import output_name
 from mie.errors import MieError
 from mie.images.png import decode_png
 from mie.privacy.gate import Gate
-from mie.records import Edit
+from mie.records import Edit, Pixels
 
 FREE: Final = "free"
 TURNS: Final = (FREE, "forced")
 TURN_BEFORE: Final = "turn_before"  # in an edit's `meta`: the SHA-256 of the output that it started from
 NO_TURN_BEFORE: Final = "the turn before has no output"
 _COLUMNS: Final = ("id", "prompt", "params", "colour", "input")
+
+_GROUPS: Final = 4  # row groups in memory: a long conversation lies in two
 
 Key = tuple[str, int]  # sample id, attempt
 
@@ -66,11 +70,18 @@ def dataset_errors(dataset: Dataset) -> Iterator[None]:
 
 
 def sample_requests(
-    dataset: Dataset, split: str | None, todo: Mapping[str, list[int]], *, needs_target: bool
+    dataset: Dataset,
+    split: str | None,
+    todo: Mapping[str, list[int]],
+    *,
+    needs_target: bool,
+    takes_references: bool = False,
+    demonstrations: Demonstrations | None = None,
 ) -> Iterator[Request | Unreadable]:
     """Yield the attempts of `todo` (by sample id) in dataset order. Only row groups with work are read."""
     left = dict(todo)
     columns = [*_COLUMNS, *(["target_image"] if needs_target else [])]
+    columns += [REFERENCES] if takes_references and dataset.has_references else []
     for path in dataset.shards(split):
         with dataset_errors(dataset), ShardFile(path) as file:
             for group in range(file.num_row_groups):
@@ -81,7 +92,7 @@ def sample_requests(
                     continue
                 for row in file.read_row_group(group, columns=columns).to_pylist():
                     if row["id"] in left:
-                        yield from _row_requests(row, left.pop(row["id"]))
+                        yield from _row_requests(row, left.pop(row["id"]), demonstrations)
 
 
 def released(gate: Gate, requests: Iterable[Request | Unreadable]) -> Iterator[Request | Unreadable]:
@@ -91,14 +102,22 @@ def released(gate: Gate, requests: Iterable[Request | Unreadable]) -> Iterator[R
             yield request
             continue
         where = request.sample.id if request.sample is not None else "the image"
+        history = request.history
+        if request.origin is None:
+            history = tuple(replace(t, image=gate.release(t.image, f"{where}, history")) for t in history)
+        original = request.original
         yield replace(
             request,
             image=request.image if request.origin is not None else gate.release(request.image, where),
+            history=history,
+            original=None if original is None else gate.release(original, f"{where}, first image"),
             references=tuple(gate.release(image, f"{where}, a reference") for image in request.references),
         )
 
 
-def _row_requests(row: dict[str, Any], attempts: list[int]) -> Iterator[Request | Unreadable]:
+def _row_requests(
+    row: dict[str, Any], attempts: list[int], demonstrations: Demonstrations | None
+) -> Iterator[Request | Unreadable]:
     try:
         image = as_rgb(decode_png(row["input"]["bytes"]))
         target = row.get("target_image")
@@ -111,6 +130,8 @@ def _row_requests(row: dict[str, Any], attempts: list[int]) -> Iterator[Request 
         )
         if not isinstance(row["prompt"], str):
             raise MieError("no instruction", found=type(row["prompt"]).__name__)
+        shown = (*references_of(row), *(() if demonstrations is None else demonstrations.of(row["id"])))
+        instruction, references = in_context(row["prompt"], shown)
     except (MieError, ValueError, TypeError) as error:
         reason = error.reason if isinstance(error, MieError) else str(error)
         yield from (Unreadable(row["id"], k, f"the sample cannot be read: {reason}") for k in attempts)
@@ -118,7 +139,29 @@ def _row_requests(row: dict[str, Any], attempts: list[int]) -> Iterator[Request 
     for k in attempts:
         # A copy each: an editor may work in place.
         pixels = image if k == attempts[-1] else image.copy()
-        yield Request(pixels, row["prompt"], edit_seed(row["id"], k), k, sample=sample)
+        yield Request(pixels, instruction, edit_seed(row["id"], k), k, sample=sample, references=references)
+
+
+class Inputs:
+    """The inputs of samples by id, read from the shards. A few row groups stay in memory."""
+
+    def __init__(self, dataset: Dataset, split: str | None) -> None:
+        self._places: dict[str, tuple[Path, int, int]] = {}  # shard, row group, row
+        for path in dataset.shards(split):
+            with dataset_errors(dataset), ShardFile(path) as file:
+                for group in range(file.num_row_groups):
+                    ids = file.read_row_group(group, columns=["id"]).column("id").to_pylist()
+                    self._places |= {name: (path, group, row) for row, name in enumerate(ids)}
+        self._read = lru_cache(maxsize=_GROUPS)(_row_group)
+
+    def read(self, sample: str) -> Pixels:
+        path, group, row = self._places[sample]
+        return as_rgb(decode_png(self._read(path, group)[row].as_py()["bytes"]))
+
+
+def _row_group(path: Path, group: int) -> Any:
+    with ShardFile(path) as file:
+        return file.read_row_group(group, columns=["input"]).column("input")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +170,11 @@ class Conversations:
 
     before: Mapping[str, str]  # sample -> the sample of the turn before
     prompts: Mapping[str, str]
+    turns: str = FREE
+    inputs: Inputs | None = None
 
     @classmethod
-    def of(cls, dataset: Dataset, split: str | None, ids: Iterable[str]) -> Conversations:
+    def of(cls, dataset: Dataset, split: str | None, ids: Iterable[str], turns: str = FREE) -> Conversations:
         """Return the conversations among these samples. A turn that is not among them is skipped."""
         chosen = set(ids)
         table = dataset.table(["id", "group", "turn", "prompt"], split)
@@ -140,10 +185,10 @@ class Conversations:
                 groups.setdefault(group, {}).setdefault(turn, name)
                 prompts[name] = prompt
         before: dict[str, str] = {}
-        for turns in groups.values():
-            order = [turns[turn] for turn in sorted(turns)]
+        for found in groups.values():
+            order = [found[turn] for turn in sorted(found)]
             before.update(zip(order[1:], order, strict=False))
-        return cls(before, prompts)
+        return cls(before, prompts, turns, Inputs(dataset, split) if before else None)
 
     def earlier(self, sample: str) -> list[str]:
         """The samples of the turns before, first turn first."""
@@ -156,6 +201,8 @@ class Conversations:
     def outdated(self, wanted: Iterable[Key], edits: Mapping[Key, Edit], missing: set[Key]) -> set[Key]:
         """Edits to make again because the turn before is missing, or has changed since."""
         outdated: set[Key] = set()
+        if self.turns != FREE:
+            return outdated
         for name, k in sorted(wanted, key=lambda key: len(self.earlier(key[0]))):
             previous = self.before.get(name)
             if previous is None or (name, k) in missing:
@@ -170,30 +217,49 @@ class Conversations:
         return outdated
 
     def waves(self, todo: Iterable[Key]) -> list[list[Key]]:
-        """Group what can run at the same time: first turns and single samples, then second turns, ..."""
+        """Group what can run at the same time: first turns and single samples, then second turns, ...
+
+        Turns that start from references do not wait for each other.
+        """
+        if self.turns != FREE:
+            return [list(todo)]
         waves: dict[int, list[Key]] = {}
         for key in todo:
             waves.setdefault(len(self.earlier(key[0])), []).append(key)
         return [waves[depth] for depth in sorted(waves)]
 
     def continued(
-        self, requests: Iterable[Request | Unreadable], folder: Path, edits: Mapping[Key, Edit]
+        self,
+        requests: Iterable[Request | Unreadable],
+        folder: Path,
+        edits: Mapping[Key, Edit],
+        *,
+        needs_original: bool = False,
     ) -> Iterator[Request | Unreadable]:
-        """Give later turns the editor's own output of the turn before, and all earlier turns as history."""
+        """Give later turns the earlier ones as history, and free ones their own output of the turn before."""
         for request in requests:
             if isinstance(request, Unreadable) or request.sample is None:
                 yield request
                 continue
             name, k = request.sample.id, request.attempt
             earlier = self.earlier(name)
-            if not earlier:
+            if not earlier or self.inputs is None:
                 yield request
                 continue
             last = edits.get((earlier[-1], k))
-            if last is None or last.state != "done":
+            if self.turns != FREE:
+                images = [self.inputs.read(sample) for sample in (*earlier[1:], name)]
+            elif last is None or last.state != "done":
                 yield Unreadable(name, k, NO_TURN_BEFORE)
                 continue
-            images = [decode_png((folder / output_name(sample, k)).read_bytes()) for sample in earlier]
+            else:
+                images = [decode_png((folder / output_name(sample, k)).read_bytes()) for sample in earlier]
             history = tuple(Turn(self.prompts[s], image) for s, image in zip(earlier, images, strict=True))
-            # A copy: the editor may work in place, and the image is in its history too.
-            yield replace(request, image=images[-1].copy(), history=history, origin=last.sha256)
+            yield replace(
+                request,
+                # A copy: the editor may work in place, and the image is in its history too.
+                image=images[-1].copy(),
+                history=history,
+                origin=last.sha256 if last is not None and self.turns == FREE else None,
+                original=self.inputs.read(earlier[0]) if needs_original else None,
+            )

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -21,14 +21,13 @@ from typing import Any, Final
 from mie.core.environment import environment, versions
 from mie.core.files import folder_lock, make_folder
 from mie.core.journal import Journal
-from mie.core.registry import unknown_name
 from mie.core.spec import Spec, parse_spec
-from mie.datasets.dataset import Dataset, Subset, Where
+from mie.datasets.dataset import Dataset, Subset
 from mie.editors.base import EditFunction, Editor, Origin, StopRunError, Turn, opened
+from mie.editors.context import Demonstrations
 from mie.editors.pipeline import Pipeline
 from mie.editors.requests import (
     FREE,
-    TURNS,
     Conversations,
     Key,
     Unreadable,
@@ -36,11 +35,11 @@ from mie.editors.requests import (
     released,
     sample_requests,
 )
+from mie.editors.run_config import RunConfig
 from mie.editors.runs import STATES, Run, chosen_ids, read_edits, refuse_other_files, write_run_info
 from mie.errors import ConfigError, MieError
 from mie.privacy.gate import LOG, Finding, Gate, Policy
 from mie.records import Edit
-from mie.vocabulary import SPLITS
 
 _CHECKPOINT: Final = 10.0  # seconds between two updates of `run.json`
 
@@ -62,35 +61,6 @@ class Progress:
         return self.done / self.seconds if self.seconds else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class RunConfig:
-    """Which samples, and how many attempts each."""
-
-    attempts: int = 1
-    split: str | None = None
-    limit: int | None = None
-    turns: str = FREE
-    where: Where | None = None  # the filters of a subset
-
-    def __post_init__(self) -> None:
-        if self.split is not None and self.split not in SPLITS:
-            raise unknown_name("split", self.split, SPLITS)
-        if self.turns not in TURNS:
-            raise unknown_name("way to run turns", self.turns, TURNS)
-        for name, value in (("attempts", self.attempts), ("limit", self.limit)):
-            if value is not None and value < 1:
-                raise ConfigError(f"{name} must be at least 1", found=value)
-
-    def document(self) -> dict[str, Any]:
-        """What `run.json` keeps under `config`."""
-        body = asdict(self)
-        if self.where is None:
-            del body["where"]
-        else:
-            body["where"] = {name: list(values) for name, values in self.where.items()}
-        return body
-
-
 def run_editor(
     dataset: Dataset | Subset | Path | str,
     editor: str | Editor | EditFunction,
@@ -100,6 +70,7 @@ def run_editor(
     split: str | None = None,
     limit: int | None = None,
     turns: str = FREE,
+    demonstrations: int = 0,
     retry_failed: bool = False,
     retry_refused: bool = False,
     workers: int | None = None,
@@ -115,14 +86,16 @@ def run_editor(
         dataset: A dataset, its folder, or a part of one (`ds.filter(modality="CT")`).
         editor: A spec such as `"otsu"` or `"http:http://127.0.0.1:8000/edit"`; an `Editor` object; or a
             function `(image, instruction) -> image` with `(H, W, 3) uint8` arrays. A function that has
-            parameters named `seed` or `history` is given them. A run by a function or an object resumes
-            only if its source text is unchanged.
+            parameters named `seed`, `history` or `references` is given them. A run by a function or an object
+            resumes only if its source text is unchanged.
         folder: The run's folder: new, or one with this very run.
         attempts: Edits per sample, each with its own seed.
         split: "train", "val" or "test"; all of them by default.
         limit: At most this many samples.
         turns: For conversations: "free" passes the editor its own output of the turn before, "forced" the
-            sample's input.
+            sample's input. The history shows the same: its own outputs, or references.
+        demonstrations: Show each edit so many other samples of its task, input, instruction and target image.
+            The editor must take further images.
         retry_failed: Make the edits that failed again.
         retry_refused: Make the edits that the model declined again.
         workers: Threads that call the editor; by default what it declares.
@@ -135,7 +108,7 @@ def run_editor(
 
     """
     part = dataset if isinstance(dataset, Subset) else Dataset(dataset).filter()
-    config = RunConfig(attempts, split, limit, turns, part.where or None)
+    config = RunConfig(attempts, split, limit, turns, part.where or None, demonstrations)
     folder = Path(folder)
     with opened(editor) as (editing, origin), ExitStack() as stack:
         if engine != "local":
@@ -146,6 +119,7 @@ def run_editor(
         plan = _Plan(part.dataset, editing, origin, config, folder)
         plan.refuse_other()  # before the lock, which would leave its file in a folder that is not ours
         plan.refuse_empty()
+        plan.check_context()
         with folder_lock(folder):
             plan.refuse_other()
             gate = None
@@ -177,6 +151,7 @@ def preview_run(
     split: str | None = None,
     limit: int | None = None,
     turns: str = FREE,
+    demonstrations: int = 0,
     retry_failed: bool = False,
     retry_refused: bool = False,
 ) -> dict[str, Any]:
@@ -187,7 +162,7 @@ def preview_run(
     turn's image is not known yet; the sample's own input stands for it.
     """
     part = dataset if isinstance(dataset, Subset) else Dataset(dataset).filter()
-    config = RunConfig(attempts, split, limit, turns, part.where or None)
+    config = RunConfig(attempts, split, limit, turns, part.where or None, demonstrations)
     with opened(editor) as (editing, origin):
         plan = _Plan(part.dataset, editing, origin, config, Path(folder))
         plan.refuse_other()
@@ -197,7 +172,15 @@ def preview_run(
         images = size = 0
         instructions = set()
         leaving = {} if editing.destination is None else _by_sample(todo)
-        for request in sample_requests(part.dataset, split, leaving, needs_target=False):
+        requests = sample_requests(
+            part.dataset,
+            split,
+            leaving,
+            needs_target=False,
+            takes_references=editing.takes_references,
+            demonstrations=plan.demonstrations,
+        )
+        for request in requests:
             if isinstance(request, Unreadable) or request.sample is None:
                 continue
             earlier = conversations.earlier(request.sample.id)
@@ -252,10 +235,28 @@ class _Plan:
         with dataset_errors(self.dataset):
             return chosen_ids(self.dataset, split=config.split, limit=config.limit, where=config.where)
 
+    @cached_property
+    def demonstrations(self) -> Demonstrations | None:
+        count = self.config.demonstrations
+        return Demonstrations(self.dataset, count) if count else None
+
+    def check_context(self) -> None:
+        """Raise when demonstrations are asked for that the editor would not see, or the dataset lacks."""
+        if self.demonstrations is None:
+            return
+        if not self.editor.takes_references:
+            raise ConfigError(
+                f"editor {self.origin.name!r} takes no further images",
+                expected="an editor that is shown reference images: http, command, omnigen2, a provider's",
+                fix="leave --demonstrations out, or use another editor",
+            )
+        self.demonstrations.check(self.ids)
+
     def document(self) -> dict[str, Any]:
         """The part of `run.json` that is known before the first edit."""
         path = self.dataset.folder.resolve()
         editor, origin = self.editor, self.origin
+        shown = {"references": editor.takes_references} if self.dataset.has_references else {}
         source = {"source_sha256": origin.sha256} if isinstance(origin, Origin) else {}
         return {
             "dataset": {
@@ -274,6 +275,7 @@ class _Plan:
                     "native_sizes": editor.native_sizes,
                     **editor.about(),
                     **source,
+                    **shown,
                 },
             },
             "config": self.config.document(),
@@ -346,11 +348,18 @@ def _search(plan: _Plan, todo: Iterable[Key], gate: Gate, progress: Callable[[in
     ids = dict.fromkeys(sample_id for sample_id, _ in todo)
     findings: list[Finding] = []
     requests = sample_requests(
-        plan.dataset, plan.config.split, {name: [0] for name in ids}, needs_target=False
+        plan.dataset,
+        plan.config.split,
+        {name: [0] for name in ids},
+        needs_target=False,
+        takes_references=plan.editor.takes_references,
+        demonstrations=plan.demonstrations,
     )
     for done, request in enumerate(requests, start=1):
         if not isinstance(request, Unreadable) and request.sample is not None:
             findings += gate.look(request.image, request.sample.id)
+            for image in request.references:
+                findings += gate.look(image, f"{request.sample.id}, a reference")
         progress(done, len(ids))
     gate.check(findings)
 
@@ -395,10 +404,17 @@ def _run(
         )
         for wave in conversations.waves(todo):
             requests = sample_requests(
-                plan.dataset, plan.config.split, _by_sample(wave), needs_target=plan.editor.needs_target
+                plan.dataset,
+                plan.config.split,
+                _by_sample(wave),
+                needs_target=plan.editor.needs_target,
+                takes_references=plan.editor.takes_references,
+                demonstrations=plan.demonstrations,
             )
             made = read_edits(plan.folder / "edits.jsonl") if conversations.before else {}
-            continued = conversations.continued(requests, plan.folder, made)
+            continued = conversations.continued(
+                requests, plan.folder, made, needs_original=plan.editor.needs_original
+            )
             pipeline.run(continued if gate is None else released(gate, continued))
     except StopRunError:
         log.write("running")  # with the counts of what is finished
@@ -413,11 +429,9 @@ def _todo(plan: _Plan, edits: Mapping[Key, Edit], retried: set[str]) -> tuple[li
     """The edits to make, and the conversations that they belong to."""
     wanted = [(sample_id, k) for sample_id in plan.ids for k in range(plan.config.attempts)]
     missing = {key for key in wanted if _is_missing(edits.get(key), plan.folder, retried)}
-    conversations = Conversations({}, {})
-    if plan.config.turns == FREE:
-        with dataset_errors(plan.dataset):
-            conversations = Conversations.of(plan.dataset, plan.config.split, plan.ids)
-        missing |= conversations.outdated(wanted, edits, missing)
+    with dataset_errors(plan.dataset):
+        conversations = Conversations.of(plan.dataset, plan.config.split, plan.ids, plan.config.turns)
+    missing |= conversations.outdated(wanted, edits, missing)
     return [key for key in wanted if key in missing], conversations
 
 

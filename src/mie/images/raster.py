@@ -257,13 +257,14 @@ def _decode_opened(image: ImageFile.ImageFile, data: bytes, *, where: object, fr
     return _oriented(_from_pillow(image, where), orientation)
 
 
-def check_header(data: bytes, *, where: object, limits: Limits = DEFAULT_LIMITS) -> None:
-    """Refuse, from its header alone, a picture file that is too large to decode, or none of ours."""
+def check_header(data: bytes, *, where: object, limits: Limits = DEFAULT_LIMITS) -> tuple[int, int]:
+    """(height, width) from its header alone. `ImageError` for one too large to decode, or none of ours."""
     kind = raster_format(data)
     if kind is None:
         raise ImageError("not a picture file we know", where=where, found=f"it begins with {data[:12]!r}")
     with decoding(kind, where=where):
-        _open(kind, data, where=where, limits=limits)
+        image = _open(kind, data, where=where, limits=limits)
+    return image.height, image.width
 
 
 def _open(kind: str, data: bytes, *, where: object, limits: Limits) -> ImageFile.ImageFile:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from mie.errors import ImageError
 from mie.images.limits import DEFAULT_LIMITS, Limits, check_bytes, decoding
 from mie.images.raster import label_values, raster_format, read_raster, read_raster_labels
+from mie.images.raw import is_raw, read_raw
 from mie.records import Picture
 
 # A data set without preamble begins with an element of group 0002 or 0008, in either byte order.
@@ -28,12 +29,14 @@ def read_picture(
     high: float | None = None,
     percentiles: tuple[float, float] | None = None,
 ) -> Picture:
-    """A PNG, JPEG, TIFF, WebP, BMP, GIF or DICOM file as (H, W, 3) uint8 RGB with its steps.
+    """A PNG, JPEG, TIFF, WebP, BMP, GIF, DICOM or raw file as (H, W, 3) uint8 RGB with its steps.
 
     `low` and `high`, or `percentiles`, choose the intensity range; see `to_8bit`.
     """
     path = Path(path)
     with _opening(path):
+        if is_raw(path.name):
+            return read_raw(path, limits=limits, low=low, high=high, percentiles=percentiles)
         data = _raster_bytes(path, limits)
         if data is None:
             from mie.images.dicom import read_dicom  # a folder of PNG files never needs pydicom

@@ -1,8 +1,9 @@
 """Find faces in photographs by scikit-image's cascade (local binary patterns, frontal faces).
 
 Only colour images are searched: scans are grey. A finding counts if its mirror image is one too: faces are
-about symmetric, and the patterns of tissue that a cascade takes for one mostly are not. The cascade knows
-upright faces; so the image is also searched turned to either side.
+about symmetric, and the patterns of tissue that a cascade takes for one mostly are not. It must be in colour
+itself: a scan with a coloured legend is no photograph. The cascade knows upright faces; so the image is also
+searched turned to either side.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from mie.records import Pixels
 _COLOUR: Final = 16  # grey levels between channels
 _COLOURED: Final = 0.02  # of the pixels
 _SIDE: Final = 400  # pixels of the longer side when it is searched
-_SMALLEST: Final = 40  # pixels of a face there
+_SMALLEST: Final = 45  # pixels of a face there
+_COLOURED_FACE: Final = 0.5  # of its pixels
 _ANGLES: Final = (0.0, -20.0, 20.0)
 _SCALE_STEP: Final = 1.15
 _NEIGHBOURS: Final = 5
@@ -38,10 +40,13 @@ def can_look() -> bool:
 
 def is_colour(image: Pixels) -> bool:
     """Whether the image may be a photograph."""
-    if image.ndim == 2:
-        return False
+    return image.ndim == 3 and _coloured(image) > _COLOURED
+
+
+def _coloured(image: Pixels) -> float:
+    """The share of the pixels that are not grey."""
     spread = image.max(axis=2).astype(np.int16) - image.min(axis=2)
-    return float((spread > _COLOUR).mean()) > _COLOURED
+    return float((spread > _COLOUR).mean())
 
 
 def face_boxes(image: Pixels) -> list[Box]:
@@ -59,7 +64,11 @@ def face_boxes(image: Pixels) -> list[Box]:
         if angle:
             turned = np.asarray(cv2.warpAffine(small, turn, size, borderMode=cv2.BORDER_REPLICATE), np.uint8)
         back = cv2.invertAffineTransform(turn)
-        boxes += [_placed(box, back, scale, (height, width)) for box in _symmetric(turned)]
+        boxes += [
+            _placed(box, back, scale, (height, width))
+            for box in _symmetric(turned)
+            if _coloured(turned[box[1] : box[3], box[0] : box[2]]) >= _COLOURED_FACE
+        ]
     return sorted(set(boxes), key=lambda box: (box[1], box[0]))
 
 

@@ -2,8 +2,9 @@
 
 Two things must hold. Somebody says that the images are de-identified: the recipe's sources, or the user
 (`--deidentified`). And nothing identifying is found in the image itself; `--redact` blacks it out in what is
-sent, `--allow-phi` sends it as it is. An editor on another machine also needs the user's consent to send
-anything (`--allow-remote`). What was sent, redacted or allowed is appended to a log.
+sent, `--allow-phi` sends it as it is. Before all that comes the user's consent to send anything to another
+machine (`--allow-remote`), whether an editor or a judge is there. What was sent, redacted or allowed is
+appended to a log.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Policy:
     deidentified: bool = False  # the user vouches that no patient can be identified
     redact: bool = False  # black out what is found, in what is sent
     allow_phi: bool = False  # send it as it is; logged
-    allow_remote: bool = False  # an editor may send images to another machine
+    allow_remote: bool = False  # an editor or a judge may be on another machine
 
 
 class Gate:
@@ -69,16 +70,16 @@ class Gate:
         self._lock = threading.Lock()
         self._seen: dict[bytes, list[tuple[str, str, Box | None]]] = {}
 
-    def check_consent(self) -> None:
-        """Raise unless the user allows an editor to send images to another machine."""
+    def check_consent(self, what: str = "images") -> None:
+        """Raise unless the user allows that images, or only words, are sent to another machine."""
         if not self.policy.allow_remote:
             raise PrivacyError(
-                "this editor sends images to another machine",
+                f"{what} would be sent to another machine",
                 where=f"to {self.destination}",
-                expected="--allow-remote",
+                expected="--allow-remote (in Python allow_remote=True)",
                 found="no consent",
-                fix="`mie run ... --dry-run` lists what would be sent; then give --allow-remote, or use an "
-                "editor on this machine",
+                fix="a dry run (--dry-run; mie build: --rephrase-dry-run) says what would be sent; then give "
+                "--allow-remote, or use an editor or a judge on this machine",
             )
 
     def check_statement(self, dataset: Mapping[str, Any] | None) -> None:

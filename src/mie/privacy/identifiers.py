@@ -11,14 +11,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import lru_cache
-from importlib import resources
 from itertools import pairwise
+from pathlib import Path
 from typing import Final, NamedTuple
 
-import yaml
 from pydicom.datadict import dictionary_VR
 from pydicom.dataelem import DataElement
 from pydicom.dataset import Dataset
+
+from mie.core.yaml_files import read_mapping
 
 FILE: Final = "dicom_profile.yaml"
 # What a de-identified file has not, or empty. A dummy or a new UID (D, U) looks like any other value.
@@ -169,8 +170,7 @@ class Profile(NamedTuple):
 @lru_cache(maxsize=1)
 def profile() -> Profile:
     """The attributes that the basic profile removes or empties."""
-    text = (resources.files("mie.privacy") / FILE).read_text(encoding="utf-8")
-    table = yaml.safe_load(text)
+    table = read_mapping(Path(__file__).with_name(FILE), "profile", expected="actions: {...}")
     gone = frozenset(keyword for action in _GONE for keyword in table["actions"][action])
     return Profile(frozenset(table["direct"]), gone, frozenset(int(tag, 16) for tag in table["newer"]))
 

@@ -68,10 +68,10 @@ def test_our_own_wordings_pass_letter_by_letter() -> None:
 
 
 def test_own_weights_may_know_what_the_vocabulary_lacks() -> None:
-    text = "Highlight the thyroid nodule in red."
+    text = "Highlight the rotator cuff in red."
     assert question(text).text is None
     assert question(text, trusted=True).text == text
-    assert question("mark the thyroid nodule", trusted=True).text is None
+    assert question("mark the rotator cuff", trusted=True).text is None
 
 
 def test_a_side_is_the_patients() -> None:

@@ -38,7 +38,7 @@ def difference(a, b):
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-def test_every_dialect_runs_and_is_scored(name, tiny, small, tmp_path):
+def test_every_dialect_runs(name, tiny, small, tmp_path):
     run = run_editor(small, quick(tiny(name)), tmp_path / "run")
     assert run.info["counts"]["failed"] == 0, [edit.reason for edit in run.edits().values()]
     assert run.info["counts"]["done"] == len(Dataset(small))
@@ -47,8 +47,6 @@ def test_every_dialect_runs_and_is_scored(name, tiny, small, tmp_path):
         assert edit.size == (72, 72)
         steps = [step["step"] for step in edit.meta.get("steps", ())]
         assert steps == ([] if 72 % DIALECTS[name].size.multiple == 0 else ["pad", "crop"])
-    results = score(run, "miedb")
-    assert results["b_psnr"].n == len(Dataset(small))
 
 
 @pytest.mark.parametrize("name", DIALECTS)

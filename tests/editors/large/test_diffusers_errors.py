@@ -209,20 +209,26 @@ def test_a_pipeline_that_cannot_be_loaded_ends_the_run_before_the_first_edit(kon
     assert not (tmp_path / "run" / "edits.jsonl").exists()
 
 
-def test_out_of_memory_is_one_line_with_advice_and_the_run_resumes(kontext, small, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("part", "method"), [("FluxTransformer2DModel", "forward"), ("AutoencoderKL", "decode")]
+)
+def test_out_of_memory_is_one_line_with_advice_and_the_run_resumes(
+    kontext, small, tmp_path, monkeypatch, part, method
+):
+    """In the middle of an edit: at its first step, or when all steps are done and the image is decoded."""
     import diffusers
     import torch
 
-    call, calls = diffusers.FluxKontextPipeline.__call__, []
+    call, calls = getattr(getattr(diffusers, part), method), []
 
-    def full(self, **arguments):
-        calls.append(arguments["prompt"])
+    def full(self, *arguments, **more):
+        calls.append(method)
         if len(calls) == 2:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-        return call(self, **arguments)
+        return call(self, *arguments, **more)
 
-    monkeypatch.setattr(diffusers.FluxKontextPipeline, "__call__", full)
-    run = run_editor(small, quick(kontext), tmp_path / "run")
+    monkeypatch.setattr(getattr(diffusers, part), method, full)
+    run = run_editor(small, quick(kontext, steps=1), tmp_path / "run")
     assert (run.info["counts"]["done"], run.info["counts"]["failed"]) == (2, 1)
     (reason,) = [edit.reason for edit in run.edits().values() if edit.state == "failed"]
     assert reason.startswith("out of GPU memory at 80x80: resume with offload=model")
@@ -230,8 +236,8 @@ def test_out_of_memory_is_one_line_with_advice_and_the_run_resumes(kontext, smal
         assert word in reason
     # `offload` changes no output, so that the same run may be resumed with it. Without a GPU it is refused.
     with pytest.raises(ConfigError, match="offload needs a GPU"):
-        run_editor(small, quick(kontext, offload="model"), tmp_path / "run", retry_failed=True)
-    run = run_editor(small, quick(kontext), tmp_path / "run", retry_failed=True)
+        run_editor(small, quick(kontext, steps=1, offload="model"), tmp_path / "run", retry_failed=True)
+    run = run_editor(small, quick(kontext, steps=1), tmp_path / "run", retry_failed=True)
     assert run.info["counts"]["done"] == 3
     assert len(calls) == 4
 
@@ -250,6 +256,19 @@ def test_a_batch_that_does_not_fit_is_made_one_by_one(kontext, small, tmp_path, 
     monkeypatch.setattr(diffusers.FluxKontextPipeline, "__call__", full)
     run = run_editor(small, quick(kontext), tmp_path / "run", batch_size=3)
     assert run.info["counts"]["done"] == 3
+
+
+def test_an_output_of_another_size_comes_back_to_the_grid_of_the_image(kontext, monkeypatch):
+    from types import SimpleNamespace
+
+    import diffusers
+
+    large = np.full((96, 160, 3), 0.5, np.float32)
+    answer = lambda self, **_: SimpleNamespace(images=[large])
+    monkeypatch.setattr(diffusers.FluxKontextPipeline, "__call__", answer)
+    edited = open_editor(quick(kontext)).edit(crop(0, 64, 64), WORDS[0], seed=1, history=())
+    assert edited.image.shape == (64, 64, 3)
+    assert {"step": "resize", "from": [96, 160], "to": [64, 64]} in edited.meta["steps"]
 
 
 def test_values_that_are_no_numbers_are_a_failed_edit_and_no_black_image(kontext):

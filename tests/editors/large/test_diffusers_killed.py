@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 import sys
 import time
 
@@ -13,6 +10,7 @@ import pytest
 from mie.datasets.dataset import Dataset
 from mie.editors.run import run_editor
 from mie.editors.runs import read_edits
+from tests import forked_python
 from tests.editors.conftest import make_dataset, outputs
 from tests.editors.large.test_diffusers import spec
 
@@ -25,13 +23,12 @@ def test_killed_three_times_it_gives_the_same_bytes(tiny, tmp_path):
     folder = tmp_path / "run"
     command = [sys.executable, "-m", "mie", "run", dataset, "-e", editor, "-o", folder, "--attempts", "2"]
     for kill in range(3):
-        process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE)
+        process = forked_python.Started([*map(str, command)])
         before = len(read_edits(folder / "edits.jsonl"))
         while len(read_edits(folder / "edits.jsonl")) <= before:  # wait until this process has made an edit
-            assert process.poll() is None, process.stderr.read().decode()
+            assert process.poll() is None, process.errors()
             time.sleep(0.01)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        process.kill()
         assert len(read_edits(folder / "edits.jsonl")) < total, f"it ended before kill {kill}"
     run = run_editor(dataset, editor, folder, attempts=2)
     assert run.complete

@@ -6,15 +6,15 @@ letter by letter. Anything else is put into one of those templates.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import Any, Final, NamedTuple
 
 import cv2
 import numpy as np
 
 from mie.datasets.faithful import filled
+from mie.editors.compact.kinds import EDIT_KINDS, EditKind
 from mie.perspectives.modification import phrasings as modification
 from mie.perspectives.modification.lesions import body_of
 from mie.perspectives.perception import phrasings as perception
@@ -28,10 +28,23 @@ from mie.words import Parse, Requested, canonical, parse, vocabulary
 RADIOLOGICAL: Final = ("CT", "MRI", "X-ray")
 _ONE_SIDE: Final = 0.9  # share of a connected part on one side of the midline that makes it that side's
 _ALIKE: Final = 0.1  # of presence
+
+
+def _distinct(phrasings: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(template for templates in phrasings.values() for template in templates))
+
+
+# What an instruction may ask for -> the perspective that it belongs to: those of modification are its tasks.
 _PERSPECTIVE: Final = {
     "perception": "perception",
     "transformation": "transformation",
     **dict.fromkeys(modification.PHRASINGS, "modification"),
+}
+# What it may ask for -> our own templates for that.
+_TEMPLATES: Final[Mapping[str, Sequence[str]]] = {
+    "perception": _distinct(perception.PHRASINGS),
+    "transformation": _distinct(transformation.PHRASINGS),
+    **{task: tuple(dict.fromkeys(templates)) for task, templates in modification.PHRASINGS.items()},
 }
 
 
@@ -56,13 +69,23 @@ class Question(NamedTuple):
         return _PERSPECTIVE.get(self.parse.operation)
 
     @property
+    def paints(self) -> bool:
+        """Whether regions are painted, and nothing else is changed."""
+        return self.perspective is not None and EDIT_KINDS[self.perspective] is EditKind.OVERLAY
+
+    @property
+    def changes_all(self) -> bool:
+        """Whether the whole image becomes another one."""
+        return self.perspective is not None and EDIT_KINDS[self.perspective] is EditKind.IMAGE
+
+    @property
     def names(self) -> str:
         return " or ".join(target.name for target in self.parse.targets)
 
     def meta(self, instruction: str, trained: Collection[str] = ()) -> dict[str, Any]:
         """Return what was understood; `trained`: what the weights were trained to paint, if they say so."""
         asked: dict[str, Any] = {"asked": self.text} if self.text not in (None, instruction) else {}
-        if trained and self.perspective == "perception":
+        if trained and self.paints:
             asked["trained"] = {target.name: target.name in trained for target in self.parse.targets}
         sides = [part.side for part in self.parts if part.side]
         if sides:
@@ -75,7 +98,7 @@ class Question(NamedTuple):
     def remarks(self, trained: Collection[str]) -> list[str]:
         """Return which targets the weights were not trained on."""
         new = [t.name for t in self.parse.targets if t.name not in trained] if trained else []
-        if self.perspective != "perception" or not new:
+        if not self.paints or not new:
             return []
         return [f"not in this editor's training, so look closely: {', '.join(dict.fromkeys(new))}"]
 
@@ -96,7 +119,7 @@ def question(
         for operation in dict.fromkeys((result.operation, *_PERSPECTIVE)):
             if _fills(instruction, operation):
                 return Question(replace(result, operation=operation), instruction)
-    if result.unknown or (result.operation == "transformation" and not result.targets):
+    if result.unknown or (Question(result).changes_all and not result.targets):
         result = fallback(instruction, modality)
     if result.operation == "none":
         return Question(result, refusal=result.note)
@@ -104,17 +127,17 @@ def question(
         return Question(result, refusal=_unknown(result, modality))
     if is_own_wording(instruction, result):
         return Question(result, instruction)
-    if result.operation == "perception":
+    if Question(result).paints:
         return painting(result, modality)
     if result.operation == "removal":
         if not result.targets:
             return Question(result, refusal=result.note or "nothing is named that could be removed")
         names = listed([f"the {target.name}" for target in result.targets])
         return Question(result, f"Take out {names} and restore healthy tissue.")
-    if result.operation == "transformation":
-        return Question(result, canonical(result) if result.targets else instruction)
     if result.operation == "addition" and not result.targets:
         return Question(result, refusal=result.note or "nothing is named that could be added")
+    if Question(result).changes_all:
+        return Question(result, canonical(result) if result.targets else instruction)
     return Question(result, instruction if instruction.isascii() else canonical(result))
 
 
@@ -134,7 +157,7 @@ def kinds(asked: Question, trained: Collection[str]) -> list[str] | None:
     """
     names = [target.name for target in asked.parse.targets]
     known = vocabulary()
-    if asked.text is None or not trained or asked.perspective != "perception" or len(names) != 1:
+    if asked.text is None or not trained or not asked.paints or len(names) != 1:
         return None
     if known.targets[names[0]].modalities:
         return None
@@ -251,7 +274,7 @@ def is_own_wording(instruction: str, result: Parse) -> bool:
     is asked beyond it (a side, an exclusion).
     """
     names = all(target.name.casefold() in instruction.casefold() for target in result.targets)
-    if result.operation == "perception" and (
+    if Question(result).paints and (
         not result.targets
         or not names
         or "exclude" in result.attributes
@@ -262,20 +285,7 @@ def is_own_wording(instruction: str, result: Parse) -> bool:
 
 
 def _fills(instruction: str, operation: str) -> bool:
-    return any(filled(template, instruction) is not None for template in _templates(operation))
-
-
-@cache
-def _templates(operation: str) -> tuple[str, ...]:
-    def every() -> Iterator[str]:
-        if operation == "perception":
-            yield from (t for many in perception.PHRASINGS.values() for t in many)
-        elif operation == "transformation":
-            yield from (t for many in transformation.PHRASINGS.values() for t in many)
-        else:
-            yield from modification.PHRASINGS.get(operation, ())
-
-    return tuple(dict.fromkeys(every()))
+    return any(filled(template, instruction) is not None for template in _TEMPLATES.get(operation, ()))
 
 
 def on_side(mask: Mask, image: Pixels, side: str) -> Mask:

@@ -35,7 +35,9 @@ class Dialect:
     sized: Mapping[str, Any] = field(default_factory=dict)  # further arguments unless it chooses the size
     area: str | None = None  # an argument for the number of pixels, unless it chooses the size
     rescales: bool = False  # it scales every image to one megapixel with its module's `calculate_dimensions`
-    references: int = 0  # further images that it takes beside the one to edit
+    # Further images that it takes beside the one to edit. The pipelines of diffusers 0.42 take a list of any
+    # length; these are the numbers that the models' makers state.
+    references: int = 0
     batches: bool = False  # a list of images and prompts is a batch, equal to single edits up to rounding
     diptych: str | None = None  # it completes the right half of a pair; the prompt, with {} for ours
 
@@ -111,9 +113,11 @@ DIALECTS: Final[dict[str, Dialect]] = {
         arguments=TRUE_GUIDANCE,
         size=SizeRule(multiple=32, least=64),
         rescales=True,
-        references=2,
+        references=2,  # one to three images: the card of Qwen-Image-Edit-2509
     ),
-    "Flux2Pipeline": Dialect(default={"steps": 50, "guidance": 4.0}, size=_FLUX2, references=9),
+    # At most six images are recommended for FLUX.2 [dev], four are the most for Klein:
+    # docs.bfl.ai/guides/prompting_editing_overview.
+    "Flux2Pipeline": Dialect(default={"steps": 50, "guidance": 4.0}, size=_FLUX2, references=5),
     "Flux2KleinPipeline": Dialect(default={"steps": 4, "guidance": 1.0}, size=_FLUX2, references=3),
     "LongCatImageEditPipeline": Dialect(
         default={"steps": 50, "guidance": 4.5},
@@ -122,7 +126,8 @@ DIALECTS: Final[dict[str, Dialect]] = {
         takes_size=False,
         rescales=True,
     ),
-    # ICEdit: a LoRA on FLUX.1 Fill, which paints the right half of a pair whose left half is the image.
+    # ICEdit: a LoRA on FLUX.1 Fill, which paints the right half of a pair whose left half is the image. The
+    # sentence is the one that public scripts for ICEdit put before an instruction.
     "FluxFillPipeline": Dialect(
         default={"steps": 28, "guidance": 50.0},
         paper={},

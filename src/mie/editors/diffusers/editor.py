@@ -20,6 +20,7 @@ from PIL import Image
 
 from mie.core.files import digest
 from mie.editors.base import Edited, EditError, Editor, Request, Turn
+from mie.editors.diffusers.compiling import compiler_errors
 from mie.editors.diffusers.dialects import DEFAULT, MEGAPIXEL, dialect_of
 from mie.editors.diffusers.loader import Machine, check_files, find_lora, find_pipeline, load_pipeline
 from mie.editors.sizes import AUTO, NATIVE, Placement, check_size, place
@@ -33,6 +34,7 @@ _RESCALING: Final = Lock()  # a module's function is replaced while its pipeline
 class DiffusersEditor(Editor):
     """A pipeline of diffusers in a local folder: InstructPix2Pix, SDXL, FLUX, Qwen-Image-Edit, LongCat."""
 
+    takes_references = True
     deterministic = True
     tuning = frozenset({"offload"})
 
@@ -54,6 +56,7 @@ class DiffusersEditor(Editor):
         offload: str = "none",
         tiling: bool = False,
         quantize: str = "none",
+        compile: bool = False,
     ) -> None:
         self._found = find_pipeline(folder)
         self.model = Path(folder).name
@@ -70,7 +73,7 @@ class DiffusersEditor(Editor):
         self._settings = self._dialect.settings(preset, changes, self._found.name)
         self._size = check_size(size)
         self._lora = None if lora is None else find_lora(lora)
-        self._machine = Machine(dtype, device, offload, tiling, quantize)
+        self._machine = Machine(dtype, device, offload, tiling, quantize, compile)
         self._history = history
         if self._dialect.diptych is not None and self._size == AUTO:
             raise ConfigError(
@@ -201,7 +204,11 @@ class DiffusersEditor(Editor):
             arguments |= {"image": firsts, "prompt": prompts, "generator": generators}
         keeping = dialect.rescales and self._size != AUTO
         try:
-            with quiet(), _kept_size(type(pipe), size) if keeping else nullcontext():
+            with (
+                quiet(),
+                compiler_errors(self._machine.compile),
+                _kept_size(type(pipe), size) if keeping else nullcontext(),
+            ):
                 return list(pipe(**arguments, output_type="np").images)
         except torch.OutOfMemoryError:
             pass  # the error holds the tensors of the call: let go of it before the next one

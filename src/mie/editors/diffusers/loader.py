@@ -10,11 +10,12 @@ import importlib.util
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from mie.core.registry import unknown_name
+from mie.editors.diffusers.compiling import check_compiler, compile_blocks
 from mie.editors.diffusers.dialects import EDITING_CLASS
 from mie.errors import ConfigError
 from mie.networks.pretrained import model_folder, need_packages, put_lora, quiet, refuse_pickles
@@ -46,6 +47,7 @@ class Machine:
     offload: str = "none"
     tiling: bool = False
     quantize: str = "none"
+    compile: bool = False
 
     def __post_init__(self) -> None:
         for noun, value, known in (
@@ -55,6 +57,12 @@ class Machine:
         ):
             if value not in known:
                 raise unknown_name(noun, value, known)
+        if self.compile and self.offload == "sequential":
+            raise ConfigError(
+                "compile does not go with offload=sequential, which moves every layer by itself",
+                expected="compile=true with offload=none or offload=model",
+                found=f"offload={self.offload}",
+            )
 
     def checked(self) -> Machine:
         """The same with `auto` replaced. `ConfigError` for what this computer does not have."""
@@ -82,9 +90,11 @@ class Machine:
                 found=f"quantize={self.quantize}",
                 fix="run `pip install bitsandbytes`",
             )
+        if self.compile:
+            check_compiler(device)
         half = device.startswith("cuda") and torch.cuda.is_bf16_supported()
         dtype = ("bf16" if half else "fp32") if self.dtype == "auto" else self.dtype
-        return Machine(dtype, device, self.offload, self.tiling, self.quantize)
+        return replace(self, dtype=dtype, device=device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +228,9 @@ def load_pipeline(pipeline: Pipeline, machine: Machine, lora: Path | None = None
         put_lora(pipe, lora)
     if machine.tiling:
         pipe.vae.enable_tiling()
+    if machine.compile:
+        network: Any = getattr(pipe, "transformer", None) or pipe.unet
+        compile_blocks(network, getattr(network, "_repeated_blocks", None) or ())
     if machine.offload == "model":
         pipe.enable_model_cpu_offload(device=machine.device)
     elif machine.offload == "sequential":

@@ -17,6 +17,7 @@ import numpy as np
 
 from mie.core.files import digest
 from mie.editors.base import Edited, EditError, Editor, Request, Turn
+from mie.editors.diffusers.compiling import compile_blocks, compiler_errors
 from mie.editors.diffusers.loader import DTYPES, Machine
 from mie.editors.omnigen2.loader import find_lora, find_model, load_text, load_transformer, load_vae
 from mie.editors.sizes import AUTO, NATIVE, Placement, SizeRule, check_size, place
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 RULE: Final = SizeRule(multiple=16, least=64, most=2**20)  # stride 8, patches of two latents
 MAX_TOKENS: Final = 1024
 # What the published model was trained with. A text is a conversation of these two turns.
-_CHAT: Final = (
+CHAT: Final = (
     "<|im_start|>system\nYou are a helpful assistant that generates high-quality images based on user "
     "instructions.<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n"
 )
@@ -42,6 +43,7 @@ _CHAT: Final = (
 class OmniGen2Editor(Editor):
     """OmniGen2 or a model fine-tuned from it, in a local folder as it was published."""
 
+    takes_references = True
     deterministic = True
     tuning = frozenset({"offload"})
 
@@ -60,6 +62,7 @@ class OmniGen2Editor(Editor):
         dtype: str = "auto",
         device: str = "auto",
         offload: str = "none",
+        compile: bool = False,
     ) -> None:
         if steps < 1 or text < 1 or image < 1 or not 0 <= start <= end <= 1:
             raise ConfigError(
@@ -70,7 +73,7 @@ class OmniGen2Editor(Editor):
         if offload not in ("none", "model"):
             raise ConfigError("no such offload", expected="none or model", found=offload)
         self._size = check_size(size)
-        self._machine = Machine(dtype, device, offload)
+        self._machine = Machine(dtype, device, offload, compile=compile)
         self._model = find_model(folder)
         self.model = Path(folder).name
         self._lora = None if lora is None else find_lora(lora)
@@ -99,9 +102,14 @@ class OmniGen2Editor(Editor):
         """The network, loaded when it is first needed."""
         import torch
 
+        from mie.networks.omnigen2 import Block
+
         resident = self._at.device if self._at.offload == "none" else "cpu"
         kind = getattr(torch, DTYPES[self._at.dtype])
-        return load_transformer(self._model, kind, resident, self._lora)
+        network = load_transformer(self._model, kind, resident, self._lora)
+        if self._at.compile:
+            compile_blocks(network, (Block.__name__,))
+        return network
 
     @cached_property
     def _vae(self) -> Any:
@@ -184,7 +192,7 @@ class OmniGen2Editor(Editor):
         settings = dict(self._settings)
         steps = int(settings.pop("steps"))
         try:
-            with self._on_device(self.transformer):
+            with self._on_device(self.transformer), compiler_errors(self._at.compile):
                 latents = sample(
                     self.transformer,
                     noise,
@@ -233,14 +241,14 @@ class OmniGen2Editor(Editor):
 
     def tokens(self, instructions: Sequence[str]) -> Any:
         """Ids and mask of what the language model reads, right padding."""
-        texts = [_CHAT.format(text) for text in instructions]
+        texts = [CHAT.format(text) for text in instructions]
         return self._language[1](
             texts, padding=True, truncation=True, max_length=MAX_TOKENS, return_tensors="pt"
         )
 
     def word_positions(self, instruction: str, ends: Sequence[int]) -> list[int]:
         """Among the text's tokens, the last one of each word; a word is given by where it ends."""
-        head = _CHAT.partition("{}")[0]
+        head = CHAT.partition("{}")[0]
         texts = [head + instruction[:end] for end in ends]
         return [len(self._language[1](text).input_ids) - 1 for text in texts]
 

@@ -12,7 +12,7 @@ help:
 	@echo "make lint   ruff, mypy, import contracts"
 	@echo "make bench  speed and memory, as ratios"
 	@echo "make docs   the documentation as HTML in site/"
-	@echo "make kills  kill every long command 1,000 times"
+	@echo "make kills  1,000 kills and disk faults over all long commands"
 	@echo "make lock   the versions and checksums of all dependencies, in locks/"
 	@echo "make wheel-check   build the wheel twice and compare the bytes"
 
@@ -34,13 +34,17 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 demo: $(VENV)/.installed
 	$(BIN)/mie demo -o $(OUT)/demo
 
-# Three processes on two cores, one thread each: many tests wait for a server, a browser or a kill.
+# Three processes on two cores, one thread each: many tests wait for a server, a browser or a kill. Tests that
+# share a fixture run in one of them, the slow ones first (tests/conftest.py).
+SPREAD := --dist loadscope --no-loadscope-reorder
+# Bytecode is kept even where the environment forbids it: each of many processes would compile all files again.
+TESTING := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 test: $(VENV)/.installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3
+	$(TESTING) -n 3 $(SPREAD)
 
 # Apart, because tracing every line makes pure Python take up to three times as long.
 coverage: $(VENV)/.installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --cov --cov-report=term:skip-covered --cov-fail-under=85
+	$(TESTING) -n 2 $(SPREAD) --cov --cov-report=term:skip-covered --cov-fail-under=85
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check src tests bench examples

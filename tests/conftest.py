@@ -18,16 +18,53 @@ settings.register_profile("mie", deadline=None)
 settings.load_profile("mie")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what drives a browser or a PostgreSQL server, so that `-m "not browser"` leaves it out."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what drives a browser or a PostgreSQL server, so that `-m "not browser"` leaves it out.
+
+    In several processes, groups with slow tests begin first, so that none is left alone with one at the end.
+    """
+    slow: dict[str, None] = {}
     for item in items:
         names = getattr(item, "fixturenames", ())
         if "browser" in names or item.path.name == "test_walk.py":
             item.add_marker("browser")
         if "[postgresql" in item.name or "postgres" in names:
             item.add_marker("postgres")
+        if item.get_closest_marker("slow"):
+            slow[_group(item.nodeid)] = None
+    if hasattr(config, "workerinput"):
+        order = {group: at for at, group in enumerate(slow)}
+        items.sort(key=lambda item: order.get(_group(item.nodeid), len(order)))
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Run the tests that share a fixture in one process, which makes it once.
+
+    xdist's own `loadgroup` writes the group into an attribute that pytest no longer reads (9.2).
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByGroup(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _group(nodeid)
+
+    return ByGroup(config, log)
+
+
+# Folders whose files share a fixture that takes long to make.
+_SHARING = ("tests/training", "tests/report", "tests/editors/large", "tests/review")
+
+
+def _group(nodeid: str) -> str:
+    """The file, or the folder where files share much. Each page of the documentation stands alone."""
+    path, _, test = nodeid.partition("::")
+    if path == "tests/docs/test_examples.py" and test.startswith("test_the_examples_run["):
+        return nodeid
+    return next((folder for folder in _SHARING if path.startswith(f"{folder}/")), path)
+
+
+ROOT = Path(__file__).parents[1]
 SHIPPED = Path(skimage.__file__).parent / "data"
 
 

@@ -1,6 +1,7 @@
 """What a notebook user types: the public names, and the design's example from data to report."""
 
 import inspect
+import socket
 import subprocess
 import sys
 import typing
@@ -24,6 +25,19 @@ def my_function(image, instruction):
     middle = out[out.shape[0] // 4 : -out.shape[0] // 4]
     middle[:] = np.minimum(255, middle.astype(int) + 40)
     return out
+
+
+@pytest.fixture
+def no_network(monkeypatch):
+    """Fail where a connection is opened, or a name is looked up."""
+    connect = socket.socket.connect
+
+    def local(self, address):
+        assert self.family == socket.AF_UNIX, f"a connection to {address}"
+        return connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", local)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *names, **_: pytest.fail(f"{names} was looked up"))
 
 
 @pytest.fixture(scope="module")
@@ -74,8 +88,8 @@ def test_report_is_a_package_and_a_function(before):
     assert out.stdout.strip() == "True"
 
 
-def test_the_ten_lines_of_the_design(recipe, tmp_path, monkeypatch):
-    """Build, look, run a function and a spec, score, compare, report; as in a notebook."""
+def test_the_ten_lines_of_the_design(recipe, tmp_path, monkeypatch, no_network):
+    """Build, look, run a function and a spec, score, compare, report; as in a notebook, without network."""
     import yaml
 
     monkeypatch.chdir(tmp_path)

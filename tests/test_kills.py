@@ -40,6 +40,8 @@ def test_a_run_survives(one: Harness, kind: str) -> None:
         ("build perception", "kill"),
         ("score with a judge", "kill"),
         ("train", "kill"),
+        ("run by a provider", "kill"),
+        ("edit a folder", "full"),
         ("export", "full"),
         ("import", "broken"),
         ("pack", "interrupted"),

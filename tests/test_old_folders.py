@@ -7,12 +7,13 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests import forked_python
 
 FIXTURE = Path(__file__).parent / "fixtures" / "old_folders"
 EXPECTED = json.loads((FIXTURE / "expected.json").read_text(encoding="utf-8"))
@@ -29,9 +30,7 @@ def old(tmp_path: Path) -> Path:
 def mie(folder: Path, *words: object, codes: tuple[int, ...] = (0,)) -> str:
     command = [sys.executable, "-m", "mie", *map(str, words)]
     environment = {**os.environ, "MIE_WEIGHTS": str(folder / "weights")}
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
+    done = forked_python.run(command, cwd=folder, env=environment)
     assert done.returncode in codes, done.stderr
     return done.stdout
 

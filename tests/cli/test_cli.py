@@ -8,13 +8,12 @@ import sys
 import pytest
 import yaml
 
+from tests import forked_python
 from tests.conftest import folder_source, write_folder
 
 
 def mie(*words, cwd=None):
-    return subprocess.run(
-        [sys.executable, "-m", "mie", *map(str, words)], capture_output=True, text=True, cwd=cwd, check=False
-    )
+    return forked_python.run([sys.executable, "-m", "mie", *map(str, words)], cwd=cwd)
 
 
 @pytest.fixture(scope="module")

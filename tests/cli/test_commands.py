@@ -11,11 +11,12 @@ import typer
 
 from mie import cli
 from mie.core import registry
+from tests import forked_python
 
 
 def _mie(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "mie", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return forked_python.run(command)
 
 
 def test_help_shows_every_verb_once_with_its_whole_sentence():

@@ -70,7 +70,13 @@ def test_the_list_of_benchmarks_and_metrics():
     for words in ("miedb", "omni-iie", "paper, as_released", "B-PSNR (dB)", "lower", "rubric_8"):
         assert words in shown
     document = json.loads(invoke("--list", "--json").stdout)
-    assert [one["name"] for one in document["benchmarks"]] == ["imgedit", "medebench", "miedb", "omni-iie"]
+    assert [one["name"] for one in document["benchmarks"]] == [
+        "dialogue",
+        "imgedit",
+        "medebench",
+        "miedb",
+        "omni-iie",
+    ]
     metrics = {one["name"]: one for one in document["metrics"]}
     assert metrics["dice"]["needs"] == ["colours", "input", "region"]
     assert metrics["lpips_fg"]["higher_is_better"] is False

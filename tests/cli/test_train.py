@@ -19,6 +19,7 @@ import yaml
 from mie.training.config import read_config
 from mie.training.segmenter import Segmenter
 from mie.training.trainee import make_trainee
+from tests import forked_python
 from tests.training.tiny import tiny_config
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 def mie(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "mie", "train", *words]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, check=False)
+    return forked_python.run(command, cwd=folder, env=environment)
 
 
 def test_stop_and_resume(tmp_path: Path) -> None:

@@ -25,6 +25,9 @@ VERBS = {
     "build": "build recipe.yaml -o OUT --workers 1",
     "run": "run perception -e identity -o OUT",
     "report": "report runs/otsu -o OUT",
+    "board": "board runs/otsu -o OUT",
+    "choose": "choose perception -o OUT --quota 2",
+    "merge": "merge perception transformation -o OUT",
     "export": "export perception -f folder -o OUT",
     "import": "import exported -f folder -o OUT",
     "stats": "stats perception -o OUT",
@@ -36,7 +39,7 @@ VERBS = {
     "review --export": "review perception runs/otsu --db new.sqlite --kind inspect --export OUT/x.csv",
     "export-model": "export-model -e compact:tiny.safetensors -o OUT.onnx",
 }
-# These write nothing, or only what `mie weights get` or a server sends, or need models: `score` is below.
+# These write nothing or what `mie weights get` or a server sends, or need models or people; `score` is below.
 OTHERS = {
     "agree",
     "doctor",
@@ -48,6 +51,8 @@ OTHERS = {
     "weights",
     "propose",
     "ground",
+    "experiment",
+    "judge-set",
     "train",
     "score",
 }

@@ -96,3 +96,10 @@ def test_many_keys_take_no_longer_than_their_number(tmp_path, monkeypatch):
 def test_what_python_cannot_hold_is_a_config_error(tmp_path, text):
     with pytest.raises(ConfigError):
         read(tmp_path, text)
+
+
+def test_a_merge_key_is_refused_by_name(tmp_path):
+    # Merges of merges double with every level: thirty lines would take hours.
+    lines = [f"a{n}: &a{n}\n  <<: [*a{n - 1}, *a{n - 1}]" for n in range(1, 30)]
+    with pytest.raises(ConfigError, match="`<<` is not read here"):
+        read(tmp_path, "\n".join(["a0: &a0 {x: 1}", *lines]))

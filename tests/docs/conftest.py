@@ -10,6 +10,7 @@ import mie
 from mie.core.files import cache_folder
 from mie.errors import MieError
 from mie.sources.samples import samples_root
+from tests import forked_python
 from tests.docs.pages import ROOT
 
 
@@ -31,3 +32,9 @@ def quickstart(samples: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tour") / "quickstart"
     mie.build(ROOT / "examples/quickstart.yaml", folder, workers=1)
     return folder
+
+
+@pytest.fixture(scope="session")
+def forked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with commands `mie` and `python` that start quickly."""
+    return forked_python.install(tmp_path_factory.mktemp("forked"))

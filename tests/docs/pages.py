@@ -52,11 +52,11 @@ def name_of(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
-def environment(folder: Path) -> dict[str, str]:
-    """Of a process that runs an example in `folder`: `mie` is the one under test."""
+def environment(folder: Path, *first: Path) -> dict[str, str]:
+    """Of a process that runs an example in `folder`: `mie` is the one under test, or that of `first`."""
     return {
         **os.environ,
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PATH": os.pathsep.join((*map(str, first), str(Path(sys.executable).parent), os.environ["PATH"])),
         "PYTHONPATH": str(Path(mie.__file__).parents[1]),
         "MIE_CACHE": str(cache_folder().resolve()),
         "HF_HOME": str(folder / "huggingface"),

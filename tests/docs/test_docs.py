@@ -183,8 +183,10 @@ def test_every_key_and_bound_of_modification_is_explained() -> None:
     for key in ("candidates", "per_case", "min_sensitivity"):
         assert table[key] == f"{getattr(defaults, key):g}"
     assert [task for task in PHRASINGS if f"`{task}`" not in text] == []
-    (recipe,) = (yaml.safe_load(block.text) for block in blocks(page) if block.info == "yaml")
-    config.parse_recipe(recipe, where=name_of(page), base=ROOT)
+    recipes = [yaml.safe_load(block.text) for block in blocks(page) if block.info == "yaml"]
+    assert len(recipes) == 2
+    for recipe in recipes:
+        config.parse_recipe(recipe, where=name_of(page), base=ROOT)
 
 
 def test_everything_to_train_and_its_keys_are_explained() -> None:
@@ -192,7 +194,8 @@ def test_everything_to_train_and_its_keys_are_explained() -> None:
     from mie.training.trainee import TRAINEES, trainee_class
 
     pages = "".join(
-        (ROOT / "docs/how-to" / page).read_text(encoding="utf-8") for page in ("train.md", "flux-fill.md")
+        (ROOT / "docs/how-to" / page).read_text(encoding="utf-8")
+        for page in ("train.md", "flux-fill.md", "finetune-omnigen2.md")
     )
     for name in TRAINEES:
         assert f"trainee: {name}" in pages

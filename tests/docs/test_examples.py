@@ -20,6 +20,8 @@ from _pytest.mark import ParameterSet
 
 import mie
 from mie.images.png import encode_png
+from mie.scoring.benchmarks import imgedit
+from tests import forked_python
 from tests.docs.pages import PAGES, ROOT, commands, environment, name_of, runnable
 
 # What a page shows of a measured quantity is an example: times, rates and sizes.
@@ -33,12 +35,14 @@ _SLOW = frozenset(
         "README.md",
         "docs/explanation/transformation.md",
         "docs/how-to/agree.md",
+        "docs/how-to/board.md",
         "docs/how-to/demo.md",
         "docs/how-to/own-metric-and-benchmark.md",
         "docs/how-to/report.md",
         "docs/how-to/review.md",
         "docs/how-to/train.md",
         "docs/reference/python.md",
+        "docs/reference/tables.md",
         "docs/tutorials/evaluate-my-model.md",
         "docs/tutorials/your-own-data.md",
     }
@@ -57,7 +61,7 @@ def test_every_slow_page_exists() -> None:
 
 
 @pytest.mark.parametrize("page", _pages())
-def test_the_examples_run(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_the_examples_run(page: Path, tmp_path: Path, forked: Path, request: pytest.FixtureRequest) -> None:
     """Each page in a folder of its own, block by block, in order."""
     text = "".join(block.text for block in runnable(page))
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
@@ -65,16 +69,15 @@ def test_the_examples_run(page: Path, tmp_path: Path, request: pytest.FixtureReq
         request.getfixturevalue("samples")
     if "out/quickstart" in text and "-o out/quickstart\n" not in text:
         shutil.copytree(request.getfixturevalue("quickstart"), tmp_path / "out/quickstart")
+    known = environment(tmp_path, forked)
     for number, block in enumerate(runnable(page)):
         if block.info == "bash":
             command = ["bash", "-c", f"set -euo pipefail\n{block.text}"]
+            done = subprocess.run(command, cwd=tmp_path, env=known, capture_output=True, text=True)
         else:  # from a file, as a user would: worker processes import it again
             script = tmp_path / f"example{number}.py"
             script.write_text(block.text, encoding="utf-8")
-            command = [sys.executable, str(script)]
-        done = subprocess.run(
-            command, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True
-        )
+            done = forked_python.run([sys.executable, str(script)], cwd=tmp_path, env=known)
         where = f"{name_of(page)}:\n{block.text}\n{done.stdout}\n{done.stderr}"
         assert done.returncode == 0, where
         printed = lines(done.stdout) + lines(done.stderr)
@@ -105,15 +108,27 @@ EXAMPLES = [
 # Not run here, and why.
 _ELSEWHERE = {
     "mie demo -o out/demo": "the page of mie demo runs it",
+    "mie export-model --editor compact -o compact.onnx": (
+        "takes half a minute; tests/editors/compact/test_onnx.py runs it and looks at the file"
+    ),
     "mie weights get lpips-alex fid": "fetches published weights; tests/cli/test_weights.py serves its own",
     "mie propose out/quickstart --detector models/grounding-dino --segmenter models/sam -o out/regions": (
         "needs two published models; tests/review/test_regions.py has small ones"
     ),
+    "mie train examples/omnigen2.yaml -o out/omnigen2 --processes 8": (
+        "needs a published model; tests/training/test_omnigen2.py has a small one"
+    ),
+    **{
+        f"mie experiment {name} examples/experiments/{name}.yaml -o out/{name}": (
+            "needs three datasets, or published models; tests/experiments runs small ones"
+        )
+        for name in ("ablation", "holdout", "fewshot")
+    },
     "mie ground out/quickstart --editor omnigen2:models/omnigen2 -o out/attention": (
         "needs a published model; tests/editors/large/test_ground.py has small ones"
     ),
 }
-_NEEDS = {"mie train": "torch", "mie export-model": "onnx", "mie review": "starlette"}
+_NEEDS = {"mie train": "torch", "mie review": "starlette"}
 
 
 def test_every_command_has_an_example() -> None:
@@ -130,12 +145,18 @@ def prepared(quickstart: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     shutil.copytree(quickstart, folder / "out/quickstart")
     for name, editor in (("run-a", "identity"), ("run-b", "otsu"), ("run", "otsu")):
         mie.score(mie.run(folder / "out/quickstart", editor, folder / "out" / name, split="test"), workers=1)
+    mie.build(ROOT / "examples/several.yaml", folder / "out/several", workers=1)
     dataset = mie.Dataset(folder / "out/quickstart")
     ids = [sample.id for sample in dataset.samples("test")]
     with (folder / "ratings.csv").open("w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["sample_id", "rater", "run", "rank"])
         rows.writerows((i, rater, run, rank) for i in ids for rater in "AB" for run, rank in _ranks(i, rater))
+    with (folder / "grades.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["sample_id", "rater", "run", "criterion", "score"])
+        graded = [(i, run) for i in ids for run in ("run-a", "run-b")]
+        rows.writerows((i, "A", run, name, 4) for i, run in graded for name in imgedit.CRITERIA)
     for name in ("scan.png", "edited.png"):
         (folder / name).write_bytes(encode_png(dataset[0].input))
     (folder / "my.py").write_text("import shutil, sys\nshutil.copy(sys.argv[1], sys.argv[3])\n")
@@ -198,12 +219,8 @@ def test_the_examples_of_help_run(example: str, prepared: Path, server: int, tmp
 
 
 def _run(command: str, folder: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", *shlex.split(command)],
-        cwd=folder,
-        env=environment(folder),
-        capture_output=True,
-        text=True,
+    done = forked_python.run(
+        [sys.executable, "-m", *shlex.split(command)], cwd=folder, env=environment(folder)
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
 

@@ -7,6 +7,7 @@ Volumes are `(S, H, W)`, slices along the first axis. `mie edit` reports these n
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,12 @@ from mie.records import Mask
 
 def neighbour_dice(mask: Mask) -> NDArray[np.float64]:
     """DICE of each slice with the next one, `(S - 1,)`; 1 where both are empty."""
-    return np.array([dice(a, b) for a, b in zip(mask[:-1], mask[1:], strict=True)], np.float64)
+    return np.array([dice(a, b) for a, b in pairwise(mask)], np.float64)
 
 
 def neighbour_change(image: NDArray[Any]) -> NDArray[np.float64]:
     """Mean absolute difference of each slice and the next one in grey levels, `(S - 1,)`."""
-    pairs = zip(image[:-1], image[1:], strict=True)
+    pairs = pairwise(image)
     return np.array([np.abs(a.astype(np.float32) - b).mean(dtype=np.float64) for a, b in pairs], np.float64)
 
 

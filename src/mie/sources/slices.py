@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,13 +20,9 @@ from mie.images.volumes import (
     slice_spacing,
     square_pixels,
 )
-from mie.images.windows import apply_window, find_window, holds_air
+from mie.images.windows import apply_window, find_window, holds_air, volume_window
 from mie.records import Case, Mask, Pixels, Rejection, Step, Unit
 from mie.sources.catalog import DicomLayout, Entry, VolumeLayout
-
-# The soft-tissue window most abdominal CT data sets are read with, in Hounsfield units.
-_SOFT_TISSUE: Final = (-160.0, 240.0)
-_PERCENTILES: Final = (0.5, 99.5)
 
 
 @dataclass(frozen=True)
@@ -147,13 +143,8 @@ def _window(entry: Entry, data: NDArray[Any], where: str) -> dict[str, Any]:
     if entry.window is not None:
         given = entry.window
         window = find_window(data, low=given.low, high=given.high, percentiles=given.percentiles, where=where)
-    elif entry.modality == "CT" and holds_air(data):
-        window = find_window(data, low=_SOFT_TISSUE[0], high=_SOFT_TISSUE[1], where=where)
-        window["from"] = "soft tissue"
     else:
-        # Most of an MRI volume can be exact zeros around the head; they would drag the percentiles down.
-        tissue = data[data != 0]
-        window = find_window(tissue if tissue.size else data, percentiles=_PERCENTILES, where=where)
+        window = volume_window(data, hounsfield=entry.modality == "CT" and holds_air(data), where=where)
     if window.get("constant"):
         raise ImageError("volume holds one value only", where=where, found=window["low"])
     return window

@@ -434,6 +434,14 @@ def square_pixels(image: NDArray[Any], spacing: tuple[float, float], *, is_mask:
     return cv2.resize(pixels, (columns, rows), interpolation=way).astype(image.dtype, copy=False)
 
 
+def scaling(columns: float, rows: float) -> NDArray[np.float64]:
+    """From pixel centres of a scaled image to those of the original, which has so many pixels for one."""
+    matrix = np.eye(4)
+    matrix[0, 0], matrix[1, 1] = columns, rows
+    matrix[0, 3], matrix[1, 3] = (columns - 1) / 2, (rows - 1) / 2
+    return matrix
+
+
 def resampled(volume: Volume, onto: Volume, *, where: object = None) -> Volume:
     """`volume` on the grid of `onto`, both in the same patient space, linearly; outside it is its minimum."""
     to_own = np.linalg.inv(volume.affine) @ onto.affine

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from mie.images.volumes import (
     is_square,
     resampled,
     same_geometry,
+    scaling,
     slice_of,
     slice_spacing,
     square_pixels,
@@ -98,7 +100,10 @@ def cases(
     pair = None if second is None else _second(entry, volume, second, window, unit.key)
     for plane in layout.planes:
         count, thickness = volume.data.shape[AXIS[plane]], volume.spacing[AXIS[plane]]
-        if regions is None:
+        whole = layout.slices == "all"
+        if layout.slices == "all":
+            chosen = all_slices(volume, regions, plane, window, layout.around)
+        elif regions is None:
             chosen = middle_slices(count, layout.slices)
         else:
             chosen = sorted(
@@ -109,7 +114,7 @@ def cases(
                 }
             )
         for index in chosen:
-            yield _case(entry, unit, volume, regions or {}, plane, index, window, pair)
+            yield _case(entry, unit, volume, regions or {}, plane, index, window, pair, whole=whole)
 
 
 def largest_slices(areas: NDArray[np.int64], thickness: float, most: int, gap: float) -> list[int]:
@@ -126,6 +131,40 @@ def largest_slices(areas: NDArray[np.int64], thickness: float, most: int, gap: f
         if all(abs(index - other) * thickness >= gap * (1 - 1e-6) for other in chosen):
             chosen.append(index)
     return chosen
+
+
+def all_slices(
+    volume: Volume, regions: Mapping[str, Region] | None, plane: str, window: Step, around: float | None
+) -> list[int]:
+    """Every slice from the first to the last that shows something, or to `around` mm beyond what is marked.
+
+    Slices of one grey value at both ends, such as the padding of a series, are left out.
+    """
+    count, thickness = volume.data.shape[AXIS[plane]], volume.spacing[AXIS[plane]]
+    first, last = 0, count - 1
+    if regions and around is not None:
+        marked = np.flatnonzero(sum(region.areas(plane) for region in regions.values()))
+        beyond = math.ceil(around / thickness - 1e-6)
+        first, last = max(0, int(marked[0]) - beyond), min(last, int(marked[-1]) + beyond)
+    shown = [index for index in range(first, last + 1) if _shows(volume, plane, index, window)]
+    return list(range(shown[0], shown[-1] + 1)) if shown else []
+
+
+def _shows(volume: Volume, plane: str, index: int, window: Step) -> bool:
+    grey = apply_window(slice_of(volume.data, plane, index), window)
+    return bool((grey != grey[0, 0]).any())
+
+
+def slice_affine(volume: Volume, plane: str, index: int) -> NDArray[np.float64]:
+    """(column, row, slices from this one, 1) of a slice as `slice_of` shows it to RAS+ millimetres."""
+    axis = AXIS[plane]
+    down, across = {"axial": (1, 0), "coronal": (2, 0), "sagittal": (2, 1)}[plane]
+    to_voxel = np.zeros((4, 4))
+    to_voxel[3, 3] = 1
+    for place, along in enumerate((across, down)):  # both run against the voxels' axes
+        to_voxel[along, place], to_voxel[along, 3] = -1, volume.data.shape[along] - 1
+    to_voxel[axis, 2], to_voxel[axis, 3] = 1, index
+    return volume.affine @ to_voxel
 
 
 def middle_slices(count: int, most: int) -> list[int]:
@@ -169,6 +208,8 @@ def _case(
     index: int,
     window: Step,
     second: tuple[Volume, Step] | None,
+    *,
+    whole: bool = False,
 ) -> Case:
     spacing = slice_spacing(volume.spacing, plane)
 
@@ -187,7 +228,12 @@ def _case(
         mask = region.slice(plane, index)
         if mask is not None:
             masks[name] = np.ascontiguousarray(square_pixels(mask, spacing, is_mask=True))
-    steps: list[Step] = [*volume.steps, window, {"step": "slice", "plane": plane, "index": index}]
+    cut: dict[str, Any] = {"step": "slice", "plane": plane, "index": index}
+    if whole:
+        rows, columns = slice_of(volume.data, plane, index).shape
+        affine = slice_affine(volume, plane, index) @ scaling(columns / image.shape[1], rows / image.shape[0])
+        cut["affine"] = affine.tolist()
+    steps: list[Step] = [*volume.steps, window, cut]
     if not is_square(spacing):
         side = min(spacing)
         steps.append({"step": "square pixels", "found": list(spacing), "to": [side, side]})

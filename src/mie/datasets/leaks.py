@@ -73,7 +73,7 @@ def whole_groups(dropped: set[int], groups: Sequence[str | None]) -> dict[int, i
 def intact_volumes(dropped: set[int], volumes: Sequence[str | None]) -> set[int]:
     """Samples of `dropped` that stay after all: slices of whole volumes of which less than half offend.
 
-    The ends of two patients' volumes may show the same few pixels; a volume that leaks does so in most slices.
+    The ends of two patients' volumes may show the same few pixels; a volume that leaks does in most slices.
     """
     sizes = Counter(volume for volume in volumes if volume is not None)
     offending = Counter(volumes[i] for i in dropped)

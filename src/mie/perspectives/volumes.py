@@ -1,9 +1,9 @@
 """Slices of volumes: which volume a case was cut from, which slices are neighbours, and whole volumes.
 
 A whole volume is stored as one sample for each slice, in order. What belongs together says so in
-`params["volume"]`: the same `id`, how many `slices` it has, which one this is (`index`, from 0), the `spacing`
-(slice, row, column) in mm and the `affine` that takes (column, row, index, 1) of the stored pixels to RAS+ mm.
-So each slice is a triplet like any other, and a volume can be put together from its outputs.
+`params["volume"]`: the same `id`, how many `slices` it has, which one this is (`index`, from 0), the
+`spacing` (slice, row, column) in mm, and the `affine` that takes (column, row, index, 1) of the stored pixels
+to RAS+ mm. So each slice is a triplet like any other, and a volume can be put together from its outputs.
 """
 
 from __future__ import annotations

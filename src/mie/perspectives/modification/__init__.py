@@ -173,20 +173,20 @@ def _check(config: ModificationConfig, sources: Sequence[SourceFacts]) -> None:
 
 
 def _gates(_: Any, limits: GateConfig) -> Sequence[Gate]:
-    from mie.perspectives.modification.samples import background_gate
+    from mie.perspectives.modification.proof import background_gate
     from mie.perspectives.perspective import TrivialGate
 
     return TrivialGate.of(limits), background_gate
 
 
 def _prove(sample: Sample) -> list[Problem]:
-    from mie.perspectives.modification.samples import prove
+    from mie.perspectives.modification.proof import prove
 
     return prove(sample)
 
 
 def _prove_together(rows: Rows) -> list[Problem]:
-    from mie.perspectives.modification.samples import prove_pairs
+    from mie.perspectives.modification.proof import prove_pairs
 
     return prove_pairs(rows)
 

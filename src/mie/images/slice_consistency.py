@@ -8,14 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from mie.errors import MetricError
 from mie.images.overlay import dice
 from mie.records import Mask
+
+
+_SHARED: Final = 20  # pixels that the holes of two slices share, before their change says anything
+_RING: Final = 15  # pixels, twice the width of the ring around a hole
 
 
 def neighbour_dice(mask: Mask) -> NDArray[np.float64]:
@@ -54,6 +59,24 @@ def image_consistency(image: NDArray[Any], reference: NDArray[Any]) -> float:
     larger = np.maximum(a, b)
     ratio = np.divide(np.minimum(a, b), larger, out=np.ones_like(larger), where=larger > 0)
     return float(ratio.mean())
+
+
+def fill_flicker(filled: NDArray[Any], original: NDArray[Any], holes: Mask) -> list[float]:
+    """How much a filled hole changes from slice to slice, over how much its surroundings do.
+
+    All are `(S, H, W)`. One number for each pair of neighbouring slices whose holes share `_SHARED` pixels:
+    the mean absolute change inside both holes, over that in a ring around them. Above 1 the fill is less
+    steady than the tissue beside it.
+    """
+    ratios = []
+    for at in range(len(holes) - 1):
+        both, either = holes[at] & holes[at + 1], holes[at] | holes[at + 1]
+        ring = cv2.dilate(either.view(np.uint8), np.ones((_RING, _RING), np.uint8)).view(np.bool_) & ~either
+        if both.sum() >= _SHARED and ring.any():
+            inside = np.abs(filled[at][both].astype(np.float64) - filled[at + 1][both]).mean()
+            around = np.abs(original[at][ring].astype(np.float64) - original[at + 1][ring]).mean()
+            ratios.append(float(inside / max(around, 1.0)))
+    return ratios
 
 
 def _check(a: NDArray[Any], b: NDArray[Any]) -> None:

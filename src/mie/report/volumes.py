@@ -6,8 +6,7 @@ anything, also when the page is opened from disk. Without the script the picture
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 from mie.datasets.dataset import Dataset, StoredSample
-from mie.datasets.schema import params_of
+from mie.datasets.volumes import volume_slices
 from mie.editors.runs import output_name
 from mie.errors import MieError
 from mie.images.overlay import deblend, deblend_any
@@ -67,7 +66,12 @@ def volumes_section(scored: BenchmarkScores, runs: Sequence[ScoredRun], folder: 
         return None
     (folder / "images").mkdir(exist_ok=True)
     chosen = _chosen(scored, made[0].name)
-    found = [_volume(dataset, places, made, scored, folder) for places in _places(dataset, chosen)]
+    slices = volume_slices(dataset)
+    found = [
+        _volume(dataset, [one.position for one in slices[name]], made, scored, folder)
+        for name in chosen
+        if name in slices
+    ]
     if not found:
         return None
     for name in ("volumes.js", "volumes.css"):
@@ -92,16 +96,6 @@ def _chosen(scored: BenchmarkScores, run: str) -> list[str]:
             picks = np.unique(np.linspace(0, order.size - 1, min(SHOWN, order.size)).round().astype(int))
             return [str(names[order[pick]]) for pick in picks]
     return [str(name) for name in names[:SHOWN]]
-
-
-def _places(dataset: Dataset, chosen: Sequence[str]) -> list[list[int]]:
-    """Where the slices of each chosen volume lie in the dataset, in order."""
-    found: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for at, text in enumerate(dataset.table(["params"])["params"]):
-        facts = params_of({"params": text}).get("volume")
-        if isinstance(facts, Mapping) and facts.get("id") in chosen:
-            found[str(facts["id"])].append((int(facts["index"]), at))
-    return [[at for _, at in sorted(found[name])] for name in chosen if name in found]
 
 
 def _volume(

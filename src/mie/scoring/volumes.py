@@ -1,4 +1,4 @@
-"""Whole volumes of a run: which rows of the dataset belong together, and where their outputs lie."""
+"""Whole volumes of a run as chunks of scoring: their rows in the dataset, and where their outputs lie."""
 
 from __future__ import annotations
 
@@ -12,20 +12,10 @@ from typing import Any
 from mie.core.hashing import canonical
 from mie.datasets.dataset import Dataset
 from mie.datasets.parquet import ShardFile
-from mie.datasets.schema import params_of
+from mie.datasets.volumes import SliceRow, volume_slices
 from mie.editors.runs import Run
 from mie.errors import MieError
 from mie.scoring.attempts import Output, make_chunks
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A row of the dataset."""
-
-    shard: Path
-    group: int  # of rows
-    row: int  # in its group
-    index: int  # in its volume
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +24,7 @@ class VolumeChunk:
 
     number: int
     volume: str
-    places: tuple[Place, ...]
+    slices: tuple[SliceRow, ...]
     outputs: tuple[tuple[str, tuple[Output, ...]], ...]
 
     @property
@@ -51,33 +41,29 @@ class VolumeChunk:
 
     def rows(self, columns: list[str]) -> Iterator[tuple[dict[str, Any], tuple[Any, ...]]]:
         """One item: the volume's rows under "rows", and the attempts at each of them."""
-        found: dict[Place, dict[str, Any]] = {}
-        by_group: dict[tuple[Path, int], list[Place]] = defaultdict(list)
-        for place in self.places:
-            by_group[place.shard, place.group].append(place)
-        for (shard, group), places in by_group.items():
+        found: dict[SliceRow, dict[str, Any]] = {}
+        by_group: dict[tuple[Path, int], list[SliceRow]] = defaultdict(list)
+        for one in self.slices:
+            by_group[one.shard, one.group].append(one)
+        for (shard, group), members in by_group.items():
             with ShardFile(shard) as file:
                 table = file.read_row_group(group, columns=columns, use_threads=False)
-                for place in places:
-                    found[place] = table.slice(place.row, 1).to_pylist()[0]
-        rows = [found[place] for place in self.places]
+                for one in members:
+                    found[one] = table.slice(one.row, 1).to_pylist()[0]
+        rows = [found[one] for one in self.slices]
         yield {"rows": rows}, tuple(attempts for _, attempts in self.outputs)
 
 
 def make_volume_chunks(run: Run, dataset: Dataset) -> list[VolumeChunk]:
     """The whole volumes that the run was made for, in dataset order."""
     outputs = {sample: attempts for chunk in make_chunks(run, dataset) for sample, attempts in chunk.outputs}
-    places: dict[str, list[tuple[Place, str]]] = defaultdict(list)
-    for shard in dataset.shards(run.info["config"].get("split")):
-        with ShardFile(shard) as file:
-            for group in range(file.metadata.num_row_groups):
-                table = file.read_row_group(group, columns=["id", "params"])
-                for at, row in enumerate(table.to_pylist()):
-                    facts = params_of(row).get("volume")
-                    if isinstance(facts, Mapping) and outputs.get(row["id"]):
-                        place = Place(shard, group, at, int(facts["index"]))
-                        places[str(facts["id"])].append((place, str(row["id"])))
-    if not places:
+    chunks: list[VolumeChunk] = []
+    for volume, slices in volume_slices(dataset, run.info["config"].get("split")).items():
+        edited = tuple(one for one in slices if outputs.get(one.id))
+        if edited:
+            made = tuple((one.id, outputs[one.id]) for one in edited)
+            chunks.append(VolumeChunk(len(chunks), volume, edited, made))
+    if not chunks:
         raise MieError(
             "the run has no whole volumes",
             where=run.folder,
@@ -85,9 +71,4 @@ def make_volume_chunks(run: Run, dataset: Dataset) -> list[VolumeChunk]:
             found=f"{len(outputs):,} samples of single images",
             fix="score it with another benchmark; `mie score --list` shows them",
         )
-    chunks = []
-    for number, (volume, found) in enumerate(places.items()):
-        found.sort(key=lambda item: item[0].index)
-        slices = tuple((sample, outputs[sample]) for _, sample in found)
-        chunks.append(VolumeChunk(number, volume, tuple(place for place, _ in found), slices))
     return chunks

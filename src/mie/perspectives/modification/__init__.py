@@ -228,6 +228,8 @@ PERSPECTIVE: Final = Perspective(
             "texture": "the fill does not look like its surroundings: brightness, variance, gradients or "
             "spectrum",
             "seam": "the outline of the filled area shows",
+            "volume": "whole volumes: the lesion is in one slice only",
+            "flicker": "whole volumes: the fill changes from slice to slice more than the tissue around it",
             "detector": "a lesion detector misses the lesion before, or finds it after; "
             "or none can be trusted",
             "judge": "a language model saw the lesion, or the fill",

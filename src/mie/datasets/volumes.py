@@ -1,0 +1,40 @@
+"""Whole volumes in a dataset: which rows are the slices of one volume, in order."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from mie.datasets.dataset import Dataset
+from mie.datasets.parquet import ShardFile
+from mie.datasets.schema import params_of
+
+
+class SliceRow(NamedTuple):
+    """A slice of a whole volume, and where its row is stored."""
+
+    index: int  # in its volume, from 0
+    id: str  # of the sample
+    shard: Path
+    group: int  # of rows
+    row: int  # in its group
+    position: int  # in the dataset
+
+
+def volume_slices(dataset: Dataset, split: str | None = None) -> dict[str, list[SliceRow]]:
+    """Volume id -> its slices that are there, by index; volumes in the order of the dataset."""
+    volumes: dict[str, list[SliceRow]] = defaultdict(list)
+    position = -1
+    for shard in dataset.shards(split):
+        with ShardFile(shard) as file:
+            for group in range(file.metadata.num_row_groups):
+                table = file.read_row_group(group, columns=["id", "params"])
+                for at, row in enumerate(table.to_pylist()):
+                    position += 1
+                    facts = params_of(row).get("volume")
+                    if isinstance(facts, Mapping) and "id" in facts:
+                        found = SliceRow(int(facts["index"]), str(row["id"]), shard, group, at, position)
+                        volumes[str(facts["id"])].append(found)
+    return {name: sorted(slices) for name, slices in volumes.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +21,13 @@ class SliceRow(NamedTuple):
     group: int  # of rows
     row: int  # in its group
     position: int  # in the dataset
+    marked: int  # pixels of its region
+
+
+def most_telling(slices: Sequence[SliceRow]) -> SliceRow:
+    """The slice that shows most of the region; the middle one where none is marked."""
+    largest = max(slices, key=lambda one: one.marked)
+    return largest if largest.marked else slices[len(slices) // 2]
 
 
 def volume_slices(dataset: Dataset, split: str | None = None) -> dict[str, list[SliceRow]]:
@@ -35,6 +42,7 @@ def volume_slices(dataset: Dataset, split: str | None = None) -> dict[str, list[
                     position += 1
                     facts = params_of(row).get("volume")
                     if isinstance(facts, Mapping) and "id" in facts:
-                        found = SliceRow(int(facts["index"]), str(row["id"]), shard, group, at, position)
+                        index, marked = int(facts["index"]), int(facts.get("marked", 0))
+                        found = SliceRow(index, str(row["id"]), shard, group, at, position, marked)
                         volumes[str(facts["id"])].append(found)
     return {name: sorted(slices) for name, slices in volumes.items()}

@@ -18,7 +18,6 @@ from mie.errors import MetricError
 from mie.images.overlay import dice
 from mie.records import Mask
 
-
 _SHARED: Final = 20  # pixels that the holes of two slices share, before their change says anything
 _RING: Final = 15  # pixels, twice the width of the ring around a hole
 

@@ -1,9 +1,10 @@
 """Slices of volumes: which volume a case was cut from, which slices are neighbours, and whole volumes.
 
 A whole volume is stored as one sample for each slice, in order. What belongs together says so in
-`params["volume"]`: the same `id`, how many `slices` it has, which one this is (`index`, from 0), the
-`spacing` (slice, row, column) in mm, and the `affine` that takes (column, row, index, 1) of the stored pixels
-to RAS+ mm. So each slice is a triplet like any other, and a volume can be put together from its outputs.
+`params["volume"]`: the same `id`, how many `slices` it has, which one this is (`index`, from 0), how many
+pixels of it are `marked`, the `spacing` (slice, row, column) in mm, and the `affine` that takes (column, row,
+index, 1) of the stored pixels to RAS+ mm. So each slice is a triplet like any other, and a volume can be put
+together from its outputs.
 """
 
 from __future__ import annotations
@@ -99,9 +100,14 @@ def stacked(samples: Sequence[Sample], cases: Sequence[Case]) -> list[Sample]:
         "affine": [[round(float(v), 6) for v in line] for line in affine],
     }
     return [
-        replace(sample, params={**sample.params, "volume": {**facts, "index": at}})
+        replace(sample, params={**sample.params, "volume": {**facts, "index": at, "marked": _marked(sample)}})
         for at, sample in enumerate(samples)
     ]
+
+
+def _marked(sample: Sample) -> int:
+    """Pixels of the region."""
+    return 0 if sample.mask is None else int(np.count_nonzero(sample.mask))
 
 
 def stored_affine(case: Case, size: tuple[int, int]) -> NDArray[np.float64]:

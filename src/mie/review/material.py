@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 from sqlalchemy import Row, select
@@ -20,7 +20,7 @@ from mie.core.files import inside
 from mie.core.hashing import canonical
 from mie.datasets.dataset import Dataset
 from mie.datasets.parquet import ShardFile
-from mie.datasets.volumes import volume_slices
+from mie.datasets.volumes import most_telling, volume_slices
 from mie.editors.runs import Run, output_name
 from mie.errors import ConfigError, MieError
 from mie.images.limits import Limits, check_pixels
@@ -32,7 +32,15 @@ from mie.review.database import Database, masks, runs
 from mie.review.masks import propose_masks
 
 Place: TypeAlias = tuple[str, int, int]  # shard, row group, row
-Stack: TypeAlias = list[tuple[Place, str]]  # the slices of a volume: where, and the sample's id
+
+
+class Stack(NamedTuple):
+    """The slices of a volume: where each is stored, and its sample; and which one shows most."""
+
+    slices: list[tuple[Place, str]]
+    first: Place
+
+
 
 INDEXED: Final = (
     "id", "sha256", "perspective", "task", "target", "modality", "anatomy", "source", "split",
@@ -111,8 +119,12 @@ class Material:
         """Each slice of a whole volume, by where its row is stored -> all slices of the volume, in order."""
         found: dict[Place, Stack] = {}
         for slices in volume_slices(self.dataset).values():
-            stack = [((one.shard.name, one.group, one.row), one.id) for one in slices]
-            found.update({place: stack for place, _ in stack})
+            shown = most_telling(slices)
+            stack = Stack(
+                [((one.shard.name, one.group, one.row), one.id) for one in slices],
+                (shown.shard.name, shown.group, shown.row),
+            )
+            found.update({place: stack for place, _ in stack.slices})
         return found
 
     def outputs(self, run: str) -> dict[str, str]:
@@ -216,10 +228,10 @@ class ItemImages:
 
     def _slice(self, kind: str, item: Row[Any], at: int, name: str) -> bytes:
         """An image of another slice of the item's volume, under the same rules as those of its own."""
-        stack = self._material.volumes.get(tuple(item.places[0]), [])
-        if kind not in ("inspect", "rank") or at >= len(stack):
+        stack = self._material.volumes.get(tuple(item.places[0]))
+        if kind not in ("inspect", "rank") or stack is None or at >= len(stack.slices):
             raise _no_such_image()
-        place, sample_id = stack[at]
+        place, sample_id = stack.slices[at]
         what, _, rest = name.partition("-")
         if name in _COLUMNS:
             return self._stored(place, _COLUMNS[name])

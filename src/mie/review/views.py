@@ -107,8 +107,8 @@ class ItemViews:
     def _volume(self, kind: str, item: Row[Any]) -> dict[str, int] | None:
         """Which slice of how many the item is, where its whole volume can be moved through."""
         place = tuple(item.places[0])
-        stack = self._material.volumes.get(place, []) if kind in ("inspect", "rank") else []
-        places = [where for where, _ in stack]
+        stack = self._material.volumes.get(place) if kind in ("inspect", "rank") else None
+        places = [] if stack is None else [where for where, _ in stack.slices]
         return {"index": places.index(place), "slices": len(places)} if len(places) > 1 else None
 
     def _turns(self, item: Row[Any]) -> list[dict[str, Any]]:

@@ -155,7 +155,7 @@ class Modification:
             return
         if measured and max(measured) > _MOST_FLICKER:
             reason = (
-                f"the fill changes from slice to slice {max(measured):.2f} times as much as the tissue around "
+                f"the fill changes from slice to slice {max(measured):.2f} times as much as tissue around "
                 f"it, at most {_MOST_FLICKER:g}"
             )
             yield run[0].rejection("flicker", reason, numbers)

@@ -21,13 +21,18 @@ from tests.conftest import crop  # noqa: E402
 from tests.editors.compact import tiny  # noqa: E402
 
 
-# An export takes twenty seconds, whatever the size of the network. The one that ships has all parts.
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory):
-    path = tmp_path_factory.mktemp("onnx") / "m.onnx"
-    done = CliRunner().invoke(app, ["export-model", "-e", "compact", "-o", str(path), "--json"])
+# Exporting takes long, and the longer the more layers there are: half a minute for the network that ships.
+@pytest.fixture(scope="module", params=["tiny", pytest.param("shipped", marks=pytest.mark.nightly)])
+def exported(tmp_path_factory, request):
+    folder = tmp_path_factory.mktemp("onnx")
+    weights, editor = shipped_weights(COMPACT, fix=""), "compact"
+    if request.param == "tiny":
+        weights = tiny.weights(folder / "w.safetensors", "transformation", config=tiny.RESTORATION)
+        editor = f"compact:{weights}"
+    path = folder / "m.onnx"
+    done = CliRunner().invoke(app, ["export-model", "-e", editor, "-o", str(path), "--json"])
     assert done.exit_code == 0, done.output
-    return shipped_weights(COMPACT, fix=""), path, json.loads(done.stdout)
+    return weights, path, json.loads(done.stdout)
 
 
 def test_the_differences_are_small_and_reported(exported):

@@ -204,5 +204,3 @@ def test_volumes_leak_as_a_whole() -> None:
 
 def test_same_bytes_with_more_workers(dataset: Dataset, root: Path) -> None:
     assert mie.build(recipe(root), root / "again", workers=2).digest == dataset.digest
-
-

@@ -20,6 +20,7 @@ from mie.records import Mask
 
 _SHARED: Final = 20  # pixels that the holes of two slices share, before their change says anything
 _RING: Final = 15  # pixels, twice the width of the ring around a hole
+_STEADY: Final = 8.0  # grey levels of change from slice to slice that nobody sees, in tissue with noise
 
 
 def neighbour_dice(mask: Mask) -> NDArray[np.float64]:
@@ -74,7 +75,7 @@ def fill_flicker(filled: NDArray[Any], original: NDArray[Any], holes: Mask) -> l
         if both.sum() >= _SHARED and ring.any():
             inside = np.abs(filled[at][both].astype(np.float64) - filled[at + 1][both]).mean()
             around = np.abs(original[at][ring].astype(np.float64) - original[at + 1][ring]).mean()
-            ratios.append(float(inside / max(around, 1.0)))
+            ratios.append(float(inside / max(around, _STEADY)))
     return ratios
 
 

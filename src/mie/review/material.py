@@ -41,7 +41,6 @@ class Stack(NamedTuple):
     first: Place
 
 
-
 INDEXED: Final = (
     "id", "sha256", "perspective", "task", "target", "modality", "anatomy", "source", "split",
     "group", "turn", "colour",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -193,23 +193,26 @@ class _Maker:
         if not self.wide:
             return list(slices)
         words = widened(slices[0])  # one instruction for all of them
-        prompts = {"prompt": words.prompt, "prompt_template": words.prompt_template}
+        prompts: dict[str, Any] = {"prompt": words.prompt, "prompt_template": words.prompt_template}
         return [replace(s, **prompts, params={**words.params, **s.params}) for s in slices]
 
     def _samples(self, cases: Sequence[Case], volume: str | None) -> Iterator[Sample | Rejection]:
         seed = self.config.seed
-        whole = volume is not None and is_whole(cases[0])
-        if whole and not isinstance(self.recipe, WholeVolumeRecipe):
-            reason = f"{self.name} makes no samples of whole volumes; choose a number of slices"
-            yield Rejection(cases[0].source, str(volume), "source", reason)
-            return
-        if volume is not None and isinstance(self.recipe, WholeVolumeRecipe if whole else VolumeRecipe):
+        make: Callable[[Sequence[Case], str, int], Iterator[Sample | Rejection]] | None = None
+        if volume is not None and is_whole(cases[0]):
+            if not isinstance(self.recipe, WholeVolumeRecipe):
+                reason = f"{self.name} makes no samples of whole volumes; choose a number of slices"
+                yield Rejection(cases[0].source, volume, "source", reason)
+                return
+            make = self.recipe.whole_volume
+        elif volume is not None and isinstance(self.recipe, VolumeRecipe):
+            make = self.recipe.volume
+        if make is not None:
             try:
                 split = split_of(cases[0], self.config.split, seed)
-                make = self.recipe.whole_volume if whole else self.recipe.volume  # type: ignore[union-attr]
                 yield from make(cases, split, seed)
             except MemoryError:
-                yield Rejection(cases[0].source, volume, "error", _NO_MEMORY)
+                yield Rejection(cases[0].source, str(volume), "error", _NO_MEMORY)
             return
         for case in cases:
             try:

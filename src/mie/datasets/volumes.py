@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from mie.datasets.dataset import Dataset
 from mie.datasets.parquet import ShardFile
 from mie.datasets.schema import params_of
 
 
-class SliceRow(NamedTuple):
+@dataclass(frozen=True, slots=True, order=True)
+class SliceRow:
     """A slice of a whole volume, and where its row is stored."""
 
     index: int  # in its volume, from 0

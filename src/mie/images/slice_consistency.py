@@ -41,7 +41,7 @@ def mask_consistency(mask: Mask, reference: Mask) -> float:
     slice and is back in the next costs two whole pairs.
     """
     _check(mask, reference)
-    marked = (mask | reference).any(axis=(1, 2))
+    marked = np.asarray((mask | reference).any(axis=(1, 2)))
     pairs = marked[:-1] | marked[1:]
     if not pairs.any():
         raise MetricError("neither volume marks anything")

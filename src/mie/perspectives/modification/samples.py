@@ -169,7 +169,7 @@ class Modification:
         for samples in triplets.values():
             # One sentence and seed: those of the slice that shows most of the lesion.
             spoken = samples[largest]
-            words = {
+            words: dict[str, Any] = {
                 "prompt": spoken.prompt,
                 "prompt_template": spoken.prompt_template,
                 "description": spoken.description,

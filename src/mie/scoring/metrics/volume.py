@@ -60,8 +60,8 @@ def surfaces(output: Mask, reference: Mask, spacing: Sequence[float]) -> Surface
         none = np.zeros(0, np.float64)
         return Surfaces(none, none)
     # The nearest surface voxel lies in the box of both masks: what is outside need not be looked at.
-    shells = [_shell(mask[box]) for mask in (output, reference)]
-    return Surfaces(_distances(*shells, spacing), _distances(*shells[::-1], spacing))
+    mine, theirs = (_shell(mask[box]) for mask in (output, reference))
+    return Surfaces(_distances(mine, theirs, spacing), _distances(theirs, mine, spacing))
 
 
 def volume_dice(output: Mask, reference: Mask) -> float:

@@ -41,9 +41,9 @@ def cosine_surface(shape: tuple[int, int], order: int, rng: np.random.Generator)
 def cosine_volume(shape: tuple[int, ...], order: int, rng: np.random.Generator) -> NDArray[np.float32]:
     """`(S, H, W)`: `cosine_surface` with a third axis."""
     axes = np.meshgrid(*(np.arange(order + 1) for _ in shape), indexing="ij")
-    total = sum(axes)
+    total = np.sum(axes, axis=0)
     low = (total >= 1) & (total <= order)
-    weights = np.where(low, rng.standard_normal(low.shape) / np.maximum(total, 1), 0)
+    weights = np.where(low, rng.standard_normal(total.shape) / np.maximum(total, 1), 0)
     waves = [np.cos(np.pi * np.outer((np.arange(n) + 0.5) / n, np.arange(order + 1))) for n in shape]
     surface = np.einsum("ijk,si,hj,wk->shw", weights, *waves, optimize=True).astype(np.float32)
     return surface / np.float32(max(float(np.abs(surface).max()), 1e-30))

@@ -145,3 +145,34 @@ def test_flicker_is_measured_against_the_surroundings() -> None:
     assert len(steady) == len(jumping) == 3
     assert max(steady) < 1.3 < jumping[0]
     assert jumping[2] == steady[2]
+
+
+class Blob:
+    """A painter without a network: brightens a region, with grain of its own in every slice."""
+
+    name, weights, targets = "blob", "none", ("MS lesions",)
+
+    def extent(self, target: str) -> tuple[float, float]:
+        return 0.16, 0.2
+
+    def paint(self, image, region, target, *, seed, contrast=None):
+        draw = np.random.default_rng(seed + int(image.sum()))
+        bright = image + 60 + draw.normal(0, 4, image.shape)
+        return np.where(region[..., None], bright, image).clip(0, 255).astype(np.uint8), region
+
+
+def test_a_lesion_is_painted_through_a_healthy_volume(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mie.perspectives.modification.samples.painter_of", lambda *_: Blob())
+    slices = [replace(case, spacing=(1.0, 1.0)) for case in cases("MRI")]
+    health = ({"source": "made", "lesion": "MS lesions", "inside": None},)
+    recipe = Modification(detector=None, candidates=3, kinds=("addition",), health=health)
+    found = list(recipe.whole_volume(slices, "test", 11))
+    assert all(isinstance(s, Sample) for s in found), found
+    made = [s for s in found if isinstance(s, Sample)]
+    assert len(made) >= 2
+    assert len({(s.prompt, s.seed) for s in made}) == 1
+    assert all(prove(s) == [] for s in made)
+    areas = [s.params["lesion_pixels"] for s in made]
+    assert areas != sorted(areas)[::-1] or len(areas) == 2  # smaller towards both ends
+    assert made[0].params["synthetic"] == "lesion"
+    assert max(made[0].params["flicker"], default=0) <= 1.3

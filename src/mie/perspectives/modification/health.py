@@ -30,7 +30,7 @@ _OUTLINE: Final = 64  # pixels of the longer side that a shape is drawn with
 _ELONGATION: Final = (1.0, 1.7)
 _SMALLER: Final = (1.0, 0.7, 0.5)  # a lesion that does not fit is tried so much smaller
 _CLEAR: Final = 4  # pixels between a lesion and the edge of the image, or of its organ
-_FAINT: Final = 3.0  # grey levels of mean change in the region, below which nobody sees a lesion
+FAINT: Final = 3.0  # grey levels of mean change in the region, below which nobody sees a lesion
 # A lesion need not look like its surroundings: of the bounds for fills only variance counts, and it may be
 # this many times lower (a cyst) or higher.
 _LESION_VARIANCE: Final = 5.0
@@ -118,14 +118,15 @@ class Addition:
         painted = []
         for number in range(self.candidates):
             seed = stable_hash("paint", build_seed, *content, number) >> 33
-            region = self._region(healthy, seed)
+            region = self.region(healthy, seed)
             if region is not None:
                 painted.append(self._painted(healthy, region, number, seed))
         if not painted:
             return None
         return min(range(len(painted)), key=lambda k: self._rank(painted[k])), painted
 
-    def _region(self, healthy: Healthy, seed: int) -> Mask | None:
+    def region(self, healthy: Healthy, seed: int) -> Mask | None:
+        """A place and an outline for a lesion; None where no place is large enough."""
         random = generator(seed)
         height, width = healthy.image.shape[:2]
         low, high = self.painter.extent(healthy.lesion)
@@ -148,7 +149,7 @@ class Addition:
 
     def _painted(self, healthy: Healthy, region: Mask, number: int, seed: int) -> Painted:
         image, hole = self.painter.paint(healthy.image, region, healthy.lesion, seed=seed)
-        lesion = Lesion((healthy.target,), (healthy.target,), region, hole, _margin(region, hole))
+        lesion = Lesion((healthy.target,), (healthy.target,), region, hole, margin_of(region, hole))
         before = self.watch.seen(healthy.image, region)
         seen = self.watch.seen(image, region)
         change = float(np.abs(image[region].astype(np.int16) - healthy.image[region]).mean())
@@ -170,9 +171,9 @@ class Addition:
 
     def _failures(self, numbers: dict[str, Any]) -> list[tuple[str, str]]:
         found = []
-        if numbers["change"] < _FAINT:
+        if numbers["change"] < FAINT:
             found.append(
-                ("faint", f"the lesion changes {numbers['change']:g} grey levels, at least {_FAINT:g}")
+                ("faint", f"the lesion changes {numbers['change']:g} grey levels, at least {FAINT:g}")
             )
         measured, (low, high) = numbers["texture"], self.bounds.variance_ratio
         low, high = low / _LESION_VARIANCE, high * _LESION_VARIANCE
@@ -218,7 +219,7 @@ def _ellipse(elongation: float) -> Mask:
     return np.asarray(x**2 + y**2 <= 1)
 
 
-def _margin(region: Mask, hole: Mask) -> tuple[int, int]:
+def margin_of(region: Mask, hole: Mask) -> tuple[int, int]:
     """How far the hole reaches beyond the region, in pixels; about, as both are round."""
     wider = round((equivalent_diameter(float(hole.sum())) - equivalent_diameter(float(region.sum()))) / 2)
     return wider, wider

@@ -9,11 +9,11 @@ from typing import Any, Final
 import numpy as np
 
 from mie.perspectives.modification.counterfactual import HIT
+from mie.perspectives.modification.prepared import NAME
 from mie.perspectives.perspective import Problem, unnamed_words
 from mie.perspectives.volumes import volume_id
 from mie.records import Pixels, Rejection, Sample
 
-NAME: Final = "modification"
 WHITE_HOLE: Final = ("inpainting", "simulation")
 # Grey levels of mean absolute change inside the hole, below which nothing was modified.
 _LEAST_CHANGE: Final = 1.0

@@ -9,10 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from mie.core.hashing import generator, sample_seed, stable_hash
 from mie.errors import ImageError
 from mie.images.families import MARGIN, family_of, nearest_family
-from mie.images.hashes import checksum
 from mie.images.resize import fitted_size, nearest_bin
 from mie.images.slice_consistency import fill_flicker
 from mie.perspectives.modification import TASKS
@@ -34,26 +32,31 @@ from mie.perspectives.modification.experts import (
     opinion_of,
     watcher,
 )
-from mie.perspectives.modification.health import Addition, Healthy, allowed_area, one_of, painter_of
+from mie.perspectives.modification.health import (
+    FAINT,
+    Addition,
+    Healthy,
+    allowed_area,
+    margin_of,
+    one_of,
+    painter_of,
+)
 from mie.perspectives.modification.inpainters.blend import BLEND
 from mie.perspectives.modification.lesions import (
     VIEWS,
+    Lesion,
     LesionLimits,
     Place,
     body_of,
     lesions_of,
-    place_of,
-    plane_of,
     why_not,
 )
-from mie.perspectives.modification.phrasings import DESCRIPTIONS, PHRASINGS, ask, words
+from mie.perspectives.modification.prepared import Prepared, Stored
+from mie.perspectives.modification.volume_lesions import paint_volume
 from mie.perspectives.scaled import scaled_image, scaled_mask
-from mie.perspectives.volumes import consecutive, stacked
-from mie.records import Case, Mask, Pixels, Rejection, Sample, Target
+from mie.perspectives.volumes import consecutive, stacked, stored_affine
+from mie.records import Case, Pixels, Rejection, Sample, Target
 from mie.vocabulary import BINS
-
-NAME: Final = "modification"
-VERSION: Final = 1
 
 # Of a volume's lesion: the share whose slices must pass the gates.
 _MOST_PASS: Final = 0.8
@@ -62,13 +65,6 @@ _IN_VOLUMES: Final = LesionLimits(min_pixels=1, inside=0.0)
 # A fill may change from slice to slice so many times as much as the tissue around it. On two FLAIR volumes
 # with MS lesions, fills that look steady have at most 1.23; one that swells the ventricles in a slice 1.36.
 _MOST_FLICKER: Final = 1.3
-# What a prompt of each kind must hold, for `mie verify` and for whoever rewords it.
-_NAMED: Final = {
-    "removal": ("lesion",),
-    "addition": ("a_lesion", "location"),
-    "inpainting": (),
-    "simulation": ("a_lesion",),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +95,10 @@ class Modification:
 
     def volume(self, cases: Sequence[Case], split: str, build_seed: int) -> Iterator[Sample | Rejection]:
         """Samples of the slices of one volume: neighbouring ones are filled together."""
-        prepared: list[_Prepared] = []
+        prepared: list[Prepared] = []
         for case in cases:
             for found in self._prepared(case, split):
-                if isinstance(found, _Stored):
+                if isinstance(found, Stored):
                     yield from self._from_health(found, build_seed)
                 elif isinstance(found, Rejection):
                     yield found
@@ -123,11 +119,17 @@ class Modification:
         found = [(case, one) for case in cases for one in whole._prepared(case, split, unseen=True)]
         marked = [(case, one) for case, one in found if not isinstance(one, Rejection) or one.gate != "empty"]
         runs = consecutive(marked, lambda item: (item[0], "lesions"))
+        healthy = [one for _, one in marked if isinstance(one, Stored)]
+        if healthy and len(healthy) == len(marked):
+            for one in self.health:
+                if one["source"] == cases[0].source:
+                    yield from self._painted_volume(healthy, one, build_seed)
+            return
         if not runs:
             yield Rejection(cases[0].source, cases[0].case_id, "empty", "no lesion is marked in this volume")
         for run in runs:
             refused = next((one for _, one in run if isinstance(one, Rejection)), None)
-            slices = [one for _, one in run if isinstance(one, _Prepared)]
+            slices = [one for _, one in run if isinstance(one, Prepared)]
             if refused is not None:
                 reason = f"one of the lesion's {len(run)} slices is refused: {refused.reason}"
                 yield replace(refused, reason=reason)
@@ -137,7 +139,7 @@ class Modification:
             else:
                 yield from self._volume_pairs(slices, build_seed)
 
-    def _volume_pairs(self, run: Sequence[_Prepared], build_seed: int) -> Iterator[Sample | Rejection]:
+    def _volume_pairs(self, run: Sequence[Prepared], build_seed: int) -> Iterator[Sample | Rejection]:
         made = self._filled(run, build_seed)
         if isinstance(made, ImageError):
             yield run[0].rejection("image", made.reason, {})
@@ -160,12 +162,64 @@ class Modification:
             )
             yield run[0].rejection("flicker", reason, numbers)
             return
+        facts = {"inpainter": chosen[0].inpainter, "blend": maker.blending, **numbers, "kept": kept}
+        yield from self._stacked(run, [one.image for one in chosen], facts, build_seed)
+
+    def _painted_volume(
+        self, slices: Sequence[Stored], one: Mapping[str, Any], build_seed: int
+    ) -> Iterator[Sample | Rejection]:
+        """A lesion painted through some slices of a volume that shows none."""
+        first, inside, target = slices[0], one["inside"], Target(one_of(one["lesion"]), "lesion")
+        maker = Addition(painter_of(self.painter, first.family), self.candidates, self.bounds, first.watch)
+        nowhere = np.zeros_like(first.body)
+        places = [None if inside is None else s.masks.get(inside, nowhere) for s in slices]
+        healthy = [
+            Healthy(s.image, s.body, allowed_area(s.image, s.body, organ), one["lesion"], target)
+            for s, organ in zip(slices, places, strict=True)
+        ]
+        column, _, step = np.linalg.norm(stored_affine(first.case, first.body.shape)[:3, :3], axis=0)
+        with one_thread():
+            made = paint_volume(maker, healthy, (float(step), float(column)), build_seed)
+        facts: dict[str, Any] = {"from_health": True, "synthetic": "lesion", "painted": one["lesion"]}
+
+        def refused(gate: str, reason: str) -> Rejection:
+            return Rejection(first.case.source, first.case.case_id, gate, reason, target.name, facts)
+
+        if not made:
+            yield refused("place", f"no place in the {inside or 'body'} is large enough for the lesion")
+            return
+        kept = min(made, key=lambda found: max(found.flicker, default=0.0))
+        tried = [{"seed": f.seed, "flicker": f.flicker, "change": f.change, "failed": []} for f in made]
+        facts |= {"inside": inside, "candidates": tried, "kept": made.index(kept), "flicker": kept.flicker}
+        if kept.change < FAINT:
+            yield refused("faint", f"the lesion changes {kept.change:g} grey levels, at least {FAINT:g}")
+        elif max(kept.flicker, default=0.0) > _MOST_FLICKER:
+            yield refused(
+                "flicker", f"from slice to slice it changes {max(kept.flicker):g} times as its place"
+            )
+        else:
+            largest = int(np.argmax([region.sum() for region in kept.regions]))
+            seen = first.watch.seen(kept.images[largest], kept.regions[largest])
+            run = []
+            for s, image, region, hole in zip(
+                slices[kept.start :], kept.images, kept.regions, kept.holes, strict=False
+            ):
+                lesion = Lesion((target,), (target,), region, hole, margin_of(region, hole))
+                at = Slice(image, lesion, s.body, region)
+                run.append(Prepared(s.case, s.split, s.bin, s.family, at, s.watch, seen))
+            facts |= {"inpainter": maker.painter.name, "blend": "none", "slices": len(run)}
+            images = [s.image for s in slices[kept.start : kept.start + len(run)]]
+            yield from self._stacked(run, images, facts, build_seed)
+
+    def _stacked(
+        self, run: Sequence[Prepared], healthy: Sequence[Pixels], facts: Mapping[str, Any], build_seed: int
+    ) -> Iterator[Sample]:
+        """The samples of a whole volume, task by task."""
         triplets: dict[str, list[Sample]] = defaultdict(list)
-        for p, one in zip(run, chosen, strict=True):
-            facts = {"inpainter": one.inpainter, "blend": maker.blending, **p.facts, **numbers, "kept": kept}
-            for sample in self._triplets(p, one.image, facts, build_seed):
+        for p, image in zip(run, healthy, strict=True):
+            for sample in self._triplets(p, image, {**p.facts, **facts}, build_seed):
                 triplets[sample.task].append(sample)
-        largest = int(areas.argmax())
+        largest = int(np.argmax([p.at.lesion.mask.sum() for p in run]))
         for samples in triplets.values():
             # One sentence and seed: those of the slice that shows most of the lesion.
             spoken = samples[largest]
@@ -183,7 +237,7 @@ class Modification:
 
     def _prepared(
         self, case: Case, split: str, *, unseen: bool = False
-    ) -> Iterator[_Prepared | _Stored | Rejection]:
+    ) -> Iterator[Prepared | Stored | Rejection]:
         """Each lesion that may go from an image; or the image, where it is healthy and one may be painted.
 
         With `unseen`, also lesions that the detector does not see.
@@ -206,7 +260,7 @@ class Modification:
         lesions = lesions_of(masks, case.targets, margin, body if family in VIEWS else None)
         watch = watcher(self.detector, family, self.min_sensitivity)
         if not lesions and any(one["source"] == case.source for one in self.health):
-            yield _Stored(case, split, bin_, family, image, masks, body, watch)
+            yield Stored(case, split, bin_, family, image, masks, body, watch)
             return
         if not lesions:
             yield Rejection(case.source, case.case_id, "empty", "no lesion is marked in this image")
@@ -219,17 +273,17 @@ class Modification:
                 with one_thread():
                     seen = watch.seen(image, lesion.mask)
                 refused = None if unseen else _unseen(watch, seen)
-            found = _Prepared(case, split, bin_, family, Slice(image, lesion, body, unhealthy), watch, seen)
+            found = Prepared(case, split, bin_, family, Slice(image, lesion, body, unhealthy), watch, seen)
             yield found if refused is None else found.rejection(*refused)
 
-    def _from_health(self, stored: _Stored, build_seed: int) -> Iterator[Sample | Rejection]:
+    def _from_health(self, stored: Stored, build_seed: int) -> Iterator[Sample | Rejection]:
         """A lesion of each named kind, painted into an image that shows none."""
         for one in self.health:
             if one["source"] == stored.case.source:
                 yield from self._painted(stored, one["lesion"], one["inside"], build_seed)
 
     def _painted(
-        self, stored: _Stored, lesion: str, inside: str | None, build_seed: int
+        self, stored: Stored, lesion: str, inside: str | None, build_seed: int
     ) -> Iterator[Sample | Rejection]:
         target = Target(one_of(lesion), "lesion")
         facts = {"from_health": True, "synthetic": "lesion", "painted": lesion, "inside": inside}
@@ -256,7 +310,7 @@ class Modification:
         kept, painted = made
         chosen = painted[kept]
         at = Slice(chosen.candidate.image, chosen.lesion, stored.body, chosen.lesion.mask)
-        p = _Prepared(stored.case, stored.split, stored.bin, stored.family, at, stored.watch, chosen.seen)
+        p = Prepared(stored.case, stored.split, stored.bin, stored.family, at, stored.watch, chosen.seen)
         numbers = {"kept": kept, "candidates": [one.candidate.params() for one in painted]}
         limit = why_not(chosen.lesion, stored.body, self.limits, stored.family)
         if not chosen.candidate.passed or limit is not None:
@@ -271,7 +325,7 @@ class Modification:
             return None
         return "detector", f"no detector that can be trusted: {watch.reason}", {}
 
-    def _pairs(self, run: Sequence[_Prepared], build_seed: int) -> Iterator[Sample | Rejection]:
+    def _pairs(self, run: Sequence[Prepared], build_seed: int) -> Iterator[Sample | Rejection]:
         found = self._filled(run, build_seed)
         if isinstance(found, ImageError):
             for p in run:
@@ -290,7 +344,7 @@ class Modification:
                 yield p.rejection(gate, reason, numbers)
 
     def _filled(
-        self, run: Sequence[_Prepared], build_seed: int
+        self, run: Sequence[Prepared], build_seed: int
     ) -> tuple[Counterfactual, int, Sequence[Sequence[Candidate]]] | ImageError:
         """Fills of neighbouring slices: which candidate is kept, and all of them, slice by slice."""
         first = run[0]
@@ -312,7 +366,7 @@ class Modification:
         return maker, kept, made
 
     def _triplets(
-        self, p: _Prepared, healthy: Pixels, facts: dict[str, Any], build_seed: int
+        self, p: Prepared, healthy: Pixels, facts: dict[str, Any], build_seed: int
     ) -> Iterator[Sample]:
         lesion, white = p.at.image, p.at.white
         images = {
@@ -326,7 +380,7 @@ class Modification:
         for task in self.kinds:
             yield p.sample(task, images[task], mask, place, self._params(p, place, facts), build_seed)
 
-    def _params(self, p: _Prepared, place: Place, facts: dict[str, Any]) -> dict[str, Any]:
+    def _params(self, p: Prepared, place: Place, facts: dict[str, Any]) -> dict[str, Any]:
         lesion, case = p.at.lesion, p.case
         scale = max(case.image.shape[:2]) / max(p.at.image.shape[:2])
         across = None if case.spacing is None else round(place.diameter * scale * min(case.spacing), 1)
@@ -346,7 +400,7 @@ class Modification:
         }
 
 
-def _through_plane(run: Sequence[_Prepared], filled: Sequence[Pixels]) -> list[float]:
+def _through_plane(run: Sequence[Prepared], filled: Sequence[Pixels]) -> list[float]:
     """`fill_flicker` of each pair of neighbouring slices."""
     before, after = (
         np.stack([image.mean(axis=2) for image in images]) for images in ([p.at.image for p in run], filled)
@@ -361,94 +415,3 @@ def _unseen(watch: Watch, seen: dict[str, float] | None) -> tuple[str, str, dict
         return None
     reason = f"the detector finds {seen['share']:.0%} of the lesion before it is removed, at least {HIT:.0%}"
     return "detector", reason, {}
-
-
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """One image without a lesion, at the size that is stored."""
-
-    case: Case
-    split: str
-    bin: int | None
-    family: str
-    image: Pixels
-    masks: Mapping[str, Mask]
-    body: Mask
-    watch: Watch
-
-
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    """One image with the lesion that is to go from it, and what the detector saw of it."""
-
-    case: Case
-    split: str
-    bin: int | None
-    family: str
-    at: Slice
-    watch: Watch
-    seen: dict[str, float] | None
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What the detector saw, and whether the patient is in the test split."""
-        return {"detector": self.watch.params(), "lesion_seen": self.seen, "held_out": self.split == "test"}
-
-    def rejection(self, gate: str, reason: str, numbers: dict[str, Any]) -> Rejection:
-        case, target = self.case, ", ".join(target.name for target in self.at.lesion.targets)
-        return Rejection(case.source, case.case_id, gate, reason, target, {**self.facts, **numbers})
-
-    def place(self) -> Place:
-        plane = plane_of(self.case.steps)
-        return place_of(
-            self.at.lesion.mask, self.at.body, family=self.family, anatomy=self.case.anatomy, plane=plane
-        )
-
-    def sample(
-        self,
-        task: str,
-        images: tuple[Pixels, Pixels],
-        mask: Pixels,
-        place: Place,
-        params: dict[str, Any],
-        build_seed: int,
-    ) -> Sample:
-        case, lesion = self.case, self.at.lesion
-        names = [target.name for target in lesion.targets]
-        content = (case.source, case.case_id, names, checksum(case.image), checksum(lesion.mask))
-        sample_id = f"{stable_hash(NAME, VERSION, task, *content):016x}"
-        seed = sample_seed(build_seed, sample_id)
-        spoken = words(
-            lesion.spoken,
-            anatomy=case.anatomy,
-            modality=case.modality,
-            location=place.location,
-            size=place.size,
-        )
-        template = str(generator(seed).choice(PHRASINGS[task]))
-        return Sample(
-            id=sample_id,
-            perspective=NAME,
-            task=task,
-            target=", ".join(names),
-            modality=case.modality,
-            anatomy=case.anatomy,
-            prompt=ask(template, spoken),
-            prompt_template=template,
-            description=ask(DESCRIPTIONS[task], spoken),
-            input=images[0],
-            target_image=images[1],
-            mask=mask,
-            colour=None,
-            split=self.split,
-            bin=self.bin,
-            source=case.source,
-            case_id=case.case_id,
-            patient_id=case.patient_id,
-            recipe=NAME,
-            recipe_version=VERSION,
-            params={**params, "named": [spoken[key] for key in _NAMED[task]]},
-            seed=seed,
-            license=case.license,
-            group=f"{stable_hash(NAME, VERSION, 'pair', *content):016x}",
-        )

@@ -162,7 +162,9 @@ class Modification:
             )
             yield run[0].rejection("flicker", reason, numbers)
             return
+        tried = [one[int(areas.argmax())].params() for one in candidates]  # where the lesion is largest
         facts = {"inpainter": chosen[0].inpainter, "blend": maker.blending, **numbers, "kept": kept}
+        facts["candidates"] = tried
         yield from self._stacked(run, [one.image for one in chosen], facts, build_seed)
 
     def _painted_volume(
@@ -189,7 +191,8 @@ class Modification:
             yield refused("place", f"no place in the {inside or 'body'} is large enough for the lesion")
             return
         kept = min(made, key=lambda found: max(found.flicker, default=0.0))
-        tried = [{"seed": f.seed, "flicker": f.flicker, "change": f.change, "failed": []} for f in made]
+        unknown: dict[str, Any] = {"detector": None, "seam": None, "texture": None, "failed": []}
+        tried = [{"seed": f.seed, "flicker": f.flicker, "change": f.change, **unknown} for f in made]
         facts |= {"inside": inside, "candidates": tried, "kept": made.index(kept), "flicker": kept.flicker}
         if kept.change < FAINT:
             yield refused("faint", f"the lesion changes {kept.change:g} grey levels, at least {FAINT:g}")

@@ -9,6 +9,7 @@ from typing import Final
 import cv2
 import numpy as np
 from numpy.typing import NDArray
+from scipy import ndimage
 
 from mie.core.hashing import generator, stable_hash
 from mie.images.hashes import checksum
@@ -19,6 +20,7 @@ from mie.perspectives.modification.lesions import equivalent_diameter
 from mie.records import Mask, Pixels
 
 _LEAST: Final = 6  # pixels of a section of the ellipsoid
+_THROUGH_MM: Final = 2.0  # standard deviation of the smoothing through the slices
 _OUTSIDE: Final = 0.2  # of a section may lie beyond where a lesion may be
 
 
@@ -45,7 +47,7 @@ def paint_volume(
         seed = stable_hash("paint volume", build_seed, *content, number) >> 33
         sections = _ellipsoid(maker, slices, mm, seed)
         if sections is not None:
-            found.append(_painted(maker, slices, *sections, seed))
+            found.append(_painted(maker, slices, *sections, seed, mm[0]))
     return found
 
 
@@ -102,7 +104,7 @@ class _AsPainted:
 
 
 def _painted(
-    maker: Addition, slices: Sequence[Healthy], start: int, regions: list[Mask], seed: int
+    maker: Addition, slices: Sequence[Healthy], start: int, regions: list[Mask], seed: int, step_mm: float
 ) -> PaintedVolume:
     healthy = [one.image for one in slices[start : start + len(regions)]]
     name = slices[0].lesion
@@ -111,12 +113,25 @@ def _painted(
     pairs = [(source, image) for source, (image, _) in zip(healthy, drawn, strict=True)]
     # The coarse part of each section follows its neighbour's, as in a filled hole.
     images = fill_volume(_AsPainted(pairs), healthy, holes, seed=seed, blend="none")
+    images = _steadied(images, healthy, holes, _THROUGH_MM / step_mm)
     largest = int(np.argmax([region.sum() for region in regions]))
     inside = regions[largest]
     change = float(np.abs(images[largest][inside].astype(np.int16) - healthy[largest][inside]).mean())
     before, after = (_grey(stack) for stack in (healthy, images))
     flicker = [round(ratio, 3) for ratio in fill_flicker(after, before, np.stack(holes))]
     return PaintedVolume(start, images, regions, holes, seed, flicker, round(change, 2))
+
+
+def _steadied(
+    images: Sequence[Pixels], healthy: Sequence[Pixels], holes: Sequence[Mask], sigma: float
+) -> list[Pixels]:
+    """What was painted, smoothed through the slices inside the holes: a painter knows one slice at a time."""
+    inside = np.stack(holes).astype(np.float32)[..., None]
+    change = np.stack([i.astype(np.float32) - h for i, h in zip(images, healthy, strict=True)]) * inside
+    weight = ndimage.gaussian_filter1d(inside, sigma, axis=0, mode="constant")
+    smooth = ndimage.gaussian_filter1d(change, sigma, axis=0, mode="constant") / np.maximum(weight, 1e-6)
+    moved = np.stack(healthy) + smooth * inside
+    return list(np.clip(np.rint(moved), 0, 255).astype(np.uint8))
 
 
 def _grey(images: Sequence[Pixels]) -> NDArray[np.float64]:

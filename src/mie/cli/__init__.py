@@ -18,7 +18,10 @@ from mie.errors import ConfigError, MieError
 # Every verb with its place in `mie --help`.
 _GROUPS: Final = {
     "Start": ("demo", "doctor"),
-    "Datasets": ("sources", "build", "merge", "choose", "verify", "stats", "export", "import", "privacy"),
+    "Datasets": (
+        *("sources", "plan", "build", "merge", "choose", "verify"),
+        *("stats", "export", "import", "privacy"),
+    ),
     "Editors": ("parse", "edit", "inspect", "run"),
     "Scores": ("score", "ground", "report", "board", "weights"),
     "People": ("propose", "review", "sample", "agree"),
@@ -46,6 +49,7 @@ COMMANDS: Final[Registry[Callable[..., Any] | typer.Typer]] = Registry(
         "pack": "mie.cli.pack:pack",
         "merge": "mie.cli.merge:merge",
         "parse": "mie.cli.parse:parse",
+        "plan": "mie.cli.plan:plan",
         "privacy": "mie.cli.privacy:privacy",
         "propose": "mie.cli.propose:propose",
         "report": "mie.cli.report:report",

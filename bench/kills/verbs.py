@@ -168,7 +168,8 @@ _ABLATION = {
     "datasets": {"perception": "perception", "modification": "modification"},
     "train": {
         **{key: value for key, value in _TRAINING.items() if key not in ("name", "seed")},
-        **{"trainee": "tests.training.tiny:TinyEditor", "steps": 4},
+        "trainee": "tests.training.tiny:TinyEditor",
+        "steps": 4,
     },
     "seeds": [1],
     "match": ["steps"],

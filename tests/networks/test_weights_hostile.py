@@ -53,6 +53,18 @@ def test_a_config_beyond_its_tensors_is_refused_before_anything_is_made(tmp_path
         load(tmp_path / "a")
 
 
+def test_one_long_tensor_allows_no_more_blocks(tmp_path, state):
+    """A block has tensors of its own, so there are fewer blocks than tensors, however long one of these is."""
+    long = {**state, "long": torch.zeros(20_000)}
+    weights.save(
+        tmp_path / "a", long, format="unet 1", config={**CONFIG.as_json(), "down": [5000, 0, 0, 0, 1]}
+    )
+    with pytest.raises(MieError, match="down of at most"):
+        weights.build(
+            lambda: pytest.fail("made"), weights.load(tmp_path / "a", format="unet 1"), tmp_path / "a"
+        )
+
+
 @pytest.mark.parametrize(
     "header", ["[]", "7", '{"format": "unet 1"}', "[" * 100_000, '{"format": "unet 1", "config": 3}']
 )

@@ -54,15 +54,12 @@ def test_a_config_beyond_its_tensors_is_refused_before_anything_is_made(tmp_path
 
 
 def test_one_long_tensor_allows_no_more_blocks(tmp_path, state):
-    """A block has tensors of its own, so there are fewer blocks than tensors, however long one of these is."""
-    long = {**state, "long": torch.zeros(20_000)}
-    weights.save(
-        tmp_path / "a", long, format="unet 1", config={**CONFIG.as_json(), "down": [5000, 0, 0, 0, 1]}
-    )
+    """A block has tensors of its own: there are fewer blocks than tensors, however long one of these is."""
+    config = {**CONFIG.as_json(), "down": [5000, 0, 0, 0, 1]}
+    weights.save(tmp_path / "a", {**state, "long": torch.zeros(20_000)}, format="unet 1", config=config)
+    file = weights.load(tmp_path / "a", format="unet 1")
     with pytest.raises(MieError, match="down of at most"):
-        weights.build(
-            lambda: pytest.fail("made"), weights.load(tmp_path / "a", format="unet 1"), tmp_path / "a"
-        )
+        weights.build(lambda: pytest.fail("made"), file, tmp_path / "a")
 
 
 @pytest.mark.parametrize(

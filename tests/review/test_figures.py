@@ -142,6 +142,8 @@ def test_questions_on_several_turns(dialogues, place):
     group = by_id[item["sample_id"]].group
     told = sorted((s for s in by_id.values() if s.group == group), key=lambda s: s.turn)
     assert [turn["prompt"] for turn in item["turns"]] == [s.prompt for s in told]
+    # A free run: a turn started from the output of the one before.
+    assert [turn["input"] for turn in item["turns"][1:]] == [turn["output"] for turn in item["turns"][:-1]]
     for turn in item["turns"]:
         assert rater.http.get(turn["output"]).content
         assert rater.http.get(turn["input"]).headers["content-type"] == "image/png"

@@ -104,10 +104,14 @@ class ItemViews:
         }
 
     def _turns(self, item: Row[Any]) -> list[dict[str, Any]]:
+        """Return what each turn started from and came to. A free run started from its own output."""
+        own = self._images.continues(item)
         turns = []
         for at, place in enumerate(item.places):
             row = self._material.row(place, ["prompt", "params"])
             images = {name: image_url(item, f"turn{at}-{name}") for name in ("input", "output", "reference")}
+            if own and turns:
+                images["input"] = turns[-1]["output"]
             truth = images["reference"] if has_reference(json.loads(row["params"])) else None
             turns.append({"turn": at, "prompt": row["prompt"], **images, "reference": truth})
         return turns

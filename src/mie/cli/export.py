@@ -9,7 +9,12 @@ import typer
 
 def export(
     dataset: Path = typer.Argument(..., help="A dataset folder.", show_default=False),
-    format: str = typer.Option(..., "-f", "--format", help="miedb, folder, webdataset, omnigen2, omnigen2-turns, sharegpt, imgedit or omni-iie."),
+    format: str = typer.Option(
+        ...,
+        "-f",
+        "--format",
+        help="miedb, folder, webdataset, omnigen2, omnigen2-turns, sharegpt, imgedit or omni-iie.",
+    ),
     output: Path = typer.Option(..., "-o", "--output", help="The folder to write.", show_default=False),
     public: bool = typer.Option(False, "--public", help="For others: refuse what may identify a patient."),
     deidentified: bool = typer.Option(

@@ -90,7 +90,6 @@ class People:
     def scored(self) -> list[Question]:
         return [question for question in self.questions if question.tallies]
 
-
     def answers(self, asked: Mapping[str, str]) -> Answers:
         """Return run -> metric -> what people answered, for yes/no questions that stand for a metric."""
         by_name = {question.name: question for question in self.scored if question.yes_no}

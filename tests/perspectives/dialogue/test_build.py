@@ -80,7 +80,12 @@ def test_a_rephrased_conversation_keeps_its_turns_and_proves_itself(tmp_path) ->
     body = {
         "name": "talks",
         "seed": 3,
-        "recipe": {"kind": "dialogue", "per_case": 2, "families": ["backtracking", "understanding"], "bases": 0},
+        "recipe": {
+            "kind": "dialogue",
+            "per_case": 2,
+            "families": ["backtracking", "understanding"],
+            "bases": 0,
+        },
         "bins": [128],
         "sources": [{"name": "sample_abdomen_ct", "layout": {"slices": 1}}],
     }
@@ -89,7 +94,9 @@ def test_a_rephrased_conversation_keeps_its_turns_and_proves_itself(tmp_path) ->
     def reply(request) -> str:
         """One faithful rephrasing, and one that refers to something else."""
         said = sentence_of(request)
-        return json.dumps({"rephrasings": [f"{said[:-1]}, thank you.", f"The smaller and the larger: {said}"]})
+        return json.dumps(
+            {"rephrasings": [f"{said[:-1]}, thank you.", f"The smaller and the larger: {said}"]}
+        )
 
     plain = Dataset(build(config, tmp_path / "plain", workers=1).folder)
     with JudgeServer(reply) as server:

@@ -137,7 +137,12 @@ def tables(document: Document) -> list[Table]:
         found.append(by_group(document, "turn", turns, title="conversations, share of yes by turn"))
     rows = [(name, *_over_turns(entry)) for name, entry in document.get("conversations", {}).items()]
     if rows:
-        header = ("question", "slope a turn (conversations)", "all yes so far, last turn", "half-life in turns")
+        header = (
+            "question",
+            "slope a turn (conversations)",
+            "all yes so far, last turn",
+            "half-life in turns",
+        )
         found.append(Table("conversations over their turns", header, tuple(rows)))
     rows = sorted(IMGEDIT.items(), key=lambda item: item[1])
     found.append(published("published, overall (as released)", ("model", "overall"), rows))

@@ -1,4 +1,4 @@
-"""ImgEdit's and Omni IIE's lists there and back: equal lists, pixels and masks, and the same dataset again."""
+"""ImgEdit's and Omni IIE's lists there and back: equal lists, pixels and masks, and the same dataset."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ KINDS = ("attribute", "entity", "entity", "attribute")
 
 @pytest.fixture(scope="module")
 def omni(tmp_path_factory) -> Path:
-    """Pairs of two scales, and two conversations of four turns, with masks that overlap and differ in size."""
+    """Pairs of two scales, and two conversations of four turns; masks overlap and differ in size."""
     root = tmp_path_factory.mktemp("omni") / "lists"
     region = np.zeros(SIZE, np.uint8)
     region[5:20, 5:20] = 255
@@ -144,7 +144,7 @@ def test_a_dataset_of_strangers_writes_nothing_outside_the_folder(name, tmp_path
     hostile = {"format": "imgedit", "list": "a.json", "at": "1", "record": {}, "images": {}, "files": {}}
     params = {"imported": {**hostile, "images": {"input": name}}}
     dataset = write_samples([structure("a", 1, params=params)], tmp_path / "ours")
-    with pytest.raises(MieError, match="path leaves its folder|export's mark"):
+    with pytest.raises(MieError, match=r"path leaves its folder|export's mark"):
         export(dataset, tmp_path / "out", "imgedit")
     assert not (tmp_path / "out.png").exists()
 

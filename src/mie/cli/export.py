@@ -13,7 +13,7 @@ def export(
         ...,
         "-f",
         "--format",
-        help="miedb, folder, webdataset, omnigen2, omnigen2-turns, sharegpt, imgedit or omni-iie.",
+        help="miedb, folder, omnigen2, sharegpt and others.",
     ),
     output: Path = typer.Option(..., "-o", "--output", help="The folder to write.", show_default=False),
     public: bool = typer.Option(False, "--public", help="For others: refuse what may identify a patient."),

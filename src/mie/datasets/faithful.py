@@ -63,15 +63,16 @@ REFERENCES: Final = _group(
     outline="contour border edge boundary rim line hollow",
     filled="fill filling solid interior inside entire whole",
     back=(
-        "undo undone revert reverted withdraw cancel scrap discard return reset restore previous before forget "
-        "original untouched beginning start since"
+        "undo undone revert reverted withdraw cancel scrap discard return reset restore previous before "
+        "forget original untouched beginning start since"
     ),
     off="unmark unmarked plain clear cleared remove removed erase delete wipe hide drop away",
     same="likewise repeat",
     again="anew reappear reinsert",
     all="every everything whatever",
     later="next future following after default remember note mind always throughout",
-    window="windowing", **dict.fromkeys("first third fourth fifth sixth seventh eighth ninth tenth".split(), ""),
+    window="windowing",
+    first="", third="", fourth="", fifth="", sixth="", seventh="", eighth="", ninth="", tenth="",
 )  # fmt: skip
 # Which of two numbers is which: the k-th label goes with the k-th number.
 LABELS: Final = {

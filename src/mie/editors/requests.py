@@ -176,7 +176,7 @@ class Conversations:
 
     @classmethod
     def of(cls, dataset: Dataset, split: str | None, ids: Iterable[str], turns: str = FREE) -> Conversations:
-        """Return the conversations among these samples. What follows a turn that is not among them is broken."""
+        """Return the conversations among these samples. What follows a turn that is not there is broken."""
         chosen = set(ids)
         table = dataset.table(["id", "group", "turn", "prompt"], split)
         groups: dict[str, dict[int, str]] = {}

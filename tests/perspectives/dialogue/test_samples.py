@@ -163,7 +163,8 @@ def test_each_key_has_twelve_phrasings_and_each_phrasing_one_key() -> None:
             old="blue",
             turn=3,
         )
-        assert (found := read_back(text)) is not None, phrasing
+        found = read_back(text)
+        assert found is not None, phrasing
         assert found[0] == key, (phrasing, found)
         assert all(found[1][name] == word for name, word in words.items() if f"{{{name}}}" in phrasing)
 

@@ -1,7 +1,7 @@
 """The lists of another benchmark, as they came: what `mie import` read, written back.
 
-A sample holds its record in `params["imported"]`. Lists are equal as JSON; masks and other files that a sample
-holds changed are equal to the byte; images are equal to the pixel, and are PNG whatever their names end in.
+A sample holds its record in `params["imported"]`. Lists are equal as JSON; masks and other files that a
+sample holds changed are equal to the byte; images are equal to the pixel, as PNG whatever their names are.
 """
 
 from __future__ import annotations

@@ -364,7 +364,7 @@ def scale_pair(world: World, seed: int) -> tuple[Plan, Plan]:
 
 
 def _scale_context(plan: Plan) -> tuple[str, str | None]:
-    """The turns that both conversations begin with: the target that they mark, and the lesion that can change."""
+    """The turns that both conversations begin with: what they mark, and the lesion that can change."""
     world = plan.world
     lesion = plan.one_of(world.removable) if world.removable and world.start == ORIGINAL else None
     others = [name for name in world.targets if name != lesion]

@@ -140,7 +140,7 @@ def test_forced_turns_have_references_as_history_and_know_the_first_image(datase
 
 
 class Forgets(Editor):
-    """The oracle where a sentence names all that it needs; an editor without memory leaves the rest as it is."""
+    """The oracle where a sentence names all that it needs; it leaves the rest as it is."""
 
     needs_target = True
     deterministic = True

@@ -2,7 +2,7 @@
 
 `level` is `low` or `high` in the single-turn track, where records of one `sample_id` share their image, and
 the number of the turn in the multi-turn track. `params` keep every record whole, and the files that a sample
-does not hold as they are (masks, of which it has the union), so that `mie export -f omni-iie` writes them back.
+does not hold as they are (masks, of which it has the union): `mie export -f omni-iie` writes them back.
 """
 
 from __future__ import annotations

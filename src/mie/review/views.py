@@ -106,7 +106,7 @@ class ItemViews:
     def _turns(self, item: Row[Any]) -> list[dict[str, Any]]:
         """Return what each turn started from and came to. A free run started from its own output."""
         own = self._images.continues(item)
-        turns = []
+        turns: list[dict[str, Any]] = []
         for at, place in enumerate(item.places):
             row = self._material.row(place, ["prompt", "params"])
             images = {name: image_url(item, f"turn{at}-{name}") for name in ("input", "output", "reference")}

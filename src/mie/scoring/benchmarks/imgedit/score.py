@@ -135,15 +135,15 @@ def tables(document: Document) -> list[Table]:
     turns = first_attempts(BENCHMARK, document, CONVERSATION)
     if turns:
         found.append(by_group(document, "turn", turns, title="conversations, share of yes by turn"))
-    rows = [(name, *_over_turns(entry)) for name, entry in document.get("conversations", {}).items()]
-    if rows:
+    talks = [(name, *_over_turns(entry)) for name, entry in document.get("conversations", {}).items()]
+    if talks:
         header = (
             "question",
             "slope a turn (conversations)",
             "all yes so far, last turn",
             "half-life in turns",
         )
-        found.append(Table("conversations over their turns", header, tuple(rows)))
+        found.append(Table("conversations over their turns", header, tuple(talks)))
     rows = sorted(IMGEDIT.items(), key=lambda item: item[1])
     found.append(published("published, overall (as released)", ("model", "overall"), rows))
     return found

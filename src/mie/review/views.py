@@ -104,14 +104,22 @@ class ItemViews:
         }
 
     def _turns(self, item: Row[Any]) -> list[dict[str, Any]]:
-        return [
-            {
-                "turn": at,
-                "prompt": self._material.row(place, ["prompt"])["prompt"],
-                **{name: image_url(item, f"turn{at}-{name}") for name in ("input", "output", "reference")},
-            }
-            for at, place in enumerate(item.places)
-        ]
+        """Return what each turn started from and came to. A free run started from its own output."""
+        own = self._images.continues(item)
+        turns: list[dict[str, Any]] = []
+        for at, place in enumerate(item.places):
+            row = self._material.row(place, ["prompt", "params"])
+            images = {name: image_url(item, f"turn{at}-{name}") for name in ("input", "output", "reference")}
+            if own and turns:
+                images["input"] = turns[-1]["output"]
+            truth = images["reference"] if has_reference(json.loads(row["params"])) else None
+            turns.append({"turn": at, "prompt": row["prompt"], **images, "reference": truth})
+        return turns
+
+
+def has_reference(params: Mapping[str, Any]) -> bool:
+    """Whether a sample's target image shows what is right; a benchmark without references says so."""
+    return not any(isinstance(own, Mapping) and own.get("reference") is False for own in params.values())
 
 
 def blind_labels(names: Sequence[Any], seed: int) -> dict[str, Any]:

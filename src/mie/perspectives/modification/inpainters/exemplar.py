@@ -212,7 +212,7 @@ def _most_trusted(rim):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _guides(guide, centres, half):  # type: ignore[no-untyped-def]
-    """The guide at nine points of every patch, `(9, C, M)`: patches last, so that all are compared at once."""
+    """The guide at nine points of every patch, `(9, C, M)`: patches last, to compare all of them at once."""
     guides = np.empty((9, guide.shape[2], centres.shape[0]), np.float32)
     for point in range(9):
         dy, dx = (point // 3 - 1) * half, (point % 3 - 1) * half

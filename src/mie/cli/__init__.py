@@ -20,7 +20,7 @@ _GROUPS: Final = {
     "Start": ("demo", "doctor"),
     "Datasets": ("sources", "build", "merge", "choose", "verify", "stats", "export", "import", "privacy"),
     "Editors": ("parse", "edit", "inspect", "run"),
-    "Scores": ("score", "ground", "report", "board", "weights"),
+    "Scores": ("score", "ground", "fake", "report", "board", "weights"),
     "People": ("propose", "review", "sample", "agree"),
     "Training": ("pack", "judge-set", "train", "experiment", "export-model"),
 }
@@ -39,6 +39,7 @@ COMMANDS: Final[Registry[Callable[..., Any] | typer.Typer]] = Registry(
         "experiment": "mie.cli.experiment:app",
         "export": "mie.cli.export:export",
         "export-model": "mie.cli.export_model:export_model",
+        "fake": "mie.cli.fake:fake",
         "ground": "mie.cli.ground:ground",
         "import": "mie.cli.import_:import_",
         "inspect": "mie.cli.inspect:inspect",

@@ -18,7 +18,18 @@ from mie.errors import ConfigError, MieError
 # Every verb with its place in `mie --help`.
 _GROUPS: Final = {
     "Start": ("demo", "doctor"),
-    "Datasets": ("sources", "build", "merge", "choose", "verify", "stats", "export", "import", "privacy"),
+    "Datasets": (
+        "sources",
+        "build",
+        "merge",
+        "choose",
+        "filter",
+        "verify",
+        "stats",
+        "export",
+        "import",
+        "privacy",
+    ),
     "Editors": ("parse", "edit", "inspect", "run"),
     "Scores": ("score", "ground", "fake", "report", "board", "weights"),
     "People": ("propose", "review", "sample", "agree"),
@@ -40,6 +51,7 @@ COMMANDS: Final[Registry[Callable[..., Any] | typer.Typer]] = Registry(
         "export": "mie.cli.export:export",
         "export-model": "mie.cli.export_model:export_model",
         "fake": "mie.cli.fake:fake",
+        "filter": "mie.cli.filter:filter_",
         "ground": "mie.cli.ground:ground",
         "import": "mie.cli.import_:import_",
         "inspect": "mie.cli.inspect:inspect",

@@ -79,6 +79,7 @@ GATES: Final[dict[str, str]] = {
     "duplicate": "the same image and region is already there",
     "leak": "the patient, or a nearly equal image, is also in a better guarded split",
     "review": "rejected by the people who reviewed the dataset",
+    "score": "its target image missed the threshold of `mie filter`, or has no score",
     "error": "an unexpected error while the file was read",
 }
 

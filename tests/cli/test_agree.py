@@ -2,11 +2,13 @@
 
 import json
 
+import numpy as np
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from mie.cli.agree import agree
+from mie.images.read import read_picture
 from tests.scoring.statistics.scored import write_ratings, write_scored_run
 
 app = typer.Typer()
@@ -86,3 +88,33 @@ def test_there_is_no_bracket_where_there_is_no_interval(runs, tmp_path):
     done = invoke(*runs, "--human", write_ratings(tmp_path / "r.jsonl", ratings, "score"))
     assert "1.000" in done.stdout
     assert "[–" not in done.stdout
+
+
+def test_ratings_of_samples_that_changed_are_named_and_still_count_among_people(runs, tmp_path):
+    ratings = {(f"p{n}-0", r): {"x": 5, "y": 3, "z": 1} for n in range(4) for r in ("ann", "bob")}
+    ratings |= {(f"old-{n}", "ann"): {"x": 1, "y": 3, "z": 5} for n in range(7)}
+    path = write_ratings(tmp_path / "r.jsonl", ratings, "score")
+    done = invoke(*runs, "--human", path, "--metric", "dice@1")
+    assert done.exit_code == 3
+    text = " ".join(done.stdout.split())
+    assert (
+        "7 rated samples are not among the scored ones, changed or removed since the rating (old-0," in text
+    )
+    assert "4/4" in text  # the metric is correlated over what both have
+    assert "preference: 15 rankings" in text  # and no ranking is lost
+    both = invoke(*runs, "--human", path, "-o", tmp_path / "all")
+    assert "7 rated samples are not among" in both.stdout
+
+
+def test_a_histogram_of_clip_similarities(tmp_path):
+    runs = [
+        write_scored_run(tmp_path / model, {f"p{n}-0": {"isim": n / 10 + shift} for n in range(6)})
+        for model, shift in (("x", 0.2), ("y", 0.1))
+    ]
+    path = write_ratings(tmp_path / "r.jsonl", {(f"p{n}-0", "ann"): {"x": 1, "y": 2} for n in range(6)})
+    done = invoke(*runs, "--human", path, "-o", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    picture = read_picture(tmp_path / "out" / "similarity.png").image
+    assert picture.shape[0] > 100
+    assert len(np.unique(picture.reshape(-1, picture.shape[-1]), axis=0)) > 3  # two models on a background
+    assert not (tmp_path / "out" / "tradeoff.png").exists()

@@ -2,13 +2,11 @@
 
 import json
 
-import numpy as np
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from mie.cli.agree import agree
-from mie.images.read import read_picture
 from tests.scoring.statistics.scored import write_ratings, write_scored_run
 
 app = typer.Typer()
@@ -102,19 +100,3 @@ def test_ratings_of_samples_that_changed_are_named_and_still_count_among_people(
     )
     assert "4/4" in text  # the metric is correlated over what both have
     assert "preference: 15 rankings" in text  # and no ranking is lost
-    both = invoke(*runs, "--human", path, "-o", tmp_path / "all")
-    assert "7 rated samples are not among" in both.stdout
-
-
-def test_a_histogram_of_clip_similarities(tmp_path):
-    runs = [
-        write_scored_run(tmp_path / model, {f"p{n}-0": {"isim": n / 10 + shift} for n in range(6)})
-        for model, shift in (("x", 0.2), ("y", 0.1))
-    ]
-    path = write_ratings(tmp_path / "r.jsonl", {(f"p{n}-0", "ann"): {"x": 1, "y": 2} for n in range(6)})
-    done = invoke(*runs, "--human", path, "-o", tmp_path / "out")
-    assert done.exit_code == 0, done.output
-    picture = read_picture(tmp_path / "out" / "similarity.png").image
-    assert picture.shape[0] > 100
-    assert len(np.unique(picture.reshape(-1, picture.shape[-1]), axis=0)) > 3  # two models on a background
-    assert not (tmp_path / "out" / "tradeoff.png").exists()

@@ -160,11 +160,11 @@ def _by_turns(samples: Sequence[Sample]) -> list[Sample]:
     return [sample for _, _, sample in sorted(zip(turns, range(len(turns)), samples, strict=True))]
 
 
-def _one_of_each(dataset: Dataset, at_most: int = 12) -> Iterator[Sample]:
-    """The first sample of each kind of picture, so that the sheet shows the variety."""
+def _one_of_each(dataset: Dataset, at_most: int = 18) -> Iterator[Sample]:
+    """The first sample of each data set and perspective, so that the sheet shows the variety."""
     seen: set[tuple[str, str]] = set()
     for sample in dataset.samples():
-        key = (sample.target if sample.mask is None else sample.source, sample.task)
+        key = (sample.source, sample.perspective)
         if key not in seen and len(seen) < at_most:
             seen.add(key)
             yield sample

@@ -62,7 +62,7 @@ class ForensicNet(nn.Module):
         padded = functional.pad(planes, (1, 1, 1, 1), mode="reflect")
         residuals = functional.conv2d(padded, self.filters.to(padded.dtype))
         # Twenty grey levels are an edge of the anatomy, not a trace of how it was made.
-        residuals = (residuals * (255 / 8)).tanh().unflatten(0, (len(images), images.shape[1])).flatten(1, 2)
+        residuals = (residuals * (255 / 8)).tanh().reshape(len(images), -1, *images.shape[2:])
         logits = self.head(self.body(residuals)).float().flatten(1)
         sharp = float(self.config.sharpness)
         return (torch.logsumexp(sharp * logits, 1) - np.log(logits.shape[1])) / sharp

@@ -125,7 +125,7 @@ class Forensic(Trainee):
 
     def loss(self, model: nn.Module, batch: Any, step: int) -> tuple[Tensor, dict[str, Tensor]]:
         images = batch.flatten(0, 1).float() / 255
-        logits = model(images).unflatten(0, (-1, 2))
+        logits = model(images).reshape(-1, 2)
         truth = torch.tensor([0.0, 1.0], device=logits.device).expand_as(logits)
         loss = functional.binary_cross_entropy_with_logits(logits, truth)
         right = ((logits > 0) == (truth > 0)).float().mean()

@@ -13,7 +13,7 @@ from sqlalchemy import Row
 
 from mie.core.hashing import generator
 from mie.images.png import png_size
-from mie.review.api import QUESTIONS
+from mie.review.api import ASKED
 from mie.review.material import ItemImages, Material
 
 # Modalities whose images are grey, so that window and level mean something.
@@ -100,7 +100,7 @@ class ItemViews:
             "images": images,
             "classes": classes,
             "turns": self._turns(item) if kind == "questions" else [],
-            "questions": list(QUESTIONS) if kind == "questions" else [],
+            "questions": list(ASKED.get(kind, ())),
         }
 
     def _turns(self, item: Row[Any]) -> list[dict[str, Any]]:

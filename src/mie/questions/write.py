@@ -121,6 +121,11 @@ def write_into(
     return info
 
 
+def question_line(row: Mapping[str, Any]) -> str:
+    """What the set's digest covers of a question: its own digest and its flags."""
+    return " ".join((row["sha256"], *row["flags"]))
+
+
 class _Tally:
     def __init__(self) -> None:
         self.questions = 0
@@ -136,7 +141,7 @@ class _Tally:
         for column, counter in self.counts.items():
             if row[column]:
                 counter[row[column]] += 1
-        self.digests[row["split"]].append(row["sha256"])
+        self.digests[row["split"]].append(question_line(row))
         self.flags.update(row["flags"])
         self.images.update(hash(one["bytes"]) for one in row["images"])
         if row["patient_id"] is not None:
@@ -188,7 +193,7 @@ def _shard(parts: Path, split: str, number: int) -> Path:
 
 
 def refuse_other_files(folder: Path) -> None:
-    """Raise unless `folder` is absent, empty, or holds a question set or an unfinished one and nothing else."""
+    """Raise unless `folder` is absent, empty, or holds a question set, finished or not, and nothing else."""
     built = (
         any((folder / name).is_dir() for name in ("data", "parts")) and not (folder / "dataset.json").exists()
     )

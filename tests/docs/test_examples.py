@@ -107,6 +107,7 @@ EXAMPLES = [
 ]
 # Not run here, and why.
 _ELSEWHERE = {
+    "mie vqa import out/vlmevalkit --from vlmevalkit -o out/imported": "the page of mie vqa runs it",
     "mie demo -o out/demo": "the page of mie demo runs it",
     "mie export-model --editor compact -o compact.onnx": (
         "takes half a minute; tests/editors/compact/test_onnx.py runs it and looks at the file"

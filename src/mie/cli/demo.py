@@ -47,6 +47,7 @@ def demo(
             page = _run_and_report(folder, [editor for editor in editors if _can_run(editor)])
         typer.echo(f"  look at   {page if editors else folder / 'pairs.png'}")
         typer.echo(f"            {folder / 'triplets.png'}\n            {folder}/dataset/stats/*.png\n")
+    _ask_questions(output / "questions", workers)
     dataset = output / "perception" / "dataset"
     typer.echo(
         f"  read      {dataset / 'README.md'}\n"
@@ -93,6 +94,31 @@ def _make_dataset(name: str, folder: Path, workers: int | None) -> None:
         f"{name}: {len(dataset)} triplets from {sources} sample data sets, all sound; "
         f"digest {dataset.digest[:16]}"
     )
+
+
+def _ask_questions(folder: Path, workers: int | None) -> None:
+    """A small set of questions, proved, and one of each task on the terminal."""
+    from mie.cli._show import progress_bar
+    from mie.errors import MieError
+    from mie.questions import QuestionSet, build_questions, read_question_recipe, verify_questions
+
+    with progress_bar("questions: building and verifying") as bar:
+        recipe = read_question_recipe(Path(__file__).with_name("demo_questions.yaml"))
+        found: QuestionSet = build_questions(
+            recipe, folder, workers=workers, progress=lambda at: bar(at.done, at.total)
+        )
+        proof = verify_questions(folder, workers=workers)
+    if not proof.ok:
+        first = proof.problems[0]
+        raise MieError("the questions have a problem", where=first.where, found=first.reason)
+    typer.echo(f"questions: {len(found)} about sample images, {proof.proved} keys recomputed from masks")
+    tasks = found.table(["task", "text", "answer", "kind"])
+    seen: set[str] = set()
+    for task, text, answer, kind in zip(*tasks.values(), strict=True):
+        if task not in seen and kind == "closed":
+            seen.add(task)
+            typer.echo(f"  {task:8}  {text} -> {answer}")
+    typer.echo(f"  read      {folder / 'README.md'}\n  next      mie vqa --help\n")
 
 
 def _with_an_inpainter(config: RecipeConfig) -> RecipeConfig:

@@ -215,7 +215,9 @@ def _outcomes(task: PartTask, units: _Count) -> Iterator[Sample | Rejection]:
             return item[0], None if isinstance(item[1], Rejection) else volume_of(item[1])
 
         # A volume's slices come one after the other; anything else is a group of its own.
-        for (unit, name), group in itertools.groupby(read_cases(task.part, task.sources, units.begin, task.deadly), volume):
+        for (unit, name), group in itertools.groupby(
+            read_cases(task.part, task.sources, units.begin, task.deadly), volume
+        ):
             chosen = [makers[at] for at in task.part.units[unit].makers]
             if name is None or not any(isinstance(maker.recipe, VolumeRecipe) for maker in chosen):
                 for _, case in group:

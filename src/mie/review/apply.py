@@ -2,6 +2,7 @@
 
 A consensus decides. Without one, a sample is dropped if more people rejected than accepted it, and gets
 another mask if more than half of its raters chose the same. Otherwise it stays as it is, and is counted.
+Grading has zero tolerance: a sample that was to be graded stays only if all who graded it found no fault.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ from mie.images.overlay import paint
 from mie.images.png import decode_png
 from mie.perspectives.perception.samples import proof_gate
 from mie.records import Pixels, Rejection, Sample
+from mie.review.api import faults
 from mie.review.database import Database, events, meta
-from mie.review.events import final_answers
+from mie.review.events import final_answers, items_of, settled_items
 from mie.review.masks import majority, propose_masks, stored_mask
 from mie.vocabulary import OPACITY
 
@@ -130,7 +132,27 @@ def decisions(connection: Connection) -> Decisions:
         _decide_inspection(found, sample_id, payloads)
     for (item_id, sample_id), payloads in final_answers(connection, "mask").items():
         _decide_mask(connection, found, item_id, sample_id, payloads)
+    graded = final_answers(connection, "grade")
+    settled = settled_items(connection, "grade")
+    for item_id, sample_id, wanted in items_of(connection, "grade"):
+        payloads = graded.get((item_id, sample_id), [])
+        if item_id not in settled and len(payloads) < wanted:
+            found.rejected[sample_id] = f"graded by {len(payloads)} of {wanted}: not passed yet"
+        elif outcomes := [faults(payload) for payload in payloads]:
+            _decide_grades(found, sample_id, outcomes)
     return found
+
+
+def _decide_grades(found: Decisions, sample_id: str, outcomes: Sequence[Sequence[str]]) -> None:
+    if not any(outcomes):
+        return
+    named = ", ".join(sorted({name for outcome in outcomes for name in outcome}))
+    if all(outcomes):
+        found.rejected[sample_id] = f"faults found by {len(outcomes)} of {len(outcomes)}: {named}"
+    else:
+        n = sum(map(bool, outcomes))
+        found.rejected[sample_id] = f"faults found by {n} of {len(outcomes)}, not arbitrated: {named}"
+        found.divided.add(sample_id)
 
 
 def _decide_inspection(found: Decisions, sample_id: str, payloads: Sequence[Mapping[str, Any]]) -> None:

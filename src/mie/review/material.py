@@ -176,6 +176,11 @@ class ItemImages:
         resize = resize_labels if is_mask else resize_image
         return self._cache.get((item.id, item.version, name, side), lambda: _shrunk(full, side, resize))
 
+    def continues(self, item: Row[Any]) -> bool:
+        """Whether the turns of a conversation started from the run's own outputs."""
+        run = self._material.runs[self._run_names[item.outputs[0][0]]]
+        return str(run.info["config"].get("turns", "forced")) == "free"
+
     def remember(self, item: Row[Any], name: str, png: bytes) -> None:
         """Cache an image that was read together with something else."""
         self._cache.get((item.id, item.version, name), lambda: png)

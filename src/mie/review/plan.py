@@ -27,6 +27,7 @@ _INSERT_ROWS: Final = 5000
 _STRATA: Final = tuple(name for name in INDEXED if name not in ("id", "sha256", "group", "turn", "colour"))
 _REQUIREMENTS: Final[dict[str, dict[str, Any]]] = {
     "inspect": {"expected": "at least one sample"},
+    "grade": {"expected": "at least one sample"},
     "mask": {"expected": "samples with a painted region, which can be painted again"},
     "rank": {"expected": "samples with outputs of at least two runs", "fix": "give at least two run folders"},
     "questions": {
@@ -34,6 +35,9 @@ _REQUIREMENTS: Final[dict[str, dict[str, Any]]] = {
         "fix": "give a run folder on a dataset with several turns",
     },
 }
+_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
+    "grade": {"raters": 2, "overlap": 0.5}
+}  # a second review of half
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +152,7 @@ def _find_or_create_task(
 ) -> tuple[int, Settings]:
     if kind not in KINDS:
         raise unknown_name("kind of work", kind, KINDS)
-    settings = replace(Settings(), **requested)  # validates them
+    settings = replace(Settings(), **{**_DEFAULTS.get(kind, {}), **requested})  # validates them
     row = connection.execute(select(tasks).where(tasks.c.kind == kind)).one_or_none()
     if row is None:
         task = connection.execute(insert(tasks), {"kind": kind, "settings": asdict(settings)})
@@ -185,7 +189,7 @@ def _item_rows(
         connection.scalar(select(func.coalesce(func.max(items.c.position) + 1, 0)).where(of_task)) or 0
     )
     chosen = [by_id[i] for i in drawn]
-    if kind in ("inspect", "mask"):
+    if kind in ("inspect", "mask", "grade"):
         pairs = _with_regions(material, chosen, regions if kind == "mask" else None)
     else:
         pairs = _with_outputs(connection, kind, task_id, chosen, material, run_ids, settings.seed)

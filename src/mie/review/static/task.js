@@ -7,6 +7,7 @@
 
 import { button, h, plural } from "./dom.js";
 import { Feed } from "./feed.js";
+import * as grade from "./grade.js";
 import * as inspect from "./inspect.js";
 import { useKeys } from "./keys.js";
 import * as mask from "./mask.js";
@@ -16,7 +17,7 @@ import { slices } from "./slices.js";
 import { toolbar } from "./toolbar.js";
 import { Viewer } from "./viewer.js";
 
-export const KINDS = { inspect, mask, rank, questions };
+export const KINDS = { inspect, mask, rank, questions, grade };
 
 /** The mask and its classes, if all panes share one. */
 export const regionOf = (kind, item) =>

@@ -156,6 +156,8 @@ class Benchmark:
         section: `"module:function"` of a section of its own in a report, after its tables: it takes the
             benchmark's scores, all runs of the page and the report's folder.
         same_scale: Metrics on the scale of people's own scores, so that both can be compared as they are.
+        people: Metric -> the question of a review that people answer for it; a report with ratings then has
+            a row of theirs beside each row of a judge.
         importer: Reads the benchmark's own files, see `mie import`.
 
     """
@@ -191,6 +193,7 @@ class Benchmark:
     summary_metrics: tuple[Metric, ...] = ()
     section: str | None = None
     same_scale: frozenset[str] = frozenset()
+    people: Mapping[str, str] = field(default_factory=dict)
     importer: str | None = None
     _known: dict[str, Metric] = field(default_factory=dict, repr=False, compare=False)
 

@@ -63,9 +63,7 @@ def rotated(count: int, turn: int) -> list[int]:
     return [(at + turn) % count for at in range(count)]
 
 
-def words_of(
-    kind: str, text: str, options: Sequence[str], unit: str, prompt: Prompt, form: str
-) -> str:
+def words_of(kind: str, text: str, options: Sequence[str], unit: str, prompt: Prompt, form: str) -> str:
     """The user's text: the question, its options in the order given, and what is asked for."""
     direct, boxed = (
         part.format(unit=f" in {unit}" if unit else "") if kind == "number" else part

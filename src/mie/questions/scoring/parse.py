@@ -52,7 +52,7 @@ _CAPITAL: Final = re.compile(r"(?<![A-Za-z'’])([A-Z])(?![A-Za-z'’])")
 _DECLINES: Final = re.compile(
     r"\b(?:i(?:['’]m| am) (?:sorry|unable|not able|not qualified)|sorry\b|i (?:can(?:no|['’])t|"
     r"cannot|won['’]t|do not|don['’]t) (?:provide|answer|determine|give|help|assist|see|view|"
-    r"analy[sz]e|interpret|diagnose|make|offer)|as an ai\b|not able to (?:provide|answer|see|view|interpret)|consult (?:a|your) (?:doctor|"
+    r"analy[sz]e|interpret|diagnose|make|offer)|as an ai\b|consult (?:a|your) (?:doctor|"
     r"physician|radiologist))",
     re.IGNORECASE,
 )
@@ -67,7 +67,7 @@ _FOREIGN: Final = frozenset(
     )
 )  # fmt: skip
 _WORD: Final = re.compile(r"[^\W\d_]+")
-_NUMBER: Final = re.compile(r"(?<![\w.])[-+−]?(?:\d{1,3}(?:,\d{3})+|\d+)?\.?\d+(?:[eE][-+]?\d+)?")
+_NUMBER: Final = re.compile(r"(?<![\w.])[-+−]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d*\.?\d+)(?:[eE][-+]?\d+)?")
 _UNIT: Final = re.compile(
     r"\s*(%|percent|per cent|millimet(?:er|re)s?|centimet(?:er|re)s?|mm2|mm²|cm2|cm²|mm|cm|µm|um|inch(?:es)?|"
     r"ml|kg|m)(?![A-Za-z])",

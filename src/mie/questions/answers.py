@@ -35,7 +35,7 @@ from mie.questions.store import QuestionSet, QuestionSubset
 
 SCHEMA_VERSION: Final = 1
 KIND: Final = "answers"  # of a run: `mie run` writes others
-_OURS: Final = ("run.json", "answers.jsonl", "replies", "scores", "summary", "judge")
+RUN_FILES: Final = ("run.json", "answers.jsonl", "replies", "scores", "summary", "judge")
 _NO_ANSWER: Final = "this baseline answers questions with options alone"
 _UNCHANGING: Final = ("questions", "answerer", "config")  # what a run must have in common with its resumption
 
@@ -281,7 +281,7 @@ class _Plan:
     # ---- On disk ----
 
     def refuse_other(self) -> None:
-        refuse_foreign(self.folder, "these answers", lambda path: path.name in _OURS)
+        refuse_foreign(self.folder, "these answers", lambda path: path.name in RUN_FILES)
         path = self.folder / "run.json"
         if not path.exists():
             return

@@ -123,9 +123,9 @@ class Prior(_Fitted):
         if question.kind != "closed":
             return self._other(question)
         shares = [self._share(question.task, _plain(option), len(options)) for option in options]
-        # Equal shares: a letter by the question's id, not always the first.
+        # Equal shares: by the option's words, whatever letter it has.
         best = [at for at, share in enumerate(shares) if share == max(shares)]
-        return LETTERS[best[stable_hash("prior", question.id) % len(best)]]
+        return LETTERS[min(best, key=lambda at: stable_hash("prior", question.id, options[at]))]
 
     def _share(self, task: str, option: str, count: int) -> float:
         key = task, option

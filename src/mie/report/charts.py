@@ -216,8 +216,13 @@ def tradeoff_chart(
     caption: str,
     axes_of: tuple[Metric, Metric],
     points: Mapping[str, tuple[Cell, Cell]],
+    *,
+    diagonal: bool = False,
 ) -> Chart:
-    """Draw a point for each run, one metric against another, with both 95% intervals."""
+    """Draw a point for each run, one metric against another, with both 95% intervals.
+
+    `diagonal` is for metrics on one scale: on it both are equal.
+    """
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(_WIDTH, 3.4 + 0.2 * ((len(points) + 1) // 2)), layout="constrained")
         axes = figure.subplots()
@@ -232,6 +237,8 @@ def tradeoff_chart(
             spare = 0.03 * (high - low)  # a mark at the end of the scale is whole
             (axes.set_xlim if at == 0 else axes.set_ylim)(low - spare, high + spare)
             (axes.set_xlabel if at == 0 else axes.set_ylabel)(metric.title)
+        if diagonal:
+            axes.axline((0, 0), slope=1, color=_SOFT, linewidth=1, linestyle=(0, (4, 4)))
         axes.grid(color=_GUIDE, linewidth=0.8)
         figure.legend(loc="outside upper left", ncols=2, handlelength=1)
         size = _save(figure, folder, name)

@@ -250,6 +250,8 @@ def _said(given: Given | None, variant: str, read: Callable[[str], Said]) -> Sai
     if given is None:
         return Said(reason=NO_ANSWER)
     if given.state != "done" and not (variant == "as_released" and given.reply):
+        if given.state == "skipped":
+            return Said(reason=given.reason)
         return Said(reason=f"{given.state}: {given.reason}" if given.reason else given.state)
     return read(given.reply)
 

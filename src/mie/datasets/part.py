@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -215,7 +215,7 @@ def _outcomes(task: PartTask, units: _Count) -> Iterator[Sample | Rejection]:
             return item[0], None if isinstance(item[1], Rejection) else volume_of(item[1])
 
         # A volume's slices come one after the other; anything else is a group of its own.
-        for (unit, name), group in itertools.groupby(_cases(task, units), volume):
+        for (unit, name), group in itertools.groupby(read_cases(task.part, task.sources, units.begin, task.deadly), volume):
             chosen = [makers[at] for at in task.part.units[unit].makers]
             if name is None or not any(isinstance(maker.recipe, VolumeRecipe) for maker in chosen):
                 for _, case in group:
@@ -235,14 +235,22 @@ def _units(task: PartTask, source: int) -> list[Unit]:
     return [planned.unit for planned in task.part.units if planned.source == source]
 
 
-def _cases(task: PartTask, units: _Count) -> Iterator[tuple[int, Case | Rejection]]:
-    """The cases of every unit, each with the unit's index."""
-    sources = {at: open_source(entry, root) for at, (entry, root) in task.sources.items()}
-    for index, planned in enumerate(task.part.units):
-        units.begin(index)
-        entry, root = task.sources[planned.source]
+def read_cases(
+    part: Part,
+    places: Mapping[int, tuple[Entry, Path]],
+    begin: Callable[[int], None],
+    deadly: frozenset[int] = frozenset(),
+) -> Iterator[tuple[int, Case | Rejection]]:
+    """The cases of every unit, each with the unit's index. What cannot be read is a rejection.
+
+    `begin` is told the index of each unit before it is read; `deadly` units are not read at all.
+    """
+    sources = {at: open_source(entry, root) for at, (entry, root) in places.items()}
+    for index, planned in enumerate(part.units):
+        begin(index)
+        entry, root = places[planned.source]
         key = planned.unit.key
-        if index in task.deadly:
+        if index in deadly:
             yield index, Rejection(entry.name, key, "image", "reading it ended the worker process")
             continue
         try:

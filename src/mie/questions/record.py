@@ -25,7 +25,7 @@ from mie.records import Pixels
 from mie.vocabulary import SPLITS, UNKNOWN
 
 KINDS: Final = ("closed", "open", "number", "point", "box")
-# "reviewed": people accepted it. "written": a language model wrote it; it counts only when it is also reviewed.
+# "reviewed": people accepted it. "written": a language model wrote it; it counts only once it is reviewed.
 # "blind": a text-only answerer got it right. "counterfactual": an image shows tissue that was painted in.
 FLAGS: Final = ("reviewed", "written", "blind", "counterfactual")
 LETTERS: Final = string.ascii_uppercase
@@ -93,7 +93,7 @@ class QuestionImage:
 
     @property
     def format(self) -> str:
-        """ "PNG", "JPEG" and so on, told by the first bytes."""
+        """The file's format ("PNG", "JPEG"), told by its first bytes."""
         kind = raster_format(self.data[:12])
         if kind is None:
             found = f"a file that begins with {self.data[:8]!r}"
@@ -207,7 +207,10 @@ class Question:
 
     @property
     def digest(self) -> str:
-        """SHA-256 over every field and the decoded pixels of images and masks."""
+        """SHA-256 over every field but the flags, and the decoded pixels of images and masks.
+
+        Flags say what people and baselines found out later: the question, and answers to it, stay the same.
+        """
         return question_digest(self)
 
 
@@ -217,8 +220,8 @@ def question_id(*parts: Any) -> str:
 
 
 def question_digest(question: Question) -> str:
-    """SHA-256 over every field and the digests of the pixels."""
-    fields = {name: getattr(question, name) for name in TEXT_FIELDS}
+    """SHA-256 over every field but the flags, and the digests of the pixels."""
+    fields = {name: getattr(question, name) for name in TEXT_FIELDS if name != "flags"}
     fields["evidence"] = dict(question.evidence)
     fields["images"] = [image.digest for image in question.images]
     fields["masks"] = [[mask.image, mask.target, mask.mask.digest] for mask in question.masks]

@@ -1,7 +1,7 @@
 """A question set on disk: `questions.json`, a card, and Parquet shards with `images: list<Image>`.
 
-Questions about one image stand next to each other, and the bytes of images and masks are stored by dictionary:
-ten questions about an image keep one copy of it. `datasets.load_dataset(FOLDER)` opens the folder.
+Questions about one image stand next to each other, and the bytes of images and masks are stored by
+dictionary: ten questions about an image keep one copy of it. `datasets.load_dataset(FOLDER)` opens the folder.
 """
 
 from __future__ import annotations
@@ -289,7 +289,7 @@ class QuestionSet(_Questions):
 
     @property
     def digest(self) -> str:
-        """SHA-256 over the digests of all questions, in order."""
+        """SHA-256 over the digests and flags of all questions, in order."""
         return str(self.info["digest"])
 
     @property

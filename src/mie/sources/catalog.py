@@ -279,6 +279,10 @@ class Entry(Strict):
     name: str
     title: str
     modality: str
+    # Not part of stored recipes, which would no longer be those of earlier builds.
+    submodality: str | None = Field(
+        None, exclude=True, description="sequence, stain or view: T1W, FLAIR, mammography"
+    )
     anatomy: str
     targets: tuple[TargetEntry, ...] = ()
     layout: Layout
@@ -388,7 +392,7 @@ def find(name: str) -> Entry:
 
 def override(entry: Entry, changes: Mapping[str, Any]) -> Entry:
     """The entry with some keys replaced; `layout` and `license` are merged key by key."""
-    body = entry.model_dump(exclude_unset=True)
+    body = {**entry.model_dump(exclude_unset=True), "submodality": entry.submodality}
     for key, value in changes.items():
         if (
             key in ("layout", "license")

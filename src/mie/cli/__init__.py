@@ -21,6 +21,7 @@ _GROUPS: Final = {
     "Datasets": ("sources", "build", "merge", "choose", "verify", "stats", "export", "import", "privacy"),
     "Editors": ("parse", "edit", "inspect", "run"),
     "Scores": ("score", "ground", "report", "board", "weights"),
+    "Questions": ("vqa",),
     "People": ("propose", "review", "sample", "agree"),
     "Training": ("pack", "judge-set", "train", "experiment", "export-model"),
 }
@@ -57,13 +58,14 @@ COMMANDS: Final[Registry[Callable[..., Any] | typer.Typer]] = Registry(
         "stats": "mie.cli.stats:stats",
         "train": "mie.cli.train:train",
         "verify": "mie.cli.verify:verify",
+        "vqa": "mie.cli.vqa:app",
         "weights": "mie.cli.weights:app",
     },
     group="mie.commands",
     check=lambda thing: None if callable(thing) else "a function, or a typer.Typer",
 )
 # These keep what is done and take it up again when the same command is run once more.
-_RESUMING: Final = ("build", "merge", "run", "score", "ground", "train", "experiment", "demo")
+_RESUMING: Final = ("build", "merge", "run", "score", "ground", "train", "experiment", "demo", "vqa")
 
 
 class _Groups(TyperGroup):

@@ -36,7 +36,8 @@ from mie.questions.store import QuestionSet, QuestionSubset
 SCHEMA_VERSION: Final = 1
 KIND: Final = "answers"  # of a run: `mie run` writes others
 RUN_FILES: Final = ("run.json", "answers.jsonl", "replies", "scores", "summary", "judge")
-_NO_ANSWER: Final = "this baseline answers questions with options alone"
+_NO_OPTIONS: Final = "this baseline answers questions with options alone"
+_UNSEEN: Final = "no question of this kind in training"
 _UNCHANGING: Final = ("questions", "answerer", "config")  # what a run must have in common with its resumption
 
 Answerer: TypeAlias = str | AnswerFunction | Client
@@ -380,7 +381,8 @@ class _Plan:
         for words, way in self._asked():
             order = rotated(len(words.options), way.rotation)
             reply = self.baseline.answer(words, [words.options[at] for at in order])
-            state, reason = ("done", "") if reply is not None else ("skipped", _NO_ANSWER)
+            none = _UNSEEN if self.baseline.fitted else _NO_OPTIONS
+            state, reason = ("done", "") if reply is not None else ("skipped", none)
             shown = tuple(order) if way.rotation else ()
             yield Given(words.id, way.name, state, reply or "", reason, order=shown)
 

@@ -144,7 +144,7 @@ function placeField(item, viewer, reply, changed) {
   return {
     element: h(
       "fieldset",
-      { class: "choice places" },
+      { class: "places" },
       h("legend", {}, names.length === 2 ? "Click on the place" : "Drag a box around it"),
       h("p", { class: "small" }, "Or give fractions of width and height, from the top left corner."),
       h(

@@ -91,10 +91,9 @@ def paired_modality(said: str, modality: str) -> tuple[str, str]:
 
 
 def other_modalities(modality: str) -> list[str]:
-    """Modalities that an image of this one certainly is not: those that look alike first."""
+    """Modalities that look alike, and that an image of this one certainly is not."""
     near = next((group for group in _LOOK_ALIKE if modality in group), ())
-    ordered = [*near, *(name for name in MODALITY_NAMES if name not in near)]
-    return [m for m in ordered if m != modality and frozenset({m, modality}) not in _BOTH_TRUE]
+    return [m for m in near if m != modality and frozenset({m, modality}) not in _BOTH_TRUE]
 
 
 def picture(modality: str) -> str:

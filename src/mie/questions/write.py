@@ -55,9 +55,9 @@ def write_questions(
     """
     folder = Path(folder)
     refuse_other_files(folder)  # before the lock, which would leave its file in a folder that is not ours
-    _refuse_taken(folder)
+    refuse_taken(folder)
     with folder_lock(folder):
-        _refuse_taken(folder)
+        refuse_taken(folder)
         clear(folder)
         try:
             return write_into(
@@ -214,7 +214,8 @@ def clear(folder: Path) -> None:
         shutil.rmtree(folder / name, ignore_errors=True)
 
 
-def _refuse_taken(folder: Path) -> None:
+def refuse_taken(folder: Path) -> None:
+    """Raise where a question set, or an unfinished build of one, is in the folder."""
     if (folder / MARKER).exists() or (folder / "parts/plan").exists():
         found = "a question set" if (folder / MARKER).exists() else "an unfinished build"
         raise MieError(

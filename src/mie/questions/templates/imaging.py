@@ -113,7 +113,7 @@ def _odd(views: Sequence[View], rng: np.random.Generator) -> Iterator[tuple[Sequ
     for modality, group in by_modality.items():
         strangers = [
             view
-            for other in other_modalities(modality)[:5]
+            for other in other_modalities(modality)
             for view in by_modality.get(other, ())
         ]
         for start in range(0, len(group) - _NUMBERED + 2, _NUMBERED - 1):
@@ -138,7 +138,7 @@ ODD_MODALITY: Final = Template(
     "IMI",
     "closed",
     phrasings(
-        "[Which|Which one] of these {number} images was [acquired|made] with [another|a different] imaging modality[ than the others|]?",
+        "[Which|Which one] of these {number} images was [acquired|made] with a different imaging modality[ from the others|]?",
         "One of these {number} images [was acquired with a different modality|comes from another modality]. Which one?",
         "All but one of these {number} images [share|have] the same modality. Which one [differs|is different]?",
     ),

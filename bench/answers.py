@@ -105,7 +105,8 @@ def ask(folder: Path, count: int) -> float:
     rate = count / wall
     print(
         f"{count:,} answers, {LATENCY * 1e3:.0f} ms, {CONNECTIONS} connections: "
-        f"{rate:.0f} a second of {most:.0f} ({rate / most:.2f}), {1e3 * cpu / count:.2f} ms of processor time each"
+        f"{rate:.0f} a second of {most:.0f} ({rate / most:.2f}), "
+        f"{1e3 * cpu / count:.2f} ms of processor time each"
     )
     return rate / most
 

@@ -131,13 +131,13 @@ _ELSEWHERE = {
     "mie vqa write out/questions -o out/written --writer local:a --second local:b --limit 5": (
         "needs two models; tests/questions/test_written.py has a server"
     ),
-    **{
-        example: "needs people's answers; tests/review/test_questions.py has them"
-        for example in (
+    **dict.fromkeys(
+        (
             "mie vqa people out/questions --review out/questions-review/review.sqlite -o out/people",
             "mie vqa accept out/written --review out/written-review/review.sqlite -o out/accepted",
-        )
-    },
+        ),
+        "needs people's answers; tests/review/test_questions.py has them",
+    ),
     "mie ground out/quickstart --editor omnigen2:models/omnigen2 -o out/attention": (
         "needs a published model; tests/editors/large/test_ground.py has small ones"
     ),

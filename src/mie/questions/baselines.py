@@ -184,7 +184,11 @@ def _features(question: str, option: str) -> NDArray[np.int64]:
     """The option, its words, and each of them with each word of the question, as places in the weights."""
     asked, words = set(_WORD.findall(question.lower())), set(_WORD.findall(option.lower()))
     whole = " ".join(sorted(words))
-    names = [("o", whole), *(("w", word) for word in words), ("n", str(len(option) // 8))]
+    names: list[tuple[str, ...]] = [
+        ("o", whole),
+        *(("w", word) for word in words),
+        ("n", str(len(option) // 8)),
+    ]
     names += [("q", word, whole) for word in asked]
     return np.unique(np.array([_place(name) for name in names], np.int64))
 

@@ -255,7 +255,9 @@ def _check_drafts(
     for one in findings:
         for task in writing.tasks:
             body = written.get(_key(one, task))
-            for turn in turns if body else ():
+            if not body:
+                continue
+            for turn in turns:
                 options = [body["options"][at] for at in rotated(_OPTIONS, turn)]
                 lines = "\n".join(f"{LETTERS[at]}. {option}" for at, option in enumerate(options))
                 text = prompt.fill(findings=one.text, question=body["question"], options=lines)

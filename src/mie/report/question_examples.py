@@ -91,7 +91,7 @@ def _example(question: Question, rows: Sequence[AnswerRow], out: Path) -> Exampl
     for at, image in enumerate(question.images):
         pixels = image.decoded()
         if max(pixels.shape[:2]) > _PICTURE:
-            pixels = resize_image(pixels, fitted_size(*pixels.shape[:2], _PICTURE))
+            pixels = resize_image(pixels, fitted_size(pixels.shape[0], pixels.shape[1], _PICTURE))
         file = f"images/{question.id}-{at}.png"
         Image.fromarray(pixels).save(out / file, optimize=True)
         images.append((file, pixels.shape[1], pixels.shape[0]))

@@ -13,6 +13,7 @@ from mie.questions.record import PHASES, TASKS
 from mie.questions.scoring.metrics import METRICS, NAME
 from mie.report.answer_rows import AnswerRow, labels, read_rows
 from mie.report.charts import Chart, means_chart, radars_for_page, tradeoff_chart
+from mie.report.layouts import Radar
 from mie.report.page import POLICY, claimed, write_assets
 from mie.report.question_charts import heat_map
 from mie.report.question_examples import questions_sections
@@ -33,7 +34,6 @@ from mie.report.views import (
     render,
     value_range,
 )
-from mie.scoring.benchmarks import Radar
 from mie.scoring.metric import SHARE, Metric
 from mie.scoring.statistics.compare import compare_runs
 

@@ -183,13 +183,15 @@ def _by_question(run: AnswerRun) -> dict[str, dict[str, Given]]:
 def _rows(run: AnswerRun, folder: Path | str | None, given: Mapping[str, Any]) -> list[Row]:
     """The questions that were asked, as far as they count, in the order of the set."""
     columns = run.questions(folder).table(list(_COLUMNS))
-    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    rows: list[Row] = [
+        dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
+    ]
     known = {row["id"] for row in rows}
     if strange := sorted(set(given) - known):
         raise MieError(
             "answers to questions that the set does not have", where=run.folder, found=", ".join(strange[:3])
         )
-    counted = [r for r in rows if "written" not in (r["flags"] or ()) or "reviewed" in r["flags"]]
+    counted: list[Row] = [r for r in rows if "written" not in (r["flags"] or ()) or "reviewed" in r["flags"]]
     limit = run.info["config"]["limit"]
     return [row for row in counted if row["id"] in given] if run.info.get("people") else counted[:limit]
 
@@ -404,9 +406,9 @@ def _people(run: AnswerRun, scored: Sequence[_Scored]) -> dict[str, Any]:
     """Who answered how many questions, how well and how fast, and how far they agree."""
     raters: list[str] = list(run.info["people"]["raters"])
     seconds: dict[str, list[float]] = defaultdict(list)
-    for one in run.answers():
-        if one.seconds is not None:
-            seconds[one.way].append(one.seconds)
+    for given in run.answers():
+        if given.seconds is not None:
+            seconds[given.way].append(given.seconds)
     labels = np.full((len(raters), len(scored)), np.nan)
     right: dict[str, list[bool]] = defaultdict(list)
     for at, one in enumerate(scored):

@@ -39,7 +39,7 @@ def with_boxes(image: Pixels, boxes: Sequence[Sequence[int]], colour: str) -> Pi
     """A copy with boxes (left, top, right, bottom) and their numbers, from 1."""
     marked = image.copy()
     value = _COLOURS[colour]
-    scale = max(0.4, min(image.shape[:2]) / 640)
+    scale = max(0.45, min(image.shape[:2]) / 480)
     for number, (left, top, right, bottom) in enumerate(boxes, start=1):
         cv2.rectangle(marked, (left, top), (right - 1, bottom - 1), value, 1)
         (width, height), _ = cv2.getTextSize(str(number), cv2.FONT_HERSHEY_SIMPLEX, scale, 1)
@@ -47,7 +47,7 @@ def with_boxes(image: Pixels, boxes: Sequence[Sequence[int]], colour: str) -> Pi
         x = left if left + width <= image.shape[1] else image.shape[1] - width
         y = top - 3 if top - 3 >= height else bottom + height + 3
         y = min(y, image.shape[0] - 2)
-        cv2.putText(marked, str(number), (x, y), cv2.FONT_HERSHEY_SIMPLEX, scale, (0, 0, 0), 3, cv2.LINE_AA)
+        cv2.putText(marked, str(number), (x, y), cv2.FONT_HERSHEY_SIMPLEX, scale, (0, 0, 0), 4, cv2.LINE_AA)
         cv2.putText(marked, str(number), (x, y), cv2.FONT_HERSHEY_SIMPLEX, scale, value, 1, cv2.LINE_AA)
     return marked
 

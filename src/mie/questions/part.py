@@ -179,6 +179,11 @@ def _views(task: QuestionTask) -> Iterator[tuple[int, View | Rejection]]:
         entry = task.sources[planned.source][0]
         stored = _stored(case, recipe.size)
         view = _view(stored, case, entry, planned.unit, recipe, names)
+        if min(view.image.shape[:2]) < recipe.least:
+            height, width = view.image.shape[:2]
+            reason = f"{width} x {height} pixels, the shorter side at least {recipe.least}"
+            yield unit, Rejection(view.source, view.case_id, "size", reason)
+            continue
         yield unit, view
         second = _pair(stored, view)
         if second is not None:
@@ -217,7 +222,11 @@ def _view(stored: Case, case: Case, entry: Entry, unit: Unit, recipe: QuestionRe
     return View(
         image=stored.image,
         masks=stored.masks,
-        targets={t.name: t.target for t in entry.targets if t.name in case.masks or _annotated(t.masks, t.name, unit, entry)},
+        targets={
+            t.name: t.target
+            for t in entry.targets
+            if t.name in case.masks or _annotated(t.masks, t.name, unit, entry)
+        },
         modality=modality,
         submodality=sequence,
         anatomy=case.anatomy,

@@ -53,6 +53,7 @@ class QuestionRecipe(StrictModel):
     description: str = ""
     seed: int = Field(0, ge=0, lt=2**31)
     size: int = Field(512, ge=64, le=4096, description="longer side of stored images; larger ones are scaled")
+    least: int = Field(64, ge=16, le=4096, description="shorter side below which an image is not asked about")
     per_image: int = Field(8, ge=1, le=64, description="at most so many questions about one image alone")
     templates: tuple[str, ...] | None = Field(None, min_length=1, description="all by default")
     open: float = Field(0.2, ge=0, le=1, description="share without options, of templates that allow it")

@@ -23,6 +23,7 @@ from mie.records import Mask, Pixels, Target
 _COUNTED: Final = 0.10
 _IGNORED: Final = 0.02
 _SPECK: Final = 8  # pixels: fewer are noise of scaling
+_AIR, _BONE = 8, 225  # grey levels: what is darker or brighter is no tissue to compare with
 
 
 class Region:
@@ -116,9 +117,10 @@ class Region:
         return inside / max(1, int(np.count_nonzero(canvas)))
 
     def contrast(self, image: Pixels, others: Mask) -> float | None:
-        """Mean grey level inside minus that of a ring around it; None where the ring is too small.
+        """Median grey level inside minus that of a ring around it; None where the ring is too small.
 
-        The ring is about as wide as a third of the region, at least 4 pixels; `others` is left out of it.
+        The ring is about as wide as a third of the region, at least 4 pixels. `others` is left out of it, and
+        so are air and bone, black and white: a bleed along the skull is compared with the brain.
         """
         width = max(4, round(0.3 * equivalent_diameter(self.area / max(1, len(self.areas)))))
         left, top, right, bottom = self.box
@@ -128,11 +130,10 @@ class Region:
         disc = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (2 * width + 1, 2 * width + 1))
         near = cv2.dilate(inside.view(np.uint8), disc).view(np.bool_)
         grey = cv2.cvtColor(np.ascontiguousarray(image[rows, columns]), cv2.COLOR_RGB2GRAY)
-        # Black outside the body says nothing about the tissue around a lesion.
-        ring = near & ~inside & ~others[rows, columns] & (grey > 8)
-        if np.count_nonzero(ring) < max(20, 0.15 * self.area):
+        ring = near & ~inside & ~others[rows, columns] & (grey > _AIR) & (grey < _BONE)
+        if np.count_nonzero(ring) < max(20, 0.25 * self.area):
             return None
-        return float(grey[inside].mean()) - float(grey[ring].mean())
+        return float(np.median(grey[inside])) - float(np.median(grey[ring]))
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ from mie.questions.formats.records import (
     read_records,
     save_images,
     task_code,
-    without_letter,
+    without_letters,
 )
 from mie.questions.record import TASKS, Question
 from mie.records import Rejection
@@ -85,11 +85,10 @@ def _question(record: Mapping[str, Any], path: Path) -> Question:
     options = record.get("options") or []
     if isinstance(options, Mapping):
         options = [options[key] for key in sorted(options)]
-    texts = [without_letter(str(option), at) for at, option in enumerate(options)]
     modality, submodality = _modality(record.get("modality_type"))
     return question_from(
         text=str(record["question"]),
-        options=texts,
+        options=without_letters([str(option) for option in options]),
         answer=str(record["answer"]),
         images=[load_image(path.parent, one) for one in paths],
         extra=record.get(EXTRA),

@@ -108,9 +108,15 @@ def option_of(answer: str, options: Sequence[str]) -> str:
     )
 
 
-def without_letter(option: str, at: int) -> str:
-    """The option's text, without the "B." before it."""
-    return re.sub(rf"^\s*\(?{LETTERS[at]}\)?\s*[.:)]\s+", "", option).strip()
+def without_letters(options: Sequence[str]) -> list[str]:
+    """The options' texts, without the "A.", "B." and so on before them, where all of them have one."""
+    found = [
+        re.fullmatch(rf"\s*\(?{letter}\)?\s*[.:)]\s+(.*)", option, re.DOTALL)
+        for letter, option in zip(LETTERS, options, strict=False)
+    ]
+    if options and len(found) == len(options) and all(found):
+        return [match[1].strip() for match in found if match]
+    return list(options)
 
 
 def read_records(

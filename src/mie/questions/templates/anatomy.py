@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -234,12 +235,18 @@ def point_tolerance(region: Region) -> float:
     return round(max(0.03, min(0.25, region.core[2])), 3)
 
 
+def _is_compact(region: Region) -> bool:
+    """Whether it has a middle: a ring, a ribbon or a network has none that everybody would point to."""
+    longer = max(region.mask.shape)
+    return math.pi * (region.core[2] * longer) ** 2 >= 0.25 * region.area
+
+
 def _point(view: View, rng: np.random.Generator) -> Iterator[Draft]:
     structures = [t for t in _clear(view, view.structures()) if "," not in t.name and not t.plural]
     if structures and not view.healed:
         target = structures[int(rng.integers(len(structures)))]
         region = view.regions[target.name]
-        if not _many(region):
+        if not _many(region) and _is_compact(region):
             words = {"one": target.name, "image": picture(view.modality)}
             params = {"targets": [target.name]}
             yield Draft(params, words, tolerance=point_tolerance(region), subject=target.name)

@@ -45,7 +45,8 @@ def _count(view: View, _: np.random.Generator) -> Iterator[Draft]:
     for target, names, region in marked_groups(view):
         count = region.count
         if count is not None and count <= 12 and target.plural:
-            yield Draft({"targets": names}, _words(target, view), tolerance=0.0, subject=target.name)
+            tolerance = float(round(0.15 * count))  # one of six may be overlooked, none of three
+            yield Draft({"targets": names}, _words(target, view), tolerance=tolerance, subject=target.name)
 
 
 def _count_value(views: Sequence[View], params: Params) -> str:
@@ -58,7 +59,7 @@ COUNT: Final = Template(
     "number",
     phrasings(
         "How many [separate|distinct] {lesion} [are visible|can be seen] [in|on] this {image}?",
-        "[Count|State the number of] the [separate|distinct] {lesion} [in|on] this {image}.",
+        "[Count the|State the number of] [separate|distinct] {lesion} [in|on] this {image}.",
     ),
     rule="connected parts of the mask of at least a tenth of the largest; not asked where a part is in doubt",
     drafts=_count,
@@ -158,7 +159,7 @@ SHARE: Final = Template(
     "LFD",
     "closed",
     phrasings(
-        "[About|Roughly] [what share|which share|what percentage] of the image {does} the {lesion} [cover|occupy]?",
+        "[About|Roughly] [what share|how much|what percentage] of the image {does} the {lesion} [cover|occupy]?",
         "How much of the image area {does} the {lesion} [cover|take up|occupy]?",
         "What part of the [image's area|image] {is} covered by the {lesion}?",
     ),
@@ -204,7 +205,8 @@ BRIGHTNESS: Final = Template(
         "{Is} the {lesion} brighter or darker than the tissue around {them} [in|on] this {image}?",
         "What is the brightness of the {lesion} relative to [the surrounding|nearby] tissue?",
     ),
-    rule="mean grey level of the mask minus that of a ring around it: 15 levels or more, or at most 4",
+    rule="median grey level of the mask minus that of a ring around it, without air and bone: 15 levels or "
+    "more, or at most 4",
     drafts=_brightness,
     holds=_is_tone,
 )

@@ -214,7 +214,7 @@ BOX: Final = Template(
 
 def _point(view: View, _: np.random.Generator) -> Iterator[Draft]:
     for target, names, region in marked_groups(view):
-        if region.count == 1:
+        if region.count == 1 and not target.plural:
             tolerance = point_tolerance(region)
             yield Draft({"targets": names}, _words(target, view), tolerance=tolerance, subject=target.name)
 

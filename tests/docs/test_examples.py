@@ -179,6 +179,7 @@ def prepared(quickstart: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
         (folder / name).write_bytes(encode_png(dataset[0].input))
     (folder / "my.py").write_text("import shutil, sys\nshutil.copy(sys.argv[1], sys.argv[3])\n")
     _run("mie export out/quickstart -f miedb -o MieDB-100k/benchmark", folder)
+    _run("mie vqa export out/questions --to vlmevalkit -o out/vlmevalkit", folder)
     _run("mie pack out/quickstart -o out/pack", folder)
     _run("mie sample out/quickstart -n 50 --stratify modality,task -o out/sheet", folder)
     answers = folder / "out/sheet/answers.csv"

@@ -209,14 +209,27 @@ def test_a_program_and_a_function_answer_too(tiny, tmp_path):
         answer_questions(part, f"command:{sys.executable}", tmp_path / "e")
 
 
+def test_a_local_model_of_transformers_answers(tiny, tmp_path):
+    pytest.importorskip("transformers", reason="needs the extra `models`")
+    from tests.judges.tiny_vlm import write_tiny_vlm
+
+    model = write_tiny_vlm(tmp_path / "model", "Question: Which modality is this? Options: A. B. C.")
+    run = answer_questions(
+        tiny.split("test"), f"local:{model},max_tokens=4,device=cpu", tmp_path / "run", limit=2
+    )
+    assert run.complete
+    assert all(one.state in ("done", "truncated") and one.reply for one in run.answers())
+
+
 def test_text_only_withholds_the_images_of_a_model(tiny, tmp_path):
     with JudgeServer(lambda body: "A") as server:
         answer_questions(tiny.split("test"), f"text-only:{spec(server)}", tmp_path / "run", limit=2)
     assert [len(images_of(body)) for body in server.requests] == [0, 0]
 
 
-def test_an_image_that_cannot_be_read_is_an_answer_that_failed(tmp_path):
-    broken = closed(1, images=(QuestionImage(b"\x89PNG\r\n\x1a\n broken"),))
+@pytest.mark.parametrize("data", [b"\x89PNG\r\n\x1a\n broken", b""])
+def test_an_image_that_is_missing_or_broken_is_an_answer_that_failed(tmp_path, data):
+    broken = closed(1, images=(QuestionImage(data),))
     broken.images[0].__dict__["digest"] = "0" * 64
     write_questions([broken, closed(2)], tmp_path / "set", name="broken")
     with JudgeServer(lambda body: "A") as server:

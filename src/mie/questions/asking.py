@@ -99,6 +99,8 @@ def drafts(
 
 
 def _ask(prompt: Prompt, text: str, images: Sequence[QuestionImage]) -> Ask:
+    if not all(image.data for image in images):
+        raise ImageError("an image of the question is missing")
     shown = tuple(Image(_fitted(image.decoded())) for image in images)
     return Ask(prompt, (*shown, text), _as_it_is)
 
@@ -111,13 +113,13 @@ def _as_it_is(reply: str) -> str:
 def _sizes(images: Sequence[QuestionImage]) -> tuple[tuple[int, int], ...]:
     """Of what is sent; nothing where an image cannot be read, which `_ask` finds out."""
     try:
-        return tuple(_size(*image.size) for image in images)
+        return tuple(_size(*image.size) for image in images if image.data)
     except ImageError:
         return ()
 
 
 def _fitted(pixels: Pixels) -> Pixels:
-    return resize_image(pixels, _size(*pixels.shape[:2]))
+    return resize_image(pixels, _size(pixels.shape[0], pixels.shape[1]))
 
 
 def _size(height: int, width: int) -> tuple[int, int]:

@@ -73,7 +73,7 @@ def test_the_funnel_counts_every_step(built: QuestionSet) -> None:
 def test_other_workers_and_a_resumed_build_give_the_same_digest(
     built: QuestionSet, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stopped after its first part and, again, while it writes shards; resumed by another number of workers."""
+    """Stopped before it ends, with a part and a shard half written; resumed by another number of workers."""
     monkeypatch.setattr("mie.datasets.plan._PART_WEIGHT", 5)
     monkeypatch.setattr(building, "_BLOCK", 3)
     config = recipe(pictures)

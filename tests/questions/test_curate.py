@@ -86,7 +86,9 @@ def test_one_sided_answers_are_thinned() -> None:
 
 def test_a_quota_is_spread_over_strata_and_clusters() -> None:
     config = PLAIN.model_copy(update={"keep": 6})
-    lines = [line(number, task="IMI" if number < 12 else "LL", cases=[f"s//c{number % 3}"]) for number in range(16)]
+    lines = [
+        line(number, task="IMI" if number < 12 else "LL", cases=[f"s//c{number % 3}"]) for number in range(16)
+    ]
     result = curate(lines, images(crop(0), crop(1), crop(2)), {}, config, 0)
     chosen = [lines[at] for at in result.kept]
     assert sorted(one["task"] for one in chosen) == ["IMI"] * 3 + ["LL"] * 3

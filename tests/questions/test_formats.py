@@ -38,11 +38,43 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> QuestionSet:
         "license": "CC0",
     }
     questions = [
-        Question("a1", "closed", "Where is it?", "B. left", (first,), ("right", "B. left", "mid\tline"), task="LL", **common),
-        Question("a2", "closed", "Which\none is larger?", "Image 2", (first, second), ("Image 1", "Image 2"), task="LFD", **common),
-        Question("a3", "open", 'What is "it"?', "a glioma", (second,), task="DDR", flags=("reviewed",), **common),
-        Question("a4", "number", "How wide?", "12.5", (first,), tolerance=1.5, unit="mm", task="LFD", **common),
-        Question("a5", "box", "Where?", "[0.1, 0.2, 0.3, 0.4]", (first,), tolerance=0.5, task="LL", seed=9, **common),
+        Question(
+            "a1",
+            "closed",
+            "Where is it?",
+            "B. left",
+            (first,),
+            ("right", "B. left", "mid\tline"),
+            task="LL",
+            **common,
+        ),
+        Question(
+            "a2",
+            "closed",
+            "Which\none is larger?",
+            "Image 2",
+            (first, second),
+            ("Image 1", "Image 2"),
+            task="LFD",
+            **common,
+        ),
+        Question(
+            "a3", "open", 'What is "it"?', "a glioma", (second,), task="DDR", flags=("reviewed",), **common
+        ),
+        Question(
+            "a4", "number", "How wide?", "12.5", (first,), tolerance=1.5, unit="mm", task="LFD", **common
+        ),
+        Question(
+            "a5",
+            "box",
+            "Where?",
+            "[0.1, 0.2, 0.3, 0.4]",
+            (first,),
+            tolerance=0.5,
+            task="LL",
+            seed=9,
+            **common,
+        ),
     ]
     folder = tmp_path_factory.mktemp("asked") / "set"
     write_questions(questions, folder, name="asked")
@@ -77,7 +109,7 @@ def test_what_would_tell_the_answer_stays_behind(asked: QuestionSet, tmp_path: P
 
 
 def test_the_benchmarks_own_records_are_read(tmp_path: Path) -> None:
-    """Keys as the released files have them: a letter, a path or a list, names of tasks, labels of modalities."""
+    """As the released files have them: a letter, a path or a list, names of tasks, labels of modalities."""
     (tmp_path / "img").mkdir()
     for number in range(2):
         (tmp_path / "img" / f"{number}.png").write_bytes(QuestionImage.of(crop(number, 40, 50)).data)
@@ -105,10 +137,21 @@ def test_the_benchmarks_own_records_are_read(tmp_path: Path) -> None:
     assert len(found) == 2
     first = found.filter(kind="closed")[0]
     assert (first.answer, first.letter, first.task, first.phase) == ("parietal", "C", "LL", "LIL")
-    assert (first.modality, first.submodality, first.source, len(first.images)) == ("MRI", "T2W", "some.json", 2)
+    assert (first.modality, first.submodality, first.source, len(first.images)) == (
+        "MRI",
+        "T2W",
+        "some.json",
+        2,
+    )
     reasons = [one.reason for one in read_rejected(found.folder / "rejected.parquet")]
     assert len(reasons) == len(bad)
-    for said in ("key is not among the options", "two options are equal", "missing", "leaves its folder", "question"):
+    for said in (
+        "key is not among the options",
+        "two options are equal",
+        "missing",
+        "leaves its folder",
+        "question",
+    ):
         assert any(said in reason for reason in reasons), said
 
 
@@ -154,7 +197,7 @@ def test_the_lmms_eval_task_runs_on_its_own(asked: QuestionSet, tmp_path: Path) 
 
     Loader.add_constructor("!function", lambda loader, node: loader.construct_scalar(node))
     export_questions(asked, "lmms-eval", tmp_path / "task")
-    task = yaml.load((tmp_path / "task" / "asked.yaml").read_text(), Loader)  # noqa: S506 (a safe loader)
+    task = yaml.load((tmp_path / "task" / "asked.yaml").read_text(), Loader)
     spec = importlib.util.spec_from_file_location("utils", tmp_path / "task" / "utils.py")
     assert spec is not None
     assert spec.loader is not None

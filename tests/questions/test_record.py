@@ -101,7 +101,7 @@ def test_an_unfinished_folder_is_no_set(tmp_path: Path) -> None:
     (tmp_path / "parts").mkdir()
     with pytest.raises(MieError, match="no finished question set"):
         QuestionSet(tmp_path)
-    with pytest.raises(MieError, match="nothing was kept|no sample|kept"):
+    with pytest.raises(MieError, match="kept"):
         write_questions([], tmp_path / "empty", name="empty")
 
 

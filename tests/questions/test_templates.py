@@ -58,7 +58,9 @@ def test_the_views_give_questions_of_most_templates_and_each_is_proved(made: lis
     for one in made:
         assert prove(one.question), one.question.template
         assert "{" not in one.question.text
-        assert "[" not in one.question.text.replace("[x, y]", "").replace("[0, 0]", "").replace("[left, top,", "")
+        assert "[" not in one.question.text.replace("[x, y]", "").replace("[0, 0]", "").replace(
+            "[left, top,", ""
+        )
 
 
 def test_the_key_is_the_only_true_option(made: list[Made]) -> None:
@@ -83,12 +85,18 @@ def test_two_true_options_are_an_evidence_conflict() -> None:
     same = disc(70, 24, 9)
     masks = {"ventricle": same, "cerebellum": same, "pons": disc(30, 70, 8)}
     maker = Maker(seed=1, per_image=99, templates=["outlined_structure"], open_share=0.0)
-    outcomes = [o for n in range(12) for o in maker.about(view(n, masks=masks, targets={k: TARGETS[k] for k in masks}))]
+    outcomes = [
+        o
+        for n in range(12)
+        for o in maker.about(view(n, masks=masks, targets={k: TARGETS[k] for k in masks}))
+    ]
     refused = [one for one in outcomes if isinstance(one, Rejection)]
     assert refused
     assert all(one.gate == "evidence" and "several options are true" in one.reason for one in refused)
     kept = [one.question for one in outcomes if isinstance(one, Made)]
-    assert not [one for one in kept if one.answer != "Pons" and {"Ventricle", "Cerebellum"} <= set(one.options)]
+    assert not [
+        one for one in kept if one.answer != "Pons" and {"Ventricle", "Cerebellum"} <= set(one.options)
+    ]
 
 
 def test_measurements_agree_with_scipy() -> None:
@@ -162,7 +170,9 @@ def test_wrong_options_cannot_be_right_by_another_name() -> None:
 
 def test_a_mark_that_is_not_drawn_fails_the_proof(made: list[Made]) -> None:
     question = next(one.question for one in made if one.question.template == "outlined_structure")
-    plain = replace(question, images=(next(m.question.images[0] for m in made if m.question.template == "modality"),))
+    plain = replace(
+        question, images=(next(m.question.images[0] for m in made if m.question.template == "modality"),)
+    )
     with pytest.raises(MieError, match="outline"):
         prove(plain)
 
@@ -170,7 +180,9 @@ def test_a_mark_that_is_not_drawn_fails_the_proof(made: list[Made]) -> None:
 def test_a_healed_image_must_equal_its_original_elsewhere(made: list[Made]) -> None:
     question: Question = next(one.question for one in made if one.question.template == "lesion_or_healed")
     assert question.flags == ("counterfactual",)
-    strange = next(one.question for one in made if one.question.modality == "CT" and len(one.question.images) == 1)
+    strange = next(
+        one.question for one in made if one.question.modality == "CT" and len(one.question.images) == 1
+    )
     with pytest.raises(MieError, match="differs from its original"):
         prove(replace(question, images=(question.images[0], strange.images[0])))
 

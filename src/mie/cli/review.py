@@ -12,11 +12,13 @@ from mie.errors import ConfigError
 
 
 def review(
-    folders: list[Path] = typer.Argument(..., help="A dataset, runs on it, or both; or a question set.", show_default=False),
+    folders: list[Path] = typer.Argument(
+        ..., help="A dataset, runs on it, or both; or a question set.", show_default=False
+    ),
     kind: list[str] = typer.Option(
         [],
         "--kind",
-        help="inspect, mask, rank or questions; for a question set answer or question; repeatable. "
+        help="inspect, mask, rank, questions or grade; for a question set answer or question; repeatable. "
         "Default: inspect, and rank for two runs; answer.",
     ),
     port: int | None = typer.Option(
@@ -29,9 +31,9 @@ def review(
     db: str | None = typer.Option(
         None, help="A SQLite file or a postgresql:// URL. Default: DATASET-review/review.sqlite."
     ),
-    raters: int | None = typer.Option(None, min=1, help="People per item. Default: 1."),
+    raters: int | None = typer.Option(None, min=1, help="People per item. Default: 1; for grade 2."),
     overlap: float | None = typer.Option(
-        None, min=0, max=1, help="Share of the items that all of them see. Default: 1."
+        None, min=0, max=1, help="Share of the items that all of them see. Default: 1; for grade 0.5."
     ),
     sample: int | None = typer.Option(None, min=1, help="Review only this many samples, drawn by --seed."),
     stratify: str | None = typer.Option(None, help="Draw in proportion by these fields: modality,task"),

@@ -82,8 +82,8 @@ def verify(
         print_json({"ok": proof.ok, **counts, "problems": problems})
     elif proof.ok:
         typer.echo(
-            f"{questions}: {plural(proof.questions, 'question')}, all sound; {proof.proved:,} keys recomputed "
-            "from masks; splits share no patient and no image"
+            f"{questions}: {plural(proof.questions, 'question')}, all sound; {proof.proved:,} keys "
+            "recomputed from masks; splits share no patient and no image"
         )
     else:
         shown = [(p.check, p.where, p.reason) for p in proof.problems[:_SHOWN]]

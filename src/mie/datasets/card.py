@@ -79,6 +79,7 @@ GATES: Final[dict[str, str]] = {
     "duplicate": "the same image and region is already there",
     "leak": "the patient, or a nearly equal image, is also in a better guarded split",
     "review": "rejected by the people who reviewed the dataset",
+    "score": "its target image missed the threshold of `mie filter`, or has no score",
     "error": "an unexpected error while the file was read",
 }
 
@@ -219,6 +220,7 @@ def _counts(info: DatasetInfo) -> str:
         )
     ]
     entries = source_entries(_recipe(info))
+    columns, numbers_of = source_counts(info)
     rows = []
     for name, terms in _licenses(info).items():
         entry = entries.get(name, {})
@@ -226,12 +228,29 @@ def _counts(info: DatasetInfo) -> str:
         checked = "" if terms["basis"] == "stated" else " (not verified)"
         linked = f"[{title}]({home})" if home else title
         licence = markdown_cell(terms["name"]) + checked
-        rows.append(
-            (f"`{markdown_cell(name)}`", linked, f"{counts['by_source'][name]:,}", licence, terms["use"])
-        )
-    tables.append(markdown_table(("source", "data set", "samples", "licence", "use"), rows))
+        rows.append((f"`{markdown_cell(name)}`", linked, *numbers_of[name], licence, terms["use"]))
+    tables.append(markdown_table(("source", "data set", *columns, "licence", "use"), rows))
     tables.append(f"Patients told apart by their data sets: {counts['patients_known']:,}.")
     return "\n\n".join(tables)
+
+
+def source_counts(info: DatasetInfo) -> tuple[list[str], dict[str, list[str]]]:
+    """Columns, and each data set's numbers: its samples, by perspective, beside the images it publishes."""
+    counts = info["counts"]
+    pairs = counts.get("by_source_and_perspective", {})
+    perspectives = list(counts["by_perspective"]) if pairs else []
+    entries = source_entries(_recipe(info))
+    published = {name: entries.get(name, {}).get("published") for name in counts["by_source"]}
+    known = any(number is not None for number in published.values())
+    rows = {
+        name: [
+            f"{total:,}",
+            *(f"{pairs.get(name, {}).get(perspective, 0):,}" for perspective in perspectives),
+            *([f"{number:,}" if (number := published[name]) is not None else "-"] if known else []),
+        ]
+        for name, total in counts["by_source"].items()
+    }
+    return ["samples", *perspectives, *(["images published"] if known else [])], rows
 
 
 def _making(info: DatasetInfo) -> str:

@@ -115,7 +115,8 @@ def _weight(entry: Entry, unit: Unit) -> int:
     if unit.rows is not None:
         return unit.rows[1] - unit.rows[0]
     if isinstance(entry.layout, VolumeLayout | DicomLayout):
-        return entry.layout.slices * len(entry.layout.planes) * max(1, len(entry.targets))
+        slices = _PART_WEIGHT if entry.layout.slices == "all" else entry.layout.slices
+        return slices * len(entry.layout.planes) * max(1, len(entry.targets))
     return 1
 
 

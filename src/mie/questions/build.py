@@ -65,7 +65,7 @@ def build_questions(
     isolate: bool = False,
     progress: Listener = lambda _: None,
 ) -> QuestionSet:
-    """Build the recipe's questions in `folder`. An interrupted build resumes; a finished one stays as it is."""
+    """Build the recipe's questions in `folder`. An interrupted build resumes; a finished one stays."""
     folder = Path(folder)
     recipe = recipe if limit is None else recipe.limited(limit)
     refuse_other_files(folder)
@@ -196,7 +196,9 @@ def finish(
     curation = curate(lines, images, leaks_of(images), config, seed)
     refused = [*rejections, *part_rejections(parts, numbers), *curation.rejections]
     rows = _rows(parts, numbers, lines, owners, curation)
-    return write_into((item for items in (refused, rows) for item in items), folder, funnel=curation.funnel, **texts)
+    return write_into(
+        (item for items in (refused, rows) for item in items), folder, funnel=curation.funnel, **texts
+    )
 
 
 def leaks_of(images: Mapping[str, Mapping[str, Any]]) -> dict[str, Rejection]:

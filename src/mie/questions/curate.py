@@ -27,10 +27,11 @@ _FOLDS: Final = 5
 _BLIND_SHARE: Final = 0.6  # of other patients' questions that had the guessed answer
 _BLIND_LEAST: Final = 5  # such questions
 _FEW: Final = 4  # of one answer are kept, however one-sided the rest is
-# Words of other parts of the body: a question about them is outside the domain unless it names the domain too.
+# Words by which a question without a label tells the part of the body that it is about.
 _PARTS: Final[dict[str, str]] = {
-    "brain": r"brain|cerebr|cranial|neuro|glioma|mening|mening|ventric(le|ular) system|stroke|haemorrhage|"
-    r"hemorrhage|head|cortex|thalam|hippocamp|pituitary|multiple sclerosis|white matter|grey matter|gray matter",
+    "brain": r"brain|cerebr|cranial|neuro|glioma|mening|ventric(le|ular) system|stroke|haemorrhage|"
+    r"hemorrhage|head|cortex|thalam|hippocamp|pituitary|multiple sclerosis|white matter|"
+    r"grey matter|gray matter",
     "chest": r"chest|lung|pulmonary|thora|pleura",
     "abdomen": r"abdom|liver|hepat|kidney|renal|spleen|pancrea|bowel|colon|stomach|gastr",
     "retina": r"retina|fundus|optic disc|macula|ocular|eye\b",
@@ -109,9 +110,11 @@ def curate(
     agreed = agreement(
         [lines[at]["task"] for at in state.left], [label_task(lines[at]["text"]) for at in state.left]
     )
-    told = f"{agreed['agree']:.0%} of the words lead to the same task (kappa {agreed['kappa']:.2f})" if agreed[
-        "questions"
-    ] else "no task is told by the words"
+    told = (
+        f"{agreed['agree']:.0%} of the words lead to the same task (kappa {agreed['kappa']:.2f})"
+        if agreed["questions"]
+        else "no task is told by the words"
+    )
     state.note("task labels", told)
     state.drop(_one_sided(state, config.most_same_answer, seed), "answers")
     state.note("answers", f"at most {config.most_same_answer:.0%} of a template and subject with one answer")
@@ -130,7 +133,9 @@ def in_domain(text: str, anatomy: str, domain: Sequence[str]) -> bool:
     """Whether a question is about one of the parts of the body, by its label or by its words."""
     if not domain or anatomy in domain:
         return True
-    rules = [_DOMAINS[name] if name in _DOMAINS else re.compile(re.escape(name), re.IGNORECASE) for name in domain]
+    rules = [
+        _DOMAINS[name] if name in _DOMAINS else re.compile(re.escape(name), re.IGNORECASE) for name in domain
+    ]
     if anatomy not in ("", "unknown"):
         return any(rule.search(anatomy) for rule in rules)
     return any(rule.search(text) for rule in rules)
@@ -192,7 +197,11 @@ def _one_sided(state: _State, most: float, seed: int) -> dict[int, str]:
     groups: dict[tuple[str, str, str], dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for at in state.left:
         line = state.lines[at]
-        if line["kind"] in ("closed", "open") and not line["answer"].startswith(("Image ", "Box ")) and line["template"]:
+        if (
+            line["kind"] in ("closed", "open")
+            and not line["answer"].startswith(("Image ", "Box "))
+            and line["template"]
+        ):
             groups[line["split"], line["template"], line["subject"]][line["answer"]].append(at)
     gone = {}
     for (_, template, subject), answers in groups.items():
@@ -209,7 +218,8 @@ def features_of(lines: Sequence[Line], images: Mapping[str, Line]) -> NDArray[np
     """Sentence and image of each question as one vector: hashed words beside a thumbnail, equal in weight."""
     blank = bytes(256)
     thumbs = b"".join(
-        images[line["cases"][0]]["thumb"] if line["cases"] and line["cases"][0] in images else blank for line in lines
+        images[line["cases"][0]]["thumb"] if line["cases"] and line["cases"][0] in images else blank
+        for line in lines
     )
     pictures = unit(np.frombuffer(thumbs, np.uint8).reshape(-1, 256))
     sentences = np.zeros((len(lines), _WORDS), np.float32)
@@ -256,7 +266,9 @@ def _nearest_to_centres(lines: Sequence[Line], images: Mapping[str, Line], count
     chosen = list(first.values())
     # Equal features leave clusters without a member: the nearest of the rest fill them.
     taken = set(chosen)
-    rest = sorted((at for at in range(len(lines)) if at not in taken), key=lambda at: (float(distances[at]), at))
+    rest = sorted(
+        (at for at in range(len(lines)) if at not in taken), key=lambda at: (float(distances[at]), at)
+    )
     return chosen + rest[: count - len(chosen)]
 
 

@@ -1,4 +1,4 @@
-"""Counterfactual controls: the same image without its lesion, by the experts of the modification perspective."""
+"""Counterfactual controls: the same image without its lesion, by the experts of modification."""
 
 from __future__ import annotations
 

@@ -93,7 +93,9 @@ class Maker:
         try:
             answer, options = _key(template, views, draft, kind, rng)
         except MieError as error:
-            return Rejection(views[0].source, views[0].case_id, "evidence", f"{template.name}: {error.reason}")
+            return Rejection(
+                views[0].source, views[0].case_id, "evidence", f"{template.name}: {error.reason}"
+            )
         phrasing = template.phrasings[int(rng.integers(len(template.phrasings)))] + template.tail
         about = _answer_view(views, answer)
         question = Question(
@@ -144,7 +146,9 @@ class Maker:
             masks: dict[str, Mask] = dict(view.masks)
             if view.hole is not None:
                 masks[HEALED_AREA] = view.hole
-            stored = tuple((name, _picture(mask.view(np.uint8) * np.uint8(255))) for name, mask in masks.items())
+            stored = tuple(
+                (name, _picture(mask.view(np.uint8) * np.uint8(255))) for name, mask in masks.items()
+            )
             self._masks[id(view)] = view, stored
         return self._masks[id(view)][1]
 
@@ -189,7 +193,9 @@ def check_options(
     true = only_answer(template, views, params, options)
     if true != [answer]:
         raise MieError(
-            "the evidence contradicts the key" if answer not in true else "several options are true of the image",
+            "the evidence contradicts the key"
+            if answer not in true
+            else "several options are true of the image",
             expected=f"only {answer!r}",
             found=", ".join(map(repr, true)) or "none of the options",
         )

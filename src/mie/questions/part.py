@@ -1,4 +1,4 @@
-"""One part of a build, made by one worker: units -> cases -> views -> questions -> Parquet files in `parts/`."""
+"""One part of a build, made by one worker: units -> cases -> views -> questions -> Parquet files."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def without_deadly_unit(task: QuestionTask, standing: Standing) -> QuestionTask 
 
 
 def make_part(task: QuestionTask) -> PartResult:
-    """Write the part's questions, images and rejections and, last, its index: it says that the part is whole."""
+    """Write the part's questions, images, rejections and, last, its index, which says that it is whole."""
     recipe, number = task.recipe, task.part.number
     maker = Maker(recipe.seed, recipe.per_image, recipe.templates, recipe.open)
     index, traces, rejections = PartIndex(), [], []
@@ -160,7 +160,7 @@ def write_index(folder: Path, number: int, index: PartIndex, traces: list[dict[s
 
 
 def _views(task: QuestionTask) -> Iterator[tuple[int, View | Rejection]]:
-    """Every image of the part at its stored size, its pair, and its healed form, each with its unit's index."""
+    """Each image of the part at its stored size, its pair and its healed form, with its unit's index."""
     recipe = task.recipe
     names = Names(recipe.keep_names)
     healer = Healer(recipe.healed, recipe.seed)

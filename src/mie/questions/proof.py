@@ -145,9 +145,15 @@ def verify_questions(
         if count > 1:
             problem(QuestionProblem("id", ident, f"{count} questions have this id"))
     if proof.questions != len(found):
-        problem(QuestionProblem("count", MARKER_NAME, f"says {len(found)} questions, the shards hold {proof.questions}"))
+        problem(
+            QuestionProblem(
+                "count", MARKER_NAME, f"says {len(found)} questions, the shards hold {proof.questions}"
+            )
+        )
     if dataset_digest(line for split in SPLITS for line in lines[split]) != found.digest:
-        problem(QuestionProblem("digest", MARKER_NAME, "the shards hold other questions than the digest says"))
+        problem(
+            QuestionProblem("digest", MARKER_NAME, "the shards hold other questions than the digest says")
+        )
     for key, reason in _leaks(list(traces.values())):
         problem(QuestionProblem("leak", key, reason))
     return proof
@@ -188,13 +194,17 @@ def _verify_shard(task: tuple[int, Path]) -> tuple[int, _Shard]:
     for row in read_rows(path):
         shard.lines.append((row["split"], question_line(row), row["id"]))
         if not path.name.startswith(f"{row['split']}-"):
-            shard.problems.append(QuestionProblem("split", row["id"], f"{row['split']} stands in {path.name}"))
+            shard.problems.append(
+                QuestionProblem("split", row["id"], f"{row['split']} stands in {path.name}")
+            )
         try:
             question = question_of(row)
             for image in (*question.images, *(mask.mask for mask in question.masks)):
                 pictures.pixels(image)
             if question.digest != row["sha256"]:
-                shard.problems.append(QuestionProblem("digest", row["id"], "it was changed after it was written"))
+                shard.problems.append(
+                    QuestionProblem("digest", row["id"], "it was changed after it was written")
+                )
             shard.proved += prove(question, pictures)
         except MieError as error:
             shard.problems.append(QuestionProblem("evidence", str(row["id"]), error.reason))

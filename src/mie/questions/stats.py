@@ -44,7 +44,9 @@ def _guessing(closed: list[tuple[list[str], str, str]]) -> dict[str, dict[str, f
         f"always {best}": {
             "questions": len(closed),
             "right": round(letters[best] / len(closed), 4),
-            "chance": round(sum(1 / len(o) for o, _, _ in closed if "ABCDEFGHIJ".index(best) < len(o)) / len(closed), 4),
+            "chance": round(
+                sum(1 / len(o) for o, _, _ in closed if "ABCDEFGHIJ".index(best) < len(o)) / len(closed), 4
+            ),
         }
     }
     for name, pick in (("longest option", max), ("shortest option", min)):

@@ -1,7 +1,7 @@
 """A question set on disk: `questions.json`, a card, and Parquet shards with `images: list<Image>`.
 
 Questions about one image stand next to each other, and the bytes of images and masks are stored by
-dictionary: ten questions about an image keep one copy of it. `datasets.load_dataset(FOLDER)` opens the folder.
+dictionary: ten questions about an image keep one copy of it. `datasets.load_dataset(FOLDER)` opens it.
 """
 
 from __future__ import annotations

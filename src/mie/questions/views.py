@@ -161,6 +161,30 @@ class View:
     def regions(self) -> dict[str, Region]:
         return {name: Region(mask) for name, mask in self.masks.items()}
 
+    @cached_property
+    def _together(self) -> dict[tuple[str, ...], Region]:
+        return {}
+
+    def region(self, names: Sequence[str]) -> Region:
+        """The masks of some targets as one region, measured once."""
+        key = tuple(names)
+        if key not in self._together:
+            marked = [name for name in key if name in self.masks]
+            one = self.regions[marked[0]] if len(marked) == 1 else Region(self.together(marked))
+            self._together[key] = one
+        return self._together[key]
+
+    @cached_property
+    def _contrasts(self) -> dict[tuple[str, ...], float | None]:
+        return {}
+
+    def contrast(self, names: Sequence[str]) -> float | None:
+        """`Region.contrast` of some targets as one region, other lesions left out of the ring."""
+        key = tuple(names)
+        if key not in self._contrasts:
+            self._contrasts[key] = self.region(key).contrast(self.image, self.unhealthy)
+        return self._contrasts[key]
+
     def lesions(self) -> list[Target]:
         """Marked in this image."""
         return [self.targets[name] for name in self.masks if self.targets[name].kind == "lesion"]
@@ -228,7 +252,7 @@ _CENTRE: Final = 0.12  # of half the extent
 
 
 def quadrant_of(mask: Mask) -> str | None:
-    """The quadrant that holds nearly all of the region; "Centre" around the middle; None where it is unclear."""
+    """The quadrant with nearly all of the region; "Centre" around the middle; None where it is unclear."""
     height, width = mask.shape
     rows, columns = mask.sum(axis=1), mask.sum(axis=0)
     total = int(rows.sum())

@@ -147,8 +147,7 @@ def groups_of(targets: Iterable[Target]) -> dict[Target, list[str]]:
 def is_classes(names: Sequence[str]) -> bool:
     """Whether the lesions of a group exclude each other by name (classes), and are no parts of one lesion."""
     return len(names) > 1 and (
-        all(_CLASS.match(name) for name in names)
-        or any(set(names) <= members for members, _ in _GROUPS)
+        all(_CLASS.match(name) for name in names) or any(set(names) <= members for members, _ in _GROUPS)
     )
 
 
@@ -171,10 +170,19 @@ def lesion_words(target: Target) -> dict[str, str]:
     }
 
 
-# Structures of a part of the body that are no part of each other. Wrong options come from here where a data set
-# marks too few structures itself; a name that shares a word with the right one is never taken.
+# Structures of a part of the body that are no part of each other. Wrong options come from here where a data
+# set marks too few structures itself; a name that shares a word with the right one is never taken.
 STRUCTURES: Final[dict[str, tuple[str, ...]]] = {
-    "abdomen": ("liver", "spleen", "pancreas", "stomach", "gallbladder", "aorta", "urinary bladder", "duodenum"),
+    "abdomen": (
+        "liver",
+        "spleen",
+        "pancreas",
+        "stomach",
+        "gallbladder",
+        "aorta",
+        "urinary bladder",
+        "duodenum",
+    ),
     "kidney": ("liver", "spleen", "pancreas", "aorta", "psoas muscle", "stomach", "gallbladder"),
     "liver": ("spleen", "pancreas", "stomach", "kidneys", "aorta", "gallbladder"),
     "pancreas": ("liver", "spleen", "stomach", "kidneys", "aorta", "gallbladder"),
@@ -216,7 +224,11 @@ def other_structures(name: str, anatomy: str, marked: Sequence[str]) -> list[str
 
 def _stems(name: str) -> set[str]:
     """The words of a name without their endings: "left kidney" and "kidneys" share one."""
-    return {word[:5].rstrip("s") for word in re.findall(r"[a-z]+", name.lower()) if word not in ("and", "of", "the")}
+    return {
+        word[:5].rstrip("s")
+        for word in re.findall(r"[a-z]+", name.lower())
+        if word not in ("and", "of", "the")
+    }
 
 
 def filled(phrasing: str, words: Mapping[str, str]) -> str:

@@ -12,10 +12,11 @@ KINDS: Final[dict[str, str]] = {
     "mask": "Choose or repair a mask",
     "rank": "Rank the outputs of several models",
     "questions": "Answer questions on several turns",
+    "grade": "Grade triplets, with zero tolerance",
     "question": "Check questions and their keys",
     "answer": "Answer questions about images",
 }
-Kind: TypeAlias = Literal["inspect", "mask", "rank", "questions", "question", "answer"]
+Kind: TypeAlias = Literal["inspect", "mask", "rank", "questions", "grade", "question", "answer"]
 
 CRITERIA: Final = ("accuracy", "preservation", "quality")
 REASONS: Final = (
@@ -39,6 +40,16 @@ QUESTIONS: Final[dict[str, str]] = {
     "understanding": "Does each turn change what its words refer to, where they refer to an earlier turn?",
     "backtracking": "Where a turn asks to go back, is the earlier state there again?",
 }
+# Graded 1 (faulty) to 3 (without fault); a sample passes with 3 in all of them.
+DIMENSIONS: Final[dict[str, str]] = {
+    "instruction": "Is the change what the instruction asks for, all of it and nothing else?",
+    "region": "Does the marked region cover what was changed, and only that?",
+    "preservation": "Is everything else as it was?",
+    "quality": "Is the result free of artefacts and plausible as a medical image?",
+}
+BEST_GRADE: Final = 3
+# What a kind of work asks, by its own name.
+ASKED: Final[dict[str, dict[str, str]]] = {"questions": QUESTIONS, "grade": DIMENSIONS}
 
 
 class ApiError(Exception):
@@ -154,6 +165,22 @@ class QuestionAnswers(_Answer):
     ]
 
 
+class Grading(_Answer):
+    """Four grades from 1 to 3."""
+
+    kind: Literal["grade"]
+    grades: dict[
+        Literal["instruction", "region", "preservation", "quality"],
+        Annotated[int, Field(ge=1, le=BEST_GRADE, strict=True)],
+    ]
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> Grading:
+        if missing := DIMENSIONS.keys() - self.grades.keys():
+            raise ValueError(f"grade all of {', '.join(DIMENSIONS)}; missing: {', '.join(sorted(missing))}")
+        return self
+
+
 class QuestionCheck(_Answer):
     """Whether a question may count."""
 
@@ -176,9 +203,14 @@ class QuestionReply(_Answer):
 
 
 Answer: TypeAlias = Annotated[
-    Inspection | MaskChoice | Ranking | QuestionAnswers | QuestionCheck | QuestionReply,
+    Inspection | MaskChoice | Ranking | QuestionAnswers | Grading | QuestionCheck | QuestionReply,
     Field(discriminator="kind"),
 ]
+
+
+def faults(payload: Mapping[str, Any]) -> list[str]:
+    """Return the dimensions of a grading in which the sample is not without fault."""
+    return [name for name in DIMENSIONS if payload["grades"][name] < BEST_GRADE]
 
 
 def verdict(payload: Mapping[str, Any]) -> str:
@@ -192,6 +224,8 @@ def verdict(payload: Mapping[str, Any]) -> str:
             return str(payload["choice"])
         case "rank":
             return "ranked"
+        case "grade":
+            return f"faults: {', '.join(found)}" if (found := faults(payload)) else "pass"
         case _:
             return ", ".join(f"{k}: {v}" for k, v in sorted(payload["answers"].items()))
 
@@ -207,5 +241,7 @@ def comparable(payload: Mapping[str, Any]) -> Any:
             return [payload["choice"], payload["mask"]]
         case "rank":
             return {name: [sorted(group) for group in r] for name, r in payload["rankings"].items()}
+        case "grade":
+            return "fault" if faults(payload) else "pass"
         case _:
             return payload["answers"]

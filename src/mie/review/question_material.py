@@ -18,7 +18,7 @@ from mie.images.png import encode_png
 from mie.questions.record import LETTERS, TASKS, QuestionImage
 from mie.questions.store import MARKER, QuestionSet
 from mie.review.api import ApiError
-from mie.review.material import Entry
+from mie.review.material import Entry, Stack
 
 KINDS: Final = ("question", "answer")
 _INDEXED: Final = ("id", "sha256", "task", "modality", "anatomy", "source", "split", "flags")
@@ -39,6 +39,7 @@ class QuestionMaterial:
     def __init__(self, questions: QuestionSet) -> None:
         self.dataset = questions
         self.runs: dict[str, Any] = {}
+        self.volumes: dict[Any, Stack] = {}  # a question shows single images
         self._shards: dict[str, Path] = {path.name: path for path in questions.shards()}
         flags = questions.columns(["flags"])["flags"]
         # Where a model wrote some of the questions, those are the ones to be checked.

@@ -90,7 +90,9 @@ def import_questions(
                 name=name or place.stem,
                 description=f"Imported from {kind}.",
                 recipe={"imported": {"format": kind, "curate": config.model_dump(mode="json")}},
-                licenses={one: {"name": license_name, "use": "unknown", "basis": "stated"} for one in sources},
+                licenses={
+                    one: {"name": license_name, "use": "unknown", "basis": "stated"} for one in sources
+                },
             )
         except BaseException:
             if not (folder / "rejected.parquet").exists():

@@ -1,4 +1,4 @@
-"""Instruction tuning as LLaVA and ShareGPT write it: conversations of a human and a model, images beside them."""
+"""Instruction tuning as LLaVA and ShareGPT write it: conversations of a human and a model, and images."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from typing import Any, Final
 
 from mie.core.files import atomic_write
 from mie.errors import MieError
-from mie.questions.formats.records import EXTRA, extra_of, load_image, question_from, read_records, save_images
+from mie.questions.formats.records import (
+    EXTRA,
+    extra_of,
+    load_image,
+    question_from,
+    read_records,
+    save_images,
+)
 from mie.questions.record import LETTERS, Question
 from mie.records import Rejection
 

@@ -76,7 +76,10 @@ def write(questions: Iterable[Question], folder: Path, name: str) -> list[Path]:
     written = []
     for split, chosen in by_split.items():
         path = make_folder(folder / "data") / f"{split}.parquet"
-        with atomic_path(path) as temporary, pq.ParquetWriter(temporary, _SCHEMA, compression="zstd") as writer:
+        with (
+            atomic_path(path) as temporary,
+            pq.ParquetWriter(temporary, _SCHEMA, compression="zstd") as writer,
+        ):
             for start in range(0, len(chosen), _ROWS):
                 writer.write_table(table([_row(one) for one in chosen[start : start + _ROWS]], _SCHEMA))
         written.append(path)
@@ -101,7 +104,9 @@ def _task(name: str, folder: Path, splits: list[str]) -> str:
     tested = "test" if "test" in splits else splits[0]
     body = {
         "dataset_path": "parquet",
-        "dataset_kwargs": {"data_files": {split: str((folder / "data" / f"{split}.parquet").absolute()) for split in splits}},
+        "dataset_kwargs": {
+            "data_files": {split: str((folder / "data" / f"{split}.parquet").absolute()) for split in splits}
+        },
         "task": name,
         "test_split": tested,
         "output_type": "generate_until",

@@ -68,13 +68,17 @@ def read(place: Path) -> Iterator[Question | Rejection]:
 
 def _read_file(path: Path) -> Iterator[Question | Rejection]:
     if not path.is_file() or path.stat().st_size > _MOST:
-        raise MieError("cannot read the questions", where=path, expected=f"a JSON file of at most {_MOST:,} bytes")
+        raise MieError(
+            "cannot read the questions", where=path, expected=f"a JSON file of at most {_MOST:,} bytes"
+        )
     try:
         body = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise MieError("not valid JSON", where=path, found=error) from None
     if not isinstance(body, list):
-        raise MieError("not a list of questions", where=path, expected="[{question, ...}]", found=type(body).__name__)
+        raise MieError(
+            "not a list of questions", where=path, expected="[{question, ...}]", found=type(body).__name__
+        )
     records = ((f"{path.name}#{number}", record) for number, record in enumerate(body))
     return read_records(records, path.stem, lambda record: _question(record, path))
 
@@ -103,7 +107,9 @@ def _modality(said: Any) -> tuple[str, str]:
     labels = [str(label) for label in (said if isinstance(said, list) else [said]) if label]
     modality, submodality = UNKNOWN, ""
     for label in labels:
-        known = next((name for name in (*MODALITIES, "PET", "SPECT") if name.casefold() == label.casefold()), None)
+        known = next(
+            (name for name in (*MODALITIES, "PET", "SPECT") if name.casefold() == label.casefold()), None
+        )
         if known is not None:
             modality = known
         elif label in _LABELS:

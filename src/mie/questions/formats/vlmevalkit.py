@@ -16,7 +16,15 @@ from typing import Any, Final
 from mie.core.files import atomic_write
 from mie.errors import MieError
 from mie.images.raster import check_header
-from mie.questions.formats.records import EXTRA, extra_of, load_image, phase_name, question_from, read_records, task_code
+from mie.questions.formats.records import (
+    EXTRA,
+    extra_of,
+    load_image,
+    phase_name,
+    question_from,
+    read_records,
+    task_code,
+)
 from mie.questions.record import LETTERS, Question, QuestionImage
 from mie.records import Rejection
 from mie.vocabulary import UNKNOWN

@@ -43,7 +43,9 @@ def _outlined(view: View, rng: np.random.Generator) -> Iterator[Draft]:
             continue
         words = {"image": picture(view.modality), "colour": colour}
         shown = [outlined(view.image, view.masks[target.name], colour)]
-        yield Draft({"target": target.name, "colour": colour}, words, capital(target.name), wrong, shown=shown)
+        yield Draft(
+            {"target": target.name, "colour": colour}, words, capital(target.name), wrong, shown=shown
+        )
 
 
 def _is_outlined(views: Sequence[View], params: Params, option: str) -> bool:
@@ -114,7 +116,9 @@ def _largest(view: View, _: np.random.Generator) -> Iterator[Draft]:
     if len(ranked) < 3 or view.regions[ranked[0].name].area < 1.3 * view.regions[ranked[1].name].area:
         return
     names = [capital(target.name) for target in ranked[:5]]
-    yield Draft({"names": [t.name for t in ranked[:5]]}, {"image": picture(view.modality)}, names[0], names[1:])
+    yield Draft(
+        {"names": [t.name for t in ranked[:5]]}, {"image": picture(view.modality)}, names[0], names[1:]
+    )
 
 
 def _is_largest(views: Sequence[View], params: Params, option: str) -> bool:
@@ -127,7 +131,8 @@ LARGEST: Final = Template(
     "ASI",
     "closed",
     phrasings(
-        "[Which|Which one] of these structures [covers|takes up|occupies] the [largest|greatest] area [in|on] this {image}?",
+        "[Which|Which one] of these structures [covers|takes up|occupies] the [largest|greatest] "
+        "area [in|on] this {image}?",
         "[Which|Which one] of these structures has the largest cross-section on this {image}?",
     ),
     rule="the largest mask among the options, by at least 30 %",
@@ -214,7 +219,8 @@ NEAREST: Final = Template(
     "ASI",
     "closed",
     phrasings(
-        "[Which|Which one] of these structures [lies|is] [nearest|closest] to the {one} [in|on] this {image}?",
+        "[Which|Which one] of these structures [lies|is] [nearest|closest] to the {one} [in|on] this "
+        "{image}?",
         "On this {image}, [which|which one] of these structures is the nearest neighbour of the {one}?",
         "[Which|Which one] of these is the shortest distance away from the {one} on this {image}?",
     ),
@@ -226,7 +232,7 @@ NEAREST: Final = Template(
 
 def point_value(views: Sequence[View], params: Params) -> str:
     """The middle of the largest disc inside the target."""
-    x, y, _ = Region(views[0].together(params["targets"])).core
+    x, y, _ = views[0].region(params["targets"]).core
     return f"[{x:.3f}, {y:.3f}]"
 
 

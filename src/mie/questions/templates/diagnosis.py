@@ -1,4 +1,4 @@
-"""DDR, narrowly: the class of a lesion where masks are by class; haemorrhages, brain tumours, benign or malignant."""
+"""DDR, narrowly: the class of a lesion, where masks are by class."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ ALSO: Final = Template(
     "DDR",
     "closed",
     phrasings(
-        "This {image} shows more than one kind of {lesion}. [Which|Which one] of these is [among them|present|one of them]?",
+        "This {image} shows more than one kind of {lesion}. [Which|Which one] of these is [among "
+        "them|present|one of them]?",
         "[Which|Which one] of these kinds of {lesion} [is present|can be seen] [in|on] this {image}?",
     ),
     rule="the one option with a mask in this image; the data set marks the others, but not here",
@@ -81,7 +82,9 @@ def _absent(view: View, rng: np.random.Generator) -> Iterator[Draft]:
         if len(marked) > 1 and absent:
             right = absent[int(rng.integers(len(absent)))]
             words = {"lesion": name, "image": picture(view.modality)}
-            yield Draft({"classes": names}, words, capital(right), [capital(other) for other in marked], subject=name)
+            yield Draft(
+                {"classes": names}, words, capital(right), [capital(other) for other in marked], subject=name
+            )
 
 
 def _is_absent(views: Sequence[View], params: Params, option: str) -> bool:
@@ -94,7 +97,8 @@ ABSENT: Final = Template(
     "closed",
     phrasings(
         "[Which|Which one] of these kinds of {lesion} is not [present|visible|seen] [in|on] this {image}?",
-        "All but one of these kinds of {lesion} [are present|can be seen] on this {image}. Which one is [absent|missing]?",
+        "All but one of these kinds of {lesion} [are present|can be seen] on this {image}. Which one "
+        "is [absent|missing]?",
     ),
     rule="the one option without a mask in this image",
     drafts=_absent,

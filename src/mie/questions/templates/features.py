@@ -24,7 +24,7 @@ def marked_groups(view: View) -> list[tuple[Target, list[str], Region]]:
     """Each kind of lesion in the image, parts and classes together: name, masks, region."""
     found = []
     for target, names in groups_of(view.targets.values()).items():
-        region = Region(view.together(names))
+        region = view.region(names)
         if region.area >= _LEAST:
             found.append((target, names, region))
     return found
@@ -35,7 +35,7 @@ def _words(target: Target, view: View) -> dict[str, str]:
 
 
 def _region(views: Sequence[View], params: Params) -> Region:
-    return Region(views[0].together(params["targets"]))
+    return views[0].region(params["targets"])
 
 
 # Number of lesions.
@@ -159,7 +159,8 @@ SHARE: Final = Template(
     "LFD",
     "closed",
     phrasings(
-        "[About|Roughly] [what share|how much|what percentage] of the image {does} the {lesion} [cover|occupy]?",
+        "[About|Roughly] [what share|how much|what percentage] of the image {does} the {lesion} "
+        "[cover|occupy]?",
         "How much of the image area {does} the {lesion} [cover|take up|occupy]?",
         "What part of the [image's area|image] {is} covered by the {lesion}?",
     ),
@@ -175,7 +176,7 @@ _CLEAR, _SAME = 15.0, 4.0  # grey levels of 255
 
 
 def _tone(view: View, names: Sequence[str]) -> str | None:
-    contrast = Region(view.together(names)).contrast(view.image, view.unhealthy)
+    contrast = view.contrast(names)
     if contrast is None or _SAME < abs(contrast) < _CLEAR:
         return None
     return _ALIKE if abs(contrast) <= _SAME else (_BRIGHTER if contrast > 0 else _DARKER)
@@ -184,7 +185,7 @@ def _tone(view: View, names: Sequence[str]) -> str | None:
 def _brightness(view: View, _: np.random.Generator) -> Iterator[Draft]:
     if family_of(view.modality) not in GREY:
         return
-    for target, names, _region_ in marked_groups(view):
+    for target, names, _found in marked_groups(view):
         right = _tone(view, names)
         if right is not None:
             wrong = [name for name in (_BRIGHTER, _DARKER, _ALIKE) if name != right]
@@ -200,8 +201,10 @@ BRIGHTNESS: Final = Template(
     "LFD",
     "closed",
     phrasings(
-        "[Compared with|Relative to] the tissue around {them}, how bright {is} the {lesion} [in|on] this {image}?",
-        "How {does} the {lesion} [appear|look] [compared with|next to] the surrounding tissue on this {image}?",
+        "[Compared with|Relative to] the tissue around {them}, how bright {is} the {lesion} [in|on] "
+        "this {image}?",
+        "How {does} the {lesion} [appear|look] [compared with|next to] the surrounding tissue on "
+        "this {image}?",
         "{Is} the {lesion} brighter or darker than the tissue around {them} [in|on] this {image}?",
         "What is the brightness of the {lesion} relative to [the surrounding|nearby] tissue?",
     ),
@@ -293,7 +296,9 @@ PART: Final = Template(
 # Several images.
 
 
-def _by_size(views: Sequence[View], count: int, apart: float) -> Iterator[tuple[list[View], Target, list[str]]]:
+def _by_size(
+    views: Sequence[View], count: int, apart: float
+) -> Iterator[tuple[list[View], Target, list[str]]]:
     """Runs of images of one data set whose lesions differ clearly in size."""
     groups: dict[tuple[str, str], list[tuple[float, View, Target, list[str]]]] = {}
     for view in views:
@@ -320,7 +325,7 @@ def _ordered(places: Sequence[int]) -> str:
 
 
 def _is_order(views: Sequence[View], params: Params, option: str) -> bool:
-    shares = [Region(view.together(params["targets"])).share for view in views]
+    shares = [view.region(params["targets"]).share for view in views]
     return option == _ordered(sorted(range(len(views)), key=lambda at: -shares[at]))
 
 
@@ -329,8 +334,10 @@ ORDER: Final = Template(
     "LFD",
     "closed",
     phrasings(
-        "[Order|Sort|Rank] these three images by the share that the {lesion} [covers|occupies], largest first.",
-        "[Put|Arrange|Bring] these three images in order of the area of the {lesion}[, from largest to smallest|, largest first].",
+        "[Order|Sort|Rank] these three images by the share that the {lesion} [covers|occupies], "
+        "largest first.",
+        "[Put|Arrange|Bring] these three images in order of the area of the {lesion}[, from largest "
+        "to smallest|, largest first].",
     ),
     rule="share of the image that the mask covers, each at least 40 % more than the next",
     several=_order,
@@ -340,7 +347,7 @@ ORDER: Final = Template(
 
 def _biggest(views: Sequence[View], rng: np.random.Generator) -> Iterator[tuple[Sequence[View], Draft]]:
     for ranked, target, names in _by_size(views, 4, 1.0):
-        if Region(ranked[0].together(names)).share < 1.4 * Region(ranked[1].together(names)).share:
+        if ranked[0].region(names).share < 1.4 * ranked[1].region(names).share:
             continue
         order = [int(at) for at in rng.permutation(4)]
         options = image_options(4)
@@ -350,7 +357,7 @@ def _biggest(views: Sequence[View], rng: np.random.Generator) -> Iterator[tuple[
 
 
 def _is_biggest(views: Sequence[View], params: Params, option: str) -> bool:
-    shares = [Region(view.together(params["targets"])).share for view in views]
+    shares = [view.region(params["targets"]).share for view in views]
     return shares[image_options(len(views)).index(option)] == max(shares)
 
 
@@ -359,7 +366,8 @@ BIGGEST: Final = Template(
     "LFD",
     "closed",
     phrasings(
-        "In [which|which one] of these {number} images {does} the {lesion} [cover|take up|occupy] the largest [share|part] of the image?",
+        "In [which|which one] of these {number} images {does} the {lesion} [cover|take up|occupy] "
+        "the largest [share|part] of the image?",
     ),
     rule="share of the image that the mask covers, at least 40 % more than in any other image",
     several=_biggest,

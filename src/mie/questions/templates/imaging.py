@@ -17,7 +17,7 @@ NUMBERS: Final = ("two", "three", "four", "five")
 
 
 def image_options(count: int) -> list[str]:
-    """ "Image 1", "Image 2" and so on."""
+    """The options "Image 1", "Image 2" and so on."""
     return [f"Image {number + 1}" for number in range(count)]
 
 
@@ -83,7 +83,9 @@ SEQUENCE: Final = Template(
 def _plane(view: View, _: np.random.Generator) -> Iterator[Draft]:
     if view.plane in PLANES and view.oriented:
         others = [name.capitalize() for name in PLANES if name != view.plane]
-        yield Draft({}, {"image": picture(view.modality), "anatomy": view.anatomy}, view.plane.capitalize(), others)
+        yield Draft(
+            {}, {"image": picture(view.modality), "anatomy": view.anatomy}, view.plane.capitalize(), others
+        )
 
 
 def _is_plane(views: Sequence[View], _: Params, option: str) -> bool:
@@ -95,7 +97,8 @@ PLANE: Final = Template(
     "IMI",
     "closed",
     phrasings(
-        "In [which|what] anatomical plane [was this {image} taken|does this {image} lie|is this {image} cut]?",
+        "In [which|what] anatomical plane [was this {image} taken|does this {image} lie|is this "
+        "{image} cut]?",
         "[Which|What] plane [does this {image} of the {anatomy} show|is shown here]?",
         "[Identify|Name|State] the plane of this {image} of the {anatomy}.",
         "What is the orientation of this {image}?",
@@ -104,6 +107,8 @@ PLANE: Final = Template(
     drafts=_plane,
     holds=_is_plane,
 )
+
+
 def _odd(views: Sequence[View], rng: np.random.Generator) -> Iterator[tuple[Sequence[View], Draft]]:
     """One image of another modality among images of one."""
     by_modality: dict[str, list[View]] = {}
@@ -111,11 +116,7 @@ def _odd(views: Sequence[View], rng: np.random.Generator) -> Iterator[tuple[Sequ
         if view.modality in MODALITY_NAMES and not view.healed:
             by_modality.setdefault(view.modality, []).append(view)
     for modality, group in by_modality.items():
-        strangers = [
-            view
-            for other in other_modalities(modality)
-            for view in by_modality.get(other, ())
-        ]
+        strangers = [view for other in other_modalities(modality) for view in by_modality.get(other, ())]
         for start in range(0, len(group) - _NUMBERED + 2, _NUMBERED - 1):
             if not strangers:
                 break
@@ -138,9 +139,12 @@ ODD_MODALITY: Final = Template(
     "IMI",
     "closed",
     phrasings(
-        "[Which|Which one] of these {number} images was [acquired|made] with a different imaging modality[ from the others|]?",
-        "One of these {number} images [was acquired with a different modality|comes from another modality]. Which one?",
-        "All but one of these {number} images [share|have] the same modality. Which one [differs|is different]?",
+        "[Which|Which one] of these {number} images was [acquired|made] with a different imaging "
+        "modality[ from the others|]?",
+        "One of these {number} images [was acquired with a different modality|comes from another "
+        "modality]. Which one?",
+        "All but one of these {number} images [share|have] the same modality. Which one [differs|is "
+        "different]?",
     ),
     rule="the one image whose modality in the catalogue differs from that of all others",
     several=_odd,

@@ -31,7 +31,7 @@ def _quadrant(view: View, _: np.random.Generator) -> Iterator[Draft]:
 
 
 def _is_quadrant(views: Sequence[View], params: Params, option: str) -> bool:
-    return quadrant_of(views[0].together(params["targets"])) == option
+    return quadrant_of(views[0].region(params["targets"]).mask) == option
 
 
 QUADRANT: Final = Template(
@@ -40,7 +40,8 @@ QUADRANT: Final = Template(
     "closed",
     phrasings(
         "In [which|what] part of the [image|picture] {does} the {lesion} lie, as it is displayed?",
-        "Where {is} the {lesion} [in|on] this {image}[, as it is displayed|, in terms of the displayed image]?",
+        "Where {is} the {lesion} [in|on] this {image}[, as it is displayed|, in terms of the "
+        "displayed image]?",
         "[Which|What] part of the displayed image [shows|contains] the {lesion}?",
         "[Locate|Localise] the {lesion} [in|on] this {image} as displayed.",
     ),
@@ -65,7 +66,7 @@ def side_of(view: View, names: Sequence[str]) -> str | None:
         return None
     middle = (int(columns[0]) + int(columns[-1]) + 1) / 2
     margin = 0.05 * (int(columns[-1]) - int(columns[0]) + 1)
-    mask: Mask = view.together(names)
+    mask: Mask = view.region(names).mask
     left_of = int(np.count_nonzero(mask[:, : max(0, int(middle - margin))]))
     right_of = int(np.count_nonzero(mask[:, int(middle + margin) :]))
     total = int(np.count_nonzero(mask))
@@ -93,11 +94,13 @@ SIDE: Final = Template(
     "LL",
     "closed",
     phrasings(
-        "On [which|what] side of the patient {does} the {lesion} [lie|appear]? The slice hangs in radiological convention.",
+        "On [which|what] side of the patient {does} the {lesion} [lie|appear]? The slice hangs in "
+        "radiological convention.",
         "[Which|What] side of the patient [shows|contains] the {lesion}, in radiological convention?",
         "In radiological convention, on [which|what] side of the patient {is} the {lesion} [seen|located]?",
     ),
-    rule="the whole mask lies on one side of the body's middle; the volume's header says how the patient lies",
+    rule="the whole mask lies on one side of the body's middle; the volume's header says how the "
+    "patient lies",
     drafts=_side,
     holds=_is_side,
 )
@@ -159,7 +162,7 @@ def _decoys(
 
 def _is_box(views: Sequence[View], params: Params, option: str) -> bool:
     left, top, right, bottom = params["boxes"][int(option.removeprefix("Box ")) - 1]
-    mask = views[0].together(params["targets"])
+    mask = views[0].region(params["targets"]).mask
     return bool(mask[top:bottom, left:right].any())
 
 
@@ -192,7 +195,7 @@ def _box(view: View, _: np.random.Generator) -> Iterator[Draft]:
 
 
 def _box_value(views: Sequence[View], params: Params) -> str:
-    box = Region(views[0].together(params["targets"])).box_fractions
+    box = views[0].region(params["targets"]).box_fractions
     return "[" + ", ".join(f"{value:.3f}" for value in box) + "]"
 
 

@@ -32,7 +32,7 @@ def _screen(view: View, rng: np.random.Generator) -> Iterator[Draft]:
 
 
 def _asked(view: View, target: Target, names: Sequence[str]) -> Draft | None:
-    area = int(np.count_nonzero(view.together(names)))
+    area = view.region(names).area
     if 0 < area < _LEAST or (view.healed and not set(names) & set(view.healed)):
         return None
     right = YES if area else NO
@@ -50,9 +50,13 @@ def _is_there(views: Sequence[View], params: Params, option: str) -> bool:
 def _check_healed(views: Sequence[View], _: Params) -> None:
     for view in views:
         if view.healed and (view.hole is None or not view.hole.any()):
-            raise MieError("a healed image does not say where it was healed", expected="a mask of the filled area")
+            raise MieError(
+                "a healed image does not say where it was healed", expected="a mask of the filled area"
+            )
         if view.healed and any(name in view.masks for name in view.healed):
-            raise MieError("a lesion is marked in an image that was healed of it", found=", ".join(view.healed))
+            raise MieError(
+                "a lesion is marked in an image that was healed of it", found=", ".join(view.healed)
+            )
 
 
 SCREEN: Final = Template(
@@ -86,7 +90,10 @@ def _pair(views: Sequence[View], rng: np.random.Generator) -> Iterator[tuple[Seq
         shown = [original, healed] if rng.integers(2) else [healed, original]
         options = image_options(2)
         right = options.pop(shown.index(original))
-        yield shown, Draft({"targets": names, "pair": True}, _words(target, original, 2), right, options, fixed=True)
+        yield (
+            shown,
+            Draft({"targets": names, "pair": True}, _words(target, original, 2), right, options, fixed=True),
+        )
 
 
 def _healed_target(view: View, healed: Sequence[str]) -> tuple[Target, list[str]]:
@@ -138,7 +145,7 @@ def _among(views: Sequence[View], rng: np.random.Generator) -> Iterator[tuple[Se
     groups: dict[tuple[str, str], tuple[list[View], list[View]]] = {}
     for view in views:
         for target, names in groups_of(view.targets.values()).items():
-            area = int(np.count_nonzero(view.together(names)))
+            area = view.region(names).area
             if area and area < _LEAST:
                 continue
             clear = not area and (not view.healed or bool(set(names) & set(view.healed)))

@@ -46,7 +46,9 @@ class Template:
     rule: str  # one sentence for readers: how the key is computed
     # Drafts about one view, or about several of one split (`several`).
     drafts: Callable[[View, np.random.Generator], Iterator[Draft]] | None = None
-    several: Callable[[Sequence[View], np.random.Generator], Iterator[tuple[Sequence[View], Draft]]] | None = None
+    several: (
+        Callable[[Sequence[View], np.random.Generator], Iterator[tuple[Sequence[View], Draft]]] | None
+    ) = None
     holds: Callable[[Sequence[View], Params, str], bool] | None = None
     value: Callable[[Sequence[View], Params], str] | None = None
     opens: bool = False  # may also be asked without options: the answer is a name
@@ -55,7 +57,9 @@ class Template:
     check: Callable[[Sequence[View], Params], None] | None = None
 
 
-def only_answer(template: Template, views: Sequence[View], params: Params, options: Sequence[str]) -> list[str]:
+def only_answer(
+    template: Template, views: Sequence[View], params: Params, options: Sequence[str]
+) -> list[str]:
     """The options that are true of the views."""
     if template.holds is None:
         return []

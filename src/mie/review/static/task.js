@@ -8,16 +8,18 @@
 import * as answer from "./answer.js";
 import { button, h, plural } from "./dom.js";
 import { Feed } from "./feed.js";
+import * as grade from "./grade.js";
 import * as inspect from "./inspect.js";
 import { useKeys } from "./keys.js";
 import * as mask from "./mask.js";
 import * as question from "./question.js";
 import * as questions from "./questions.js";
 import * as rank from "./rank.js";
+import { slices } from "./slices.js";
 import { toolbar } from "./toolbar.js";
 import { Viewer } from "./viewer.js";
 
-export const KINDS = { inspect, mask, rank, questions, question, answer };
+export const KINDS = { inspect, mask, rank, questions, grade, question, answer };
 
 /** The mask and its classes, if all panes share one. */
 export const regionOf = (kind, item) =>
@@ -59,6 +61,7 @@ export function taskPage(main, app, task) {
 
   let shown = null;
   let current = null;
+  let stack = null; // the slices of a volume
   let releases = [];
   const clock = stopwatch();
 
@@ -67,6 +70,8 @@ export function taskPage(main, app, task) {
     releases = [];
     current?.stop?.();
     current = null;
+    stack?.stop();
+    stack = null;
   };
 
   const undoLast = async () => {
@@ -132,6 +137,11 @@ export function taskPage(main, app, task) {
       if (here !== current) return;
       tools.refresh();
       here.ready?.();
+      stack = slices(viewer, item);
+      if (stack) {
+        stage.before(stack.element);
+        releases.push(useKeys("Slices", stack.keys));
+      }
       page.dataset.shown = item.id; // the images are visible
     });
   };

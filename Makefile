@@ -61,6 +61,7 @@ bench: $(VENV)/.installed
 	$(BIN)/python bench/png.py
 	$(BIN)/python bench/store.py
 	$(BIN)/python bench/build.py
+	$(BIN)/python bench/questions.py --images 500
 	$(BIN)/python bench/memory.py
 	$(BIN)/python bench/metrics.py
 	$(BIN)/python bench/score.py

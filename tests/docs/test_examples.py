@@ -160,7 +160,11 @@ def test_every_command_has_an_example() -> None:
 def prepared(quickstart: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with everything that the examples of `--help` name."""
     folder = tmp_path_factory.mktemp("help")
+    from mie.questions import build_questions, read_question_recipe
+
     shutil.copytree(ROOT / "examples", folder / "examples")
+    asked = read_question_recipe(ROOT / "examples/questions_quickstart.yaml")
+    build_questions(asked, folder / "out/questions", workers=1)
     shutil.copytree(quickstart, folder / "out/quickstart")
     for name, editor in (("run-a", "identity"), ("run-b", "otsu"), ("run", "otsu")):
         mie.score(mie.run(folder / "out/quickstart", editor, folder / "out" / name, split="test"), workers=1)

@@ -119,11 +119,12 @@ def plan_questions(recipe: QuestionRecipe, progress: Callable[[str], None] = lam
         progress(item.entry.name)
         source = open_source(item.entry, item.root)
         sources.append((item.entry, source.root))
-        units = []
+        units: list[PlannedUnit] = []
+        limit = item.limit_for("")
         for found in source.scan():
             if isinstance(found, Rejection):
                 rejections.append(found)
-            elif item.limit is None or len(units) < item.limit_for(""):
+            elif limit is None or len(units) < limit:
                 units.append(PlannedUnit(index, found))
                 digest.update(file_facts(source.root, item.entry.name, found).encode())
         for start in range(0, len(units), _BLOCK):

@@ -172,7 +172,8 @@ def _key(
     if template.value is not None:
         return template.value(views, draft.params), ()
     pool = list(dict.fromkeys(draft.wrong))[:_POOL]
-    wrong = [pool[int(at)] for at in rng.permutation(len(pool))[: MOST_OPTIONS - 1]]
+    order = sorted(rng.permutation(len(pool)).tolist(), key=lambda at: at >= draft.near)
+    wrong = [pool[at] for at in order[: MOST_OPTIONS - 1]]
     options = [draft.right, *wrong]
     check_options(template, views, draft.params, options, draft.right)
     if kind == "open":

@@ -105,7 +105,9 @@ def _write_part(
     found: Iterator[Question | Rejection], parts: Path, progress: Callable[[int], None]
 ) -> list[str]:
     """Everything as one part; the names of its sources."""
-    index, traces, rejections, sources = PartIndex(), {}, [], {}
+    index, rejections = PartIndex(), []
+    traces: dict[str, dict[str, Any]] = {}
+    sources: dict[str, None] = {}
     with QuestionWriter(part_path(parts, 0, "questions")) as writer:
         for number, one in enumerate(found):
             progress(number)

@@ -43,9 +43,9 @@ def _outlined(view: View, rng: np.random.Generator) -> Iterator[Draft]:
             continue
         words = {"image": picture(view.modality), "colour": colour}
         shown = [outlined(view.image, view.masks[target.name], colour)]
-        yield Draft(
-            {"target": target.name, "colour": colour}, words, capital(target.name), wrong, shown=shown
-        )
+        params = {"target": target.name, "colour": colour}
+        near = sum(name != target.name for name in marked)  # those of its own data set
+        yield Draft(params, words, capital(target.name), wrong, near=near, shown=shown)
 
 
 def _is_outlined(views: Sequence[View], params: Params, option: str) -> bool:

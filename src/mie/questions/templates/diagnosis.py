@@ -42,7 +42,7 @@ CLASS: Final = Template(
     phrasings(
         "[Which|What] [kind|type] of {lesion} [is shown|is seen] [in|on] this {image}?",
         "What is the most likely diagnosis for the {lesion} [in|on] this {image}?",
-        "[How|As what] would you classify the {lesion} on this {image}?",
+        "How would you [classify|label] the {lesion} on this {image}?",
     ),
     rule="the class whose mask is in this image; the data set marks all classes, and no other is here",
     drafts=_class,

@@ -336,8 +336,9 @@ ORDER: Final = Template(
     phrasings(
         "[Order|Sort|Rank] these three images by the share that the {lesion} [covers|occupies], "
         "largest first.",
-        "[Put|Arrange|Bring] these three images in order of the area of the {lesion}[, from largest "
+        "[Put|Arrange] these three images in order of the area of the {lesion}[, from largest "
         "to smallest|, largest first].",
+        "By the [area|size] of the {lesion}, in which order do these three images stand, largest first?",
     ),
     rule="share of the image that the mask covers, each at least 40 % more than the next",
     several=_order,

@@ -27,6 +27,7 @@ class Draft:
     words: Mapping[str, str]  # for the phrasing
     right: str = ""  # of a closed or open question
     wrong: Sequence[str] = ()  # candidates, the better ones first
+    near: int = 0  # so many of them are always taken: the harder to tell from the right one
     fixed: bool = False  # the options keep this order: right first, then wrong, sorted as they are given
     tolerance: float | None = None  # of a number, point or box
     unit: str = ""

@@ -227,16 +227,18 @@ def tradeoff_chart(
     points: Mapping[str, tuple[Cell, Cell]],
     *,
     diagonal: bool = False,
+    runs: Sequence[str] = (),
 ) -> Chart:
     """Draw a point for each run, one metric against another, with both 95% intervals.
 
-    `diagonal` is for metrics on one scale: on it both are equal.
+    `diagonal` is for metrics on one scale: on it both are equal. `runs` are all of the page, where some have
+    no point: their order decides colours and marks.
     """
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(_WIDTH, 3.4 + 0.2 * ((len(points) + 1) // 2)), layout="constrained")
         axes = figure.subplots()
         for number, (run, pair) in enumerate(points.items()):
-            colour, mark = _look(number)
+            colour, mark = _look(runs.index(run) if runs else number)
             x, y = pair
             ends = [(c.mean - c.low, c.high - c.mean) if math.isfinite(c.low) else (0.0, 0.0) for c in pair]
             bars: dict[str, Any] = {"xerr": np.array(ends[0])[:, None], "yerr": np.array(ends[1])[:, None]}

@@ -114,7 +114,9 @@ def _blind(rows: Sequence[AnswerRow], plots: Path) -> Section | None:
     if not points:
         return None
     caption = "With images against without"
-    chart = tradeoff_chart(plots, "blind", caption, axes, points, diagonal=True)
+    chart = tradeoff_chart(
+        plots, "blind", caption, axes, points, diagonal=True, runs=[row.name for row in rows]
+    )
     return Section("blind", "Blind against seeing", "Blind", "question_blind.html", {"charts": [chart]})
 
 
@@ -317,6 +319,10 @@ def _page(rows: Sequence[AnswerRow], variant: str, sections: Sequence[Section]) 
     if blind:
         notices.append(f"No blind score, so it is unknown what needs the image: {', '.join(blind)}.")
     numbers = sorted({len(row.results) for row in rows})
+    if len(numbers) > 1:
+        notices.append(
+            "These rows are over different questions; only the paired comparisons are over the same."
+        )
     facts = {
         "Protocol": f"{NAME}, variant {variant}",
         "Questions": " / ".join(f"{number:,}" for number in numbers),

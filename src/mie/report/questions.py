@@ -168,7 +168,7 @@ def _modalities(rows: Sequence[AnswerRow], plots: Path) -> Section | None:
     }
     runs = [row.name for row in rows]
     chart = means_chart(plots, "modalities", "Accuracy by modality", METRICS["accuracy"], cells, runs)
-    table = _grid(rows, "modality", {name: "" for name in names}, "Accuracy by modality")
+    table = _grid(rows, "modality", dict.fromkeys(names, ""), "Accuracy by modality")
     return Section(
         "modalities", "By modality", "Modalities", "question_groups.html", {"table": table, "charts": [chart]}
     )

@@ -160,11 +160,7 @@ def test_every_command_has_an_example() -> None:
 def prepared(quickstart: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with everything that the examples of `--help` name."""
     folder = tmp_path_factory.mktemp("help")
-    from mie.questions import build_questions, read_question_recipe
-
     shutil.copytree(ROOT / "examples", folder / "examples")
-    asked = read_question_recipe(ROOT / "examples/questions_quickstart.yaml")
-    build_questions(asked, folder / "out/questions", workers=1)
     shutil.copytree(quickstart, folder / "out/quickstart")
     for name, editor in (("run-a", "identity"), ("run-b", "otsu"), ("run", "otsu")):
         mie.score(mie.run(folder / "out/quickstart", editor, folder / "out" / name, split="test"), workers=1)
@@ -188,7 +184,6 @@ def prepared(quickstart: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
         (folder / name).write_bytes(encode_png(dataset[0].input))
     (folder / "my.py").write_text("import shutil, sys\nshutil.copy(sys.argv[1], sys.argv[3])\n")
     _run("mie export out/quickstart -f miedb -o MieDB-100k/benchmark", folder)
-    _run("mie vqa export out/questions --to vlmevalkit -o out/vlmevalkit", folder)
     _run("mie pack out/quickstart -o out/pack", folder)
     _run("mie sample out/quickstart -n 50 --stratify modality,task -o out/sheet", folder)
     answers = folder / "out/sheet/answers.csv"

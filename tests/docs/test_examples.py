@@ -20,6 +20,10 @@ from _pytest.mark import ParameterSet
 
 import mie
 from mie.images.png import encode_png
+from mie.questions.answers import answer_questions
+from mie.questions.build import build_questions
+from mie.questions.recipe import read_question_recipe
+from mie.questions.scoring.score import score_answers
 from mie.scoring.benchmarks import imgedit
 from tests import forked_python
 from tests.docs.pages import PAGES, ROOT, commands, environment, name_of, runnable
@@ -129,6 +133,16 @@ _ELSEWHERE = {
         )
         for name in ("ablation", "holdout", "fewshot")
     },
+    "mie vqa write out/questions -o out/written --writer local:a --second local:b --limit 5": (
+        "needs two models; tests/questions/test_written.py has a server"
+    ),
+    **dict.fromkeys(
+        (
+            "mie vqa people out/questions --review out/questions-review/review.sqlite -o out/people",
+            "mie vqa accept out/written --review out/written-review/review.sqlite -o out/accepted",
+        ),
+        "needs people's answers; tests/review/test_questions.py has them",
+    ),
     "mie ground out/quickstart --editor omnigen2:models/omnigen2 -o out/attention": (
         "needs a published model; tests/editors/large/test_ground.py has small ones"
     ),
@@ -146,15 +160,15 @@ def test_every_command_has_an_example() -> None:
 def prepared(quickstart: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with everything that the examples of `--help` name."""
     folder = tmp_path_factory.mktemp("help")
-    from mie.questions import build_questions, read_question_recipe
-
     shutil.copytree(ROOT / "examples", folder / "examples")
-    asked = read_question_recipe(ROOT / "examples/questions_quickstart.yaml")
-    build_questions(asked, folder / "out/questions", workers=1)
     shutil.copytree(quickstart, folder / "out/quickstart")
     for name, editor in (("run-a", "identity"), ("run-b", "otsu"), ("run", "otsu")):
         mie.score(mie.run(folder / "out/quickstart", editor, folder / "out" / name, split="test"), workers=1)
     mie.build(ROOT / "examples/several.yaml", folder / "out/several", workers=1)
+    recipe = read_question_recipe(ROOT / "examples/questions_quickstart.yaml")
+    questions = build_questions(recipe, folder / "out/questions", workers=1)
+    for name in ("prior", "text-only"):
+        score_answers(answer_questions(questions.split("test"), name, folder / "out" / name))
     dataset = mie.Dataset(folder / "out/quickstart")
     ids = [sample.id for sample in dataset.samples("test")]
     with (folder / "ratings.csv").open("w", newline="") as file:

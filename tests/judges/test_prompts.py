@@ -29,6 +29,11 @@ FROZEN = {
     "omni_iie_answers@2": "908db396bad7e21d",
     "omni_iie_questions@2": "578c2bad36adf4d0",
     "rephrase@1": "2277648e44db2389",
+    "vqa_check@1": "1a78c7f0d2d304f0",
+    "vqa_direct@1": "4c82123cf0dfe9d1",
+    "vqa_reasoning@1": "f3114421771f48b2",
+    "vqa_verdict@1": "9f71323ef0a32744",
+    "vqa_write@1": "c78a28f0e4dfeb73",
 }
 
 

@@ -12,11 +12,14 @@ from mie.errors import ConfigError
 
 
 def review(
-    folders: list[Path] = typer.Argument(..., help="A dataset, runs on it, or both.", show_default=False),
+    folders: list[Path] = typer.Argument(
+        ..., help="A dataset, runs on it, or both; or a question set.", show_default=False
+    ),
     kind: list[str] = typer.Option(
         [],
         "--kind",
-        help="inspect, mask, rank, questions or grade; repeatable. Default: inspect, and rank for two runs.",
+        help="inspect, mask, rank, questions or grade; for a question set answer or question; repeatable. "
+        "Default: inspect, and rank for two runs; answer.",
     ),
     port: int | None = typer.Option(
         None, min=0, max=65535, help="The port to listen on; 0 for any free port. Default: 8000."
@@ -45,7 +48,7 @@ def review(
         None, help="Write one --kind to a .csv or .jsonl file, or masks to a folder, and exit."
     ),
 ) -> None:
-    """Let people accept, reject, choose masks and rank, in a browser.
+    """Let people accept, reject, choose masks, rank and answer questions, in a browser.
 
     If it is interrupted or killed, the same command resumes; no confirmed answer is lost.
 

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from mie.cli.vqa_answers import add_to
+
 if TYPE_CHECKING:
     from mie.questions.store import QuestionSet
 
 _SHOWN = 20
 app = typer.Typer(
-    help="Questions about images: build, verify, count, import, export.",
+    help="Questions about images: build, verify, import, export; answer, score, report.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -203,3 +205,6 @@ def _tell(found: QuestionSet, *, json: bool) -> None:
     if bad:
         typer.echo(f"{plural(bad, 'file or record')} could not be used; rejected.parquet says why", err=True)
         raise typer.Exit(3)
+
+
+add_to(app)

@@ -147,17 +147,23 @@ def _outside_loop(work: Callable[[], T]) -> T:
 
 
 @contextlib.contextmanager
-def open_judge(options: JudgeOptions, folder: Path, *, dataset: Mapping[str, Any] | None) -> Iterator[Judge]:
+def open_judge(
+    options: JudgeOptions,
+    folder: Path,
+    *,
+    dataset: Mapping[str, Any] | None,
+    client: Client | None = None,
+) -> Iterator[Judge]:
     """Open the judge; its replies are kept in `folder`.
 
     `dataset` is the content of `dataset.json`; None where no image is sent. `MieError` where images may not
-    leave this machine; a dry run sends none.
+    leave this machine; a dry run sends none. `client` is asked instead of the one that the spec names.
     """
     if options.repeats < 1 or options.concurrency < 1:
         raise ConfigError(
             "an option of the judge is out of range", expected="repeats and concurrency of 1 or more"
         )
-    client = open_client(options.spec)
+    client = open_client(options.spec) if client is None else client
     gate = None
     if client.remote and dataset is not None:
         gate = Gate(_policy(options), client.provider, folder / LOG)

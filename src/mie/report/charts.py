@@ -225,13 +225,20 @@ def tradeoff_chart(
     caption: str,
     axes_of: tuple[Metric, Metric],
     points: Mapping[str, tuple[Cell, Cell]],
+    *,
+    diagonal: bool = False,
+    runs: Sequence[str] = (),
 ) -> Chart:
-    """Draw a point for each run, one metric against another, with both 95% intervals."""
+    """Draw a point for each run, one metric against another, with both 95% intervals.
+
+    `diagonal` is for metrics on one scale: on it both are equal. `runs` are all of the page, where some have
+    no point: their order decides colours and marks.
+    """
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(_WIDTH, 3.4 + 0.2 * ((len(points) + 1) // 2)), layout="constrained")
         axes = figure.subplots()
         for number, (run, pair) in enumerate(points.items()):
-            colour, mark = _look(number)
+            colour, mark = _look(runs.index(run) if runs else number)
             x, y = pair
             ends = [(c.mean - c.low, c.high - c.mean) if math.isfinite(c.low) else (0.0, 0.0) for c in pair]
             bars: dict[str, Any] = {"xerr": np.array(ends[0])[:, None], "yerr": np.array(ends[1])[:, None]}
@@ -241,6 +248,8 @@ def tradeoff_chart(
             spare = 0.03 * (high - low)  # a mark at the end of the scale is whole
             (axes.set_xlim if at == 0 else axes.set_ylim)(low - spare, high + spare)
             (axes.set_xlabel if at == 0 else axes.set_ylabel)(metric.title)
+        if diagonal:
+            axes.axline((0, 0), slope=1, color=_SOFT, linewidth=1, linestyle=(0, (4, 4)))
         axes.grid(color=_GUIDE, linewidth=0.8)
         figure.legend(loc="outside upper left", ncols=2, handlelength=1)
         size = _save(figure, folder, name)

@@ -1,4 +1,4 @@
-"""What the API exchanges: the five kinds of work, the answers to each, and errors."""
+"""What the API exchanges: the kinds of work, the answers to each, and errors."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ KINDS: Final[dict[str, str]] = {
     "rank": "Rank the outputs of several models",
     "questions": "Answer questions on several turns",
     "grade": "Grade triplets, with zero tolerance",
+    "question": "Check questions and their keys",
+    "answer": "Answer questions about images",
 }
-Kind: TypeAlias = Literal["inspect", "mask", "rank", "questions", "grade"]
+Kind: TypeAlias = Literal["inspect", "mask", "rank", "questions", "grade", "question", "answer"]
 
 CRITERIA: Final = ("accuracy", "preservation", "quality")
 REASONS: Final = (
@@ -23,6 +25,14 @@ REASONS: Final = (
     "artefact",
     "poor image quality",
     "identifiable patient",
+    "other",
+)
+QUESTION_REASONS: Final = (
+    "wrong key",
+    "several options are right",
+    "unclear",
+    "cannot be told from the images",
+    "gives its answer away",
     "other",
 )
 QUESTIONS: Final[dict[str, str]] = {
@@ -171,8 +181,30 @@ class Grading(_Answer):
         return self
 
 
+class QuestionCheck(_Answer):
+    """Whether a question may count."""
+
+    kind: Literal["question"]
+    decision: Literal["accept", "reject"]
+    reason: Text | None = Field(None, min_length=1, max_length=200)
+
+    @model_validator(mode="after")
+    def _has_reason(self) -> QuestionCheck:
+        if self.decision == "reject" and self.reason is None:
+            raise ValueError("a rejection needs a reason")
+        return self
+
+
+class QuestionReply(_Answer):
+    """A letter, a number, `x, y`, `left, top, right, bottom` or words; empty for "I cannot tell"."""
+
+    kind: Literal["answer"]
+    reply: Text = Field(max_length=2000)
+
+
 Answer: TypeAlias = Annotated[
-    Inspection | MaskChoice | Ranking | QuestionAnswers | Grading, Field(discriminator="kind")
+    Inspection | MaskChoice | Ranking | QuestionAnswers | Grading | QuestionCheck | QuestionReply,
+    Field(discriminator="kind"),
 ]
 
 
@@ -184,8 +216,10 @@ def faults(payload: Mapping[str, Any]) -> list[str]:
 def verdict(payload: Mapping[str, Any]) -> str:
     """Return a stored answer in a few words; for an inspection, the decision alone."""
     match payload["kind"]:
-        case "inspect":
+        case "inspect" | "question":
             return str(payload["decision"])
+        case "answer":
+            return str(payload["reply"])[:80] or "cannot tell"
         case "mask":
             return str(payload["choice"])
         case "rank":
@@ -199,8 +233,10 @@ def verdict(payload: Mapping[str, Any]) -> str:
 def comparable(payload: Mapping[str, Any]) -> Any:
     """Return the part of a stored answer on which two raters can agree: no comment, no display order."""
     match payload["kind"]:
-        case "inspect":
+        case "inspect" | "question":
             return payload["decision"]
+        case "answer":
+            return payload["reply"]
         case "mask":
             return [payload["choice"], payload["mask"]]
         case "rank":

@@ -186,7 +186,7 @@ def ratings_in(path: Path) -> list[Rating]:
 
 def _ratings(rows: Iterable[Mapping[str, Any]]) -> Iterator[Rating]:
     for kind, sample, rater, run, criterion, value in _numbers(rows):
-        if kind != "mask":  # the choice of a mask is a word
+        if kind not in ("mask", "answer"):  # the choice of a mask and an answer are words
             rank, score = (float(value), None) if kind == "rank" else (None, float(value))
             yield Rating(sample, rater, run, rank, score, criterion)
 
@@ -226,12 +226,16 @@ def _values(opinion: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
             for question, reply in answer["answers"].items():
                 if reply in _SCORES:
                     yield run, question, _SCORES[reply]
+        case "question":
+            yield run, "accept", _SCORES[answer["decision"]]
+        case "answer":
+            yield run, "answer", answer["reply"]
         case _:
             yield run, "mask", answer["choice"]
 
 
 def _column(kind: str) -> str:
-    return {"rank": "rank", "mask": "choice"}.get(kind, "score")
+    return {"rank": "rank", "mask": "choice", "answer": "answer"}.get(kind, "score")
 
 
 def _csv(*cells: object) -> str:

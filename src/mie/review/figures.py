@@ -22,6 +22,7 @@ Run = TypeVar("Run", int, str)
 Ratings: TypeAlias = Mapping[int, Mapping[str, Mapping[str, Any]]]  # item -> rater -> answer
 Floats: TypeAlias = NDArray[np.float64]
 
+_ACCEPTING: Final = ("inspect", "question")
 _MEASURES: Final = ("krippendorff_alpha", "kendall_w")
 _RECENT_OWN: Final = 50  # answers from which one person's speed is computed
 _RECENT_ALL: Final = 500  # answers from which the speed of all raters is computed
@@ -119,10 +120,12 @@ def label_table(kind: str, ratings: Ratings, question: str) -> Floats:
             if kind == "grade":
                 table[raters.index(rater), at] = answer["grades"][question]
                 continue
-            if kind == "inspect":
+            if kind in ("inspect", "question"):
                 label = answer["decision"]
             elif kind == "mask":
                 label = answer["mask"] or answer["choice"]
+            elif kind == "answer":
+                label = answer["reply"]
             else:
                 label = answer["answers"][question]
             table[raters.index(rater), at] = codes.setdefault(str(label), len(codes))
@@ -203,7 +206,7 @@ def figures(connection: Connection, task_id: int, kind: str) -> dict[str, Any]:
         "seconds_per_answer": speed,
         "answers_per_hour": float(hour or 0),
         "seconds_left": None if speed is None else round(speed * remaining),
-        "accept_rate": _accept_rate(connection, task_id) if kind == "inspect" else None,
+        "accept_rate": _accept_rate(connection, task_id) if kind in _ACCEPTING else None,
         "agreement": agreement(kind, _ratings(connection, task_id)),
         "raters": _raters(connection, task_id, kind),
         "strata": _strata(connection, task_id),
@@ -270,7 +273,7 @@ def _raters(connection: Connection, task_id: int, kind: str) -> list[dict[str, A
     )
     raters = []
     for user_id, pseudonym, done in connection.execute(query).all():
-        rate = _accept_rate(connection, task_id, user_id) if kind == "inspect" else None
+        rate = _accept_rate(connection, task_id, user_id) if kind in _ACCEPTING else None
         raters.append(
             {
                 "rater": pseudonym,

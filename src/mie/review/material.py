@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 from sqlalchemy import Row, select
@@ -30,6 +30,9 @@ from mie.records import Pixels
 from mie.review.api import ApiError
 from mie.review.database import Database, masks, runs
 from mie.review.masks import propose_masks
+
+if TYPE_CHECKING:
+    from mie.review.question_material import QuestionMaterial
 
 Place: TypeAlias = tuple[str, int, int]  # shard, row group, row
 
@@ -63,6 +66,9 @@ class Entry:
 class Material:
     """A dataset and named runs on exactly this dataset. Rows and files are read when they are needed."""
 
+    kinds = ("inspect", "mask", "rank", "questions", "grade")
+    noun = "sample"
+
     def __init__(self, dataset: Dataset, runs: dict[str, Run]) -> None:
         self.dataset = dataset
         self.runs = runs
@@ -93,8 +99,8 @@ class Material:
                 )
         return cls(dataset, runs)
 
-    def entries(self) -> Iterator[Entry]:
-        """Yield every sample in dataset order, without its images."""
+    def entries(self, kind: str) -> Iterator[Entry]:
+        """Yield every sample in dataset order, without its images; the same for each kind of work."""
         for name, path in self._shards.items():
             with ShardFile(path) as file:
                 rows = file.read(columns=list(INDEXED)).to_pylist()
@@ -153,7 +159,7 @@ class ItemImages:
     and proposed masks are keyed hashes, and an item of one kind offers only the images of that kind.
     """
 
-    def __init__(self, database: Database, material: Material) -> None:
+    def __init__(self, database: Database, material: Material | QuestionMaterial) -> None:
         self._database = database
         self._material = material
         self._cache = _Cache()
@@ -208,6 +214,10 @@ class ItemImages:
 
     def _full(self, kind: str, item: Row[Any], name: str) -> bytes:
         what, _, rest = name.partition("-")
+        if not isinstance(self._material, Material):
+            if what == "image" and rest.isdecimal():
+                return self._material.image(item.places[0], int(rest))
+            raise _no_such_image()
         if match := _SLICE.fullmatch(name):
             return self._slice(kind, item, int(match[1]), match[2])
         if name in _COLUMNS and not (kind == "mask" and name != "input"):  # they show the dataset's mask
@@ -248,17 +258,20 @@ class ItemImages:
         raise _no_such_image()
 
     def _outputs_of(self, run_id: int) -> dict[str, str]:
+        assert isinstance(self._material, Material)  # noqa: S101
         if run_id not in self._made:
             self._made[run_id] = self._material.outputs(self._run_names[run_id])
         return self._made[run_id]
 
     def _stored(self, place: Any, column: str) -> bytes:
+        assert isinstance(self._material, Material)  # noqa: S101
         stored = self._material.row(place, [column])[column]
         if stored is None:
             raise _no_such_image()
         return bytes(stored["bytes"])
 
     def _output(self, run_id: int, sample_id: str, sha256: str) -> bytes:
+        assert isinstance(self._material, Material)  # noqa: S101
         try:
             return self._material.output(self._run_names[run_id], sample_id, sha256)
         except (MieError, KeyError, OSError):

@@ -19,6 +19,7 @@ from mie.review.api import KINDS
 from mie.review.database import Database, items, masks, meta, runs, tasks
 from mie.review.masks import RegionProposals
 from mie.review.material import INDEXED, Material, Place
+from mie.review.question_material import QuestionMaterial
 from mie.scoring.statistics.quality import draw
 
 ANCHORS: Final = 1  # earlier runs beside a new one; with two, people would compare those two again
@@ -30,6 +31,8 @@ _REQUIREMENTS: Final[dict[str, dict[str, Any]]] = {
     "grade": {"expected": "at least one sample"},
     "mask": {"expected": "samples with a painted region, which can be painted again"},
     "rank": {"expected": "samples with outputs of at least two runs", "fix": "give at least two run folders"},
+    "question": {"expected": "questions that a language model wrote and nobody has checked"},
+    "answer": {"expected": "questions that count"},
     "questions": {
         "expected": "samples in groups of several turns, and a run that edited all turns of a group",
         "fix": "give a run folder on a dataset with several turns",
@@ -77,7 +80,7 @@ class Candidate:
 
 def create_items(
     database: Database,
-    material: Material,
+    material: Material | QuestionMaterial,
     kinds: Iterable[str],
     requested: Mapping[str, Any],
     regions: RegionProposals | None = None,
@@ -89,6 +92,14 @@ def create_items(
     """
     counts = {}
     kinds = list(kinds)
+    for kind in kinds:
+        if kind in KINDS and kind not in material.kinds:
+            raise ConfigError(
+                f"the kind {kind!r} is not for this folder",
+                where=material.dataset.folder,
+                expected=", ".join(material.kinds),
+                found="a question set" if kind not in ("question", "answer") else "a dataset",
+            )
     if regions is not None and "mask" not in kinds:
         raise ConfigError("region proposals are for masks", expected="--kind mask", found=", ".join(kinds))
     with database.write() as connection:
@@ -101,7 +112,7 @@ def create_items(
                 rows = list(_item_rows(connection, material, kind, task_id, settings, run_ids, regions))
                 for start in range(0, len(rows), _INSERT_ROWS):
                     connection.execute(insert(items), rows[start : start + _INSERT_ROWS])
-                if regions is not None and kind == "mask":
+                if regions is not None and kind == "mask" and isinstance(material, Material):
                     _copy_regions(connection, material, task_id, regions)
             of_task = items.c.task_id == task_id
             counts[kind] = int(connection.scalar(select(func.count()).where(of_task)) or 0)
@@ -114,7 +125,7 @@ def create_items(
     return counts
 
 
-def _check_dataset(connection: Connection, material: Material) -> None:
+def _check_dataset(connection: Connection, material: Material | QuestionMaterial) -> None:
     """A review database belongs to one dataset."""
     digest = connection.scalar(select(meta.c.value).where(meta.c.key == "dataset"))
     if digest is None:
@@ -129,8 +140,10 @@ def _check_dataset(connection: Connection, material: Material) -> None:
         )
 
 
-def _register_runs(connection: Connection, material: Material) -> dict[str, int]:
+def _register_runs(connection: Connection, material: Material | QuestionMaterial) -> dict[str, int]:
     """Return run name -> id."""
+    if not isinstance(material, Material):
+        return {}
     known = {row.name: row for row in connection.execute(select(runs))}
     numbers = {}
     for name in material.runs:
@@ -175,7 +188,7 @@ def _has_items(connection: Connection, task_id: int) -> bool:
 
 def _item_rows(
     connection: Connection,
-    material: Material,
+    material: Material | QuestionMaterial,
     kind: str,
     task_id: int,
     settings: Settings,
@@ -189,7 +202,10 @@ def _item_rows(
         connection.scalar(select(func.coalesce(func.max(items.c.position) + 1, 0)).where(of_task)) or 0
     )
     chosen = [by_id[i] for i in drawn]
-    if kind in ("inspect", "mask", "grade"):
+    pairs: Iterable[tuple[Candidate, list[tuple[Any, str, str]]]]
+    if not isinstance(material, Material):
+        pairs = ((candidate, []) for candidate in chosen)
+    elif kind in ("inspect", "mask", "grade"):
         pairs = _with_regions(material, chosen, regions if kind == "mask" else None)
     else:
         pairs = _with_outputs(connection, kind, task_id, chosen, material, run_ids, settings.seed)
@@ -218,17 +234,22 @@ def raters_per_item(sample_id: str, raters: int, overlap: float, seed: int) -> i
 
 
 def _candidates(
-    material: Material, kind: str, stratify: Sequence[str], regions: Container[str] | None
+    material: Material | QuestionMaterial, kind: str, stratify: Sequence[str], regions: Container[str] | None
 ) -> Iterable[Candidate]:
     interned: dict[str, str] = {}  # one string per stratum, not one per sample
     # A whole volume is looked at once: the item is the slice with most of its region.
     volumes = material.volumes if kind in ("inspect", "rank") else {}
-    digests = {entry.fields["id"]: entry.fields["sha256"] for entry in material.entries()} if volumes else {}
+    digests = (
+        {entry.fields["id"]: entry.fields["sha256"] for entry in material.entries(kind)} if volumes else {}
+    )
     dialogues: dict[tuple[str, str], list[tuple[int, Candidate]]] = defaultdict(list)
-    for entry in material.entries():
+    for entry in material.entries(kind):
         row = entry.fields
         strata = canonical({name: row[name] for name in stratify})
         strata = interned.setdefault(strata, strata)
+        if kind in ("question", "answer"):
+            yield Candidate(row["id"], row["sha256"], strata, (entry.place,), (row["id"],), 0)
+            continue
         colours = len(row["colour"].split(",")) if row["colour"] else 0
         stack = volumes.get(entry.place)
         if stack is not None:

@@ -176,7 +176,6 @@ def me(service: Service, session: RaterSession) -> dict[str, Any]:
 
 
 def _profile(service: ReviewService, session: Session) -> dict[str, Any]:
-    dataset = service.material.dataset
     with service.database.read() as connection:
         may_set = may_set_password(connection, session.user_id)
     return {
@@ -187,7 +186,7 @@ def _profile(service: ReviewService, session: Session) -> dict[str, Any]:
             "pseudonym": session.pseudonym,
         },
         "csrf": session.csrf,
-        "dataset": {"name": dataset.name, "samples": len(dataset), "digest": dataset.digest},
+        "dataset": service.describe_material(),
         "tasks": [service.describe_task(kind, session) for kind in service.tasks],
         "can": {
             "rate": True,

@@ -14,7 +14,7 @@ from sqlalchemy.exc import IntegrityError
 
 from mie.errors import ImageError
 from mie.images.png import encode_png, png_size
-from mie.review.api import ASKED, CRITERIA, KINDS, QUESTIONS, REASONS, ApiError
+from mie.review.api import ASKED, CRITERIA, KINDS, QUESTION_REASONS, QUESTIONS, REASONS, ApiError
 from mie.review.assignments import display_seed, find_assignment, next_items
 from mie.review.auth import Session
 from mie.review.database import Database, answers, iso, items, masks, tasks
@@ -23,6 +23,7 @@ from mie.review.figures import ProgressCounter
 from mie.review.masks import RegionProposals, read_upload
 from mie.review.material import ItemImages, Material
 from mie.review.plan import create_items
+from mie.review.question_material import QuestionMaterial, check_reply, is_question_set
 from mie.review.views import ItemViews, from_labels, image_url, mask_classes, to_labels
 
 MAX_UPLOADS: Final = 200  # per item, so that nobody can fill the disk through the page
@@ -50,14 +51,19 @@ def open_review(
     Without `kinds`: inspection, and ranking if there are at least two runs. `proposals` is a folder that
     `mie propose` wrote; `settings` are the fields of `mie.review.plan.Settings`.
     """
-    material = Material.open(folders)
+    material: Material | QuestionMaterial
+    if any(is_question_set(folder) for folder in folders):
+        material = QuestionMaterial.open(folders)
+        kinds = kinds or ["answer"]
+    else:
+        material = Material.open(folders)
     regions = None if proposals is None else RegionProposals(proposals)
     database = Database(db or default_database(material))
     kinds = kinds or ["inspect", *(["rank"] if len(material.runs) > 1 else [])]
     return ReviewService(database, material, create_items(database, material, kinds, settings, regions))
 
 
-def default_database(material: Material) -> Path:
+def default_database(material: Material | QuestionMaterial) -> Path:
     folder = material.dataset.folder.resolve()
     return folder.with_name(f"{folder.name}-review") / "review.sqlite"
 
@@ -65,7 +71,9 @@ def default_database(material: Material) -> Path:
 class ReviewService:
     """An open review; one for the whole server."""
 
-    def __init__(self, database: Database, material: Material, counts: Mapping[str, int]) -> None:
+    def __init__(
+        self, database: Database, material: Material | QuestionMaterial, counts: Mapping[str, int]
+    ) -> None:
         self.database = database
         self.material = material
         self.images = ItemImages(database, material)
@@ -93,10 +101,16 @@ class ReviewService:
             "items": task.items,
             "raters_per_item": task.raters,
             "progress": self.progress.of(task.id, session.user_id),
-            "reasons": list(REASONS) if kind == "inspect" else [],
+            "reasons": list({"inspect": REASONS, "question": QUESTION_REASONS}.get(kind, ())),
             "criteria": list(CRITERIA) if kind in ("inspect", "rank") else [],
             "questions": [{"id": i, "text": t} for i, t in ASKED.get(kind, {}).items()],
         }
+
+    def describe_material(self) -> dict[str, Any]:
+        """Return what the review is about."""
+        found = self.material.dataset
+        noun = self.material.noun
+        return {"name": found.name, "samples": len(found), "noun": noun, "digest": found.digest}
 
     # ---- Items ----
 
@@ -250,6 +264,10 @@ class ReviewService:
             choices = self.views.choices(kind, item, seed)
             if kind == "rank":
                 _check_rankings(answer["rankings"], sorted(choices))
+            elif kind == "answer":
+                question = self.views.describe(kind, item, seed, None)["question"]
+                if trouble := check_reply(question, answer["reply"]):
+                    raise ApiError(422, "invalid", trouble)
             elif kind == "questions" and set(answer["answers"]) != set(QUESTIONS):
                 raise ApiError(422, "invalid", f"answer all of {', '.join(QUESTIONS)}")
             elif kind == "mask" and answer["choice"] == "repaired":

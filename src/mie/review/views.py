@@ -15,6 +15,7 @@ from mie.core.hashing import generator
 from mie.images.png import png_size
 from mie.review.api import ASKED
 from mie.review.material import ItemImages, Material
+from mie.review.question_material import QuestionMaterial
 
 # Modalities whose images are grey, so that window and level mean something.
 GREY: Final = ("CT", "MRI", "X-ray", "ultrasound", "OCT")
@@ -29,7 +30,7 @@ _EDGES: Final = {"axial": ("R", "L"), "coronal": ("R", "L"), "sagittal": ("A", "
 class ItemViews:
     """Describes items; what is the same for every rater is cached."""
 
-    def __init__(self, material: Material, images: ItemImages) -> None:
+    def __init__(self, material: Material | QuestionMaterial, images: ItemImages) -> None:
         self._material = material
         self._images = images
         self._cache: OrderedDict[tuple[int, str], dict[str, Any]] = OrderedDict()
@@ -79,6 +80,8 @@ class ItemViews:
         return view
 
     def _read(self, kind: str, item: Row[Any]) -> dict[str, Any]:
+        if not isinstance(self._material, Material):
+            return _question_view(self._material, kind, item)
         row = self._material.row(item.places[0], [*_COLUMNS, "input"])
         self._images.remember(item, "input", row["input"]["bytes"])  # the page asks for it next
         height, width = png_size(row["input"]["bytes"])
@@ -128,6 +131,26 @@ class ItemViews:
 def has_reference(params: Mapping[str, Any]) -> bool:
     """Whether a sample's target image shows what is right; a benchmark without references says so."""
     return not any(isinstance(own, Mapping) and own.get("reference") is False for own in params.values())
+
+
+def _question_view(material: QuestionMaterial, kind: str, item: Row[Any]) -> dict[str, Any]:
+    """A question: the page has no place for anything else, so nothing else is sent."""
+    view = material.view(item.places[0], kind)
+    pictures = [image_url(item, f"image-{at}") for at in range(view["question"]["images"])]
+    return {
+        "id": item.id,
+        "kind": kind,
+        "version": item.version,
+        "sample_id": item.sample_id,
+        **view,
+        "pictures": pictures,
+        "images": {"input": pictures[0], "reference": None, "mask": None},
+        "volume": None,
+        "geometry": None,
+        "classes": [],
+        "turns": [],
+        "questions": [],
+    }
 
 
 def blind_labels(names: Sequence[Any], seed: int) -> dict[str, Any]:

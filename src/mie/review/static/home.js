@@ -9,6 +9,8 @@ const DESCRIPTIONS = {
   mask: "Choose the outline that fits the structure best, or repair it with a brush.",
   rank: "Rank the outputs of several models, without their names, by accuracy, preservation and quality.",
   grade: "Grade each triplet from 1 to 3 in four respects. Only samples without any fault stay.",
+  question: "Read a question with its key and its images. Accept it, or reject it with a reason.",
+  answer: "Answer questions about images, without seeing their keys. Your time is recorded.",
   questions: "Follow an image through several edits and answer yes or no to each question.",
 };
 
@@ -23,7 +25,7 @@ export function homePage(main, app) {
         h(
           "p",
           {},
-          `${app.me.dataset.name}, ${plural(app.me.dataset.samples, "sample")}. Every answer is saved at once. You can stop at any time and resume later.`,
+          `${app.me.dataset.name}, ${plural(app.me.dataset.samples, app.me.dataset.noun)}. Every answer is saved at once. You can stop at any time and resume later.`,
         ),
         h("div", { class: "cards" }, app.me.tasks.map(card)),
         app.me.can.set_password ? secret : null,

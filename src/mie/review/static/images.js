@@ -48,7 +48,7 @@ export function displayed(url, size) {
 
 /** Load all images of an item, the most important first. */
 export function prefetch(item) {
-  const copies = [item.images.input, item.images.reference, ...item.outputs.map((o) => o.image)];
+  const copies = [item.images.input, item.images.reference, ...item.outputs.map((o) => o.image), ...(item.pictures ?? [])];
   const turns = item.turns.flatMap((turn) => [turn.input, turn.output, turn.reference]);
   const masks = [...item.proposals.map((p) => p.image), item.images.mask];
   const urls = [...[...copies, ...turns].map((url) => displayed(url, item.size)), ...masks];

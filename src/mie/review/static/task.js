@@ -5,19 +5,21 @@
 // and returns {element, keys}, and optionally heading (instead of the default one), ready() for when the images are
 // visible, and stop(). It may show other panes through `viewer`.
 
+import * as answer from "./answer.js";
 import { button, h, plural } from "./dom.js";
 import { Feed } from "./feed.js";
 import * as grade from "./grade.js";
 import * as inspect from "./inspect.js";
 import { useKeys } from "./keys.js";
 import * as mask from "./mask.js";
+import * as question from "./question.js";
 import * as questions from "./questions.js";
 import * as rank from "./rank.js";
 import { slices } from "./slices.js";
 import { toolbar } from "./toolbar.js";
 import { Viewer } from "./viewer.js";
 
-export const KINDS = { inspect, mask, rank, questions, grade };
+export const KINDS = { inspect, mask, rank, questions, grade, question, answer };
 
 /** The mask and its classes, if all panes share one. */
 export const regionOf = (kind, item) =>

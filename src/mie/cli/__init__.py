@@ -20,6 +20,7 @@ _GROUPS: Final = {
     "Start": ("demo", "doctor"),
     "Datasets": (
         "sources",
+        "plan",
         "build",
         "merge",
         "choose",
@@ -31,6 +32,7 @@ _GROUPS: Final = {
         "privacy",
     ),
     "Editors": ("parse", "edit", "inspect", "run"),
+    "Questions": ("vqa",),
     "Scores": ("score", "ground", "fake", "report", "board", "weights"),
     "People": ("propose", "review", "sample", "agree"),
     "Training": ("pack", "judge-set", "train", "experiment", "export-model"),
@@ -59,6 +61,7 @@ COMMANDS: Final[Registry[Callable[..., Any] | typer.Typer]] = Registry(
         "pack": "mie.cli.pack:pack",
         "merge": "mie.cli.merge:merge",
         "parse": "mie.cli.parse:parse",
+        "plan": "mie.cli.plan:plan",
         "privacy": "mie.cli.privacy:privacy",
         "propose": "mie.cli.propose:propose",
         "report": "mie.cli.report:report",
@@ -70,13 +73,14 @@ COMMANDS: Final[Registry[Callable[..., Any] | typer.Typer]] = Registry(
         "stats": "mie.cli.stats:stats",
         "train": "mie.cli.train:train",
         "verify": "mie.cli.verify:verify",
+        "vqa": "mie.cli.vqa:app",
         "weights": "mie.cli.weights:app",
     },
     group="mie.commands",
     check=lambda thing: None if callable(thing) else "a function, or a typer.Typer",
 )
 # These keep what is done and take it up again when the same command is run once more.
-_RESUMING: Final = ("build", "merge", "run", "score", "ground", "train", "experiment", "demo")
+_RESUMING: Final = ("build", "merge", "run", "score", "ground", "train", "experiment", "demo", "vqa")
 
 
 class _Groups(TyperGroup):

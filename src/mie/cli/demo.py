@@ -40,6 +40,7 @@ def demo(
     _make_dataset(output, workers)
     board = _run_and_report(output, [editor for editor in _EDITORS if _can_run(editor)])
     table(title_of(board.passes[0]), *terminal_rows(board, board.passes[0], published=False))
+    _ask_questions(output / "questions", workers)
     dataset = output / "dataset"
     typer.echo(
         f"  look at   {output / 'board/index.html'}\n"
@@ -91,6 +92,31 @@ def _make_dataset(folder: Path, workers: int | None) -> None:
         f"{len(dataset)} triplets ({kinds}) from {len(counts['by_source'])} sample data sets, all sound; "
         f"digest {dataset.digest[:16]}"
     )
+
+
+def _ask_questions(folder: Path, workers: int | None) -> None:
+    """A small set of questions, proved, and one of each task on the terminal."""
+    from mie.cli._show import progress_bar
+    from mie.errors import MieError
+    from mie.questions import QuestionSet, build_questions, read_question_recipe, verify_questions
+
+    with progress_bar("questions: building and verifying") as bar:
+        recipe = read_question_recipe(Path(__file__).with_name("demo_questions.yaml"))
+        found: QuestionSet = build_questions(
+            recipe, folder, workers=workers, progress=lambda at: bar(at.done, at.total)
+        )
+        proof = verify_questions(folder, workers=workers)
+    if not proof.ok:
+        first = proof.problems[0]
+        raise MieError("the questions have a problem", where=first.where, found=first.reason)
+    typer.echo(f"questions: {len(found)} about sample images, {proof.proved} keys recomputed from masks")
+    tasks = found.table(["task", "text", "answer", "kind"])
+    seen: set[str] = set()
+    for task, text, answer, kind in zip(*tasks.values(), strict=True):
+        if task not in seen and kind == "closed":
+            seen.add(task)
+            typer.echo(f"  {task:8}  {text} -> {answer}")
+    typer.echo(f"  read      {folder / 'README.md'}\n  next      mie vqa --help\n")
 
 
 def _with_an_inpainter(config: RecipeConfig) -> RecipeConfig:

@@ -151,10 +151,10 @@ def _front_matter(info: DatasetInfo) -> dict[str, Any]:
     matter: dict[str, Any] = {
         "pretty_name": info["name"],
         "language": ["en"],
-        **_license(list(_licenses(info).values())),
+        **hub_license(list(_licenses(info).values())),
         "task_categories": ["image-to-image"],
         "tags": [tag.lower().replace(" ", "-") for tag in tags],
-        "size_categories": [next((name for n, name in _SIZES if counts["samples"] < n), "100M<n<1B")],
+        "size_categories": [hub_size(counts["samples"])],
         # `datasets` caches by this front matter alone: without the digest, a rebuilt dataset would open as
         # the old one.
         "dataset_info": {"config_name": "default", "description": f"digest {info['digest']}"},
@@ -166,7 +166,12 @@ def _front_matter(info: DatasetInfo) -> dict[str, Any]:
     return matter
 
 
-def _license(licenses: Sequence[Mapping[str, str]]) -> dict[str, str]:
+def hub_size(count: int) -> str:
+    """How the Hub says so many rows."""
+    return next((name for n, name in _SIZES if count < n), "100M<n<1B")
+
+
+def hub_license(licenses: Sequence[Mapping[str, str]]) -> dict[str, str]:
     """An identifier only where every source states that licence; else `other`, named by what it allows."""
     names = {_slug(terms["name"]) for terms in licenses}
     stated = all(terms["basis"] == "stated" for terms in licenses)

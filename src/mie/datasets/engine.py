@@ -238,7 +238,8 @@ def start_ray(cores: int | None) -> Any:
             ray.shutdown()
             if not left:
                 raise MieError(
-                    f"Ray did not start: {error}", fix="see /tmp/ray/session_latest/logs, or use --engine local"
+                    f"Ray did not start: {error}",
+                    fix="see /tmp/ray/session_latest/logs, or use --engine local",
                 ) from error
     return ray
 

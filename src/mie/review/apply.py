@@ -21,6 +21,7 @@ from mie.core.documents import DatasetInfo
 from mie.core.hashing import canonical, stable_hash
 from mie.datasets.dataset import Dataset
 from mie.datasets.rejected import read_rejected
+from mie.datasets.volumes import volume_slices
 from mie.datasets.write import write_dataset
 from mie.errors import MieError
 from mie.images.hashes import checksum
@@ -90,6 +91,7 @@ def apply_reviews(place: str, dataset_folder: Path, output: Path) -> Applied:
             provenance = _provenance(connection, dataset, found)
     finally:
         database.close()
+    _reject_whole_volumes(dataset, found)
     changes = {name: Change() for name in ("kept", "rejected", "repainted", "failed")}
     info = write_dataset(
         _samples(dataset, found, changes),
@@ -101,6 +103,14 @@ def apply_reviews(place: str, dataset_folder: Path, output: Path) -> Applied:
         deidentified=bool(dataset.info["deidentified"]),
     )
     return Applied(output, info, changes)
+
+
+def _reject_whole_volumes(dataset: Dataset, found: Decisions) -> None:
+    """A volume is looked at as a whole: with one slice go all."""
+    for slices in volume_slices(dataset).values() if found.rejected else ():
+        reason = next((found.rejected[one.id] for one in slices if one.id in found.rejected), None)
+        for one in slices if reason is not None else ():
+            found.rejected[one.id] = str(reason)
 
 
 def check_owner(connection: Connection, dataset: Dataset) -> None:

@@ -221,12 +221,20 @@ def _candidates(
     material: Material, kind: str, stratify: Sequence[str], regions: Container[str] | None
 ) -> Iterable[Candidate]:
     interned: dict[str, str] = {}  # one string per stratum, not one per sample
+    # A whole volume is looked at once: the item is the slice with most of its region.
+    volumes = material.volumes if kind in ("inspect", "rank") else {}
+    digests = {entry.fields["id"]: entry.fields["sha256"] for entry in material.entries()} if volumes else {}
     dialogues: dict[tuple[str, str], list[tuple[int, Candidate]]] = defaultdict(list)
     for entry in material.entries():
         row = entry.fields
         strata = canonical({name: row[name] for name in stratify})
         strata = interned.setdefault(strata, strata)
         colours = len(row["colour"].split(",")) if row["colour"] else 0
+        stack = volumes.get(entry.place)
+        if stack is not None:
+            if entry.place != stack.first:
+                continue
+            row = {**row, "sha256": "\n".join(digests[sample] for _, sample in stack.slices)}
         candidate = Candidate(row["id"], row["sha256"], strata, (entry.place,), (row["id"],), colours)
         if kind == "questions":
             if row["group"] is not None and row["turn"] is not None:

@@ -64,7 +64,7 @@ def detect(
             continue
         progress(done, len(edits))
         done += 1
-        key = checksum(sample.input)
+        key = f"{checksum(sample.input):x}"
         if key not in inputs:
             owner = (sample.patient_id, f"{sample.source} {sample.case_id}")
             inputs[key] = fake_probability(net, sample.input), owner

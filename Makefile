@@ -41,7 +41,7 @@ SPREAD := --dist loadscope --no-loadscope-reorder
 # Bytecode is kept even where the environment forbids it: each of many processes would compile all files again.
 TESTING := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 test: $(VENV)/.installed
-	$(TESTING) -n 3 $(SPREAD)
+	$(TESTING) -n 3 $(SPREAD) -m "not nightly"
 
 # Apart, because tracing every line makes pure Python take up to three times as long.
 coverage: $(VENV)/.installed

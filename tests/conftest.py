@@ -21,9 +21,10 @@ settings.load_profile("mie")
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what drives a browser or a PostgreSQL server, so that `-m "not browser"` leaves it out.
 
-    In several processes, groups with slow tests begin first, so that none is left alone with one at the end.
+    In several processes, the longest groups begin first, then others with slow tests, so that none is left
+    alone with one at the end.
     """
-    slow: dict[str, None] = {}
+    slow: dict[str, None] = dict.fromkeys(_LONGEST)
     for item in items:
         names = getattr(item, "fixturenames", ())
         if "browser" in names or item.path.name == "test_walk.py":
@@ -52,8 +53,40 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     return ByGroup(config, log)
 
 
-# Folders whose files share a fixture that takes long to make.
+# Folders whose files share a fixture that takes long to make, and files there that take longer than it.
 _SHARING = ("tests/training", "tests/report", "tests/editors/large", "tests/review")
+_ALONE = (
+    "tests/review/test_page.py",
+    "tests/review/test_walk.py",
+    "tests/training/test_omnigen2.py",
+    "tests/training/test_compact.py",
+)
+# As measured, the longest first; the others take less than half a minute.
+_LONGEST = (
+    "tests/docs/test_examples.py::test_the_examples_run[docs/how-to/demo.md]",
+    "tests/review/test_page.py",
+    "tests/report",
+    "tests/training",
+    "tests/review",
+    "tests/editors/large",
+    "tests/editors/test_actors.py",
+    "tests/docs/test_examples.py",
+    "tests/review/test_walk.py",
+    "tests/datasets/test_build.py",
+    "tests/docs/test_docs.py",
+    "tests/datasets/test_build_modification.py",
+    "tests/test_kills.py",
+    "tests/scoring/benchmarks/omni_iie/test_score.py",
+    "tests/docs/test_examples.py::test_the_examples_run[docs/explanation/transformation.md]",
+    "tests/editors/test_killed.py",
+    "tests/datasets/test_wide.py",
+    "tests/words/test_round_trip.py",
+    "tests/editors/compact/test_onnx.py",
+    "tests/test_old_folders.py",
+    "tests/docs/test_examples.py::test_the_examples_run[README.md]",
+    "tests/training/test_compact.py",
+    "tests/training/test_omnigen2.py",
+)
 
 
 def _group(nodeid: str) -> str:
@@ -61,6 +94,8 @@ def _group(nodeid: str) -> str:
     path, _, test = nodeid.partition("::")
     if path == "tests/docs/test_examples.py" and test.startswith("test_the_examples_run["):
         return nodeid
+    if path in _ALONE:
+        return path
     return next((folder for folder in _SHARING if path.startswith(f"{folder}/")), path)
 
 

@@ -45,6 +45,7 @@ OTHERS = {
     "doctor",
     "inspect",
     "parse",
+    "plan",
     "privacy",
     "sources",
     "verify",
@@ -76,6 +77,10 @@ def here(tmp_path, monkeypatch, request):
         from tests.editors.compact import tiny
 
         tiny.weights(tmp_path / "tiny.safetensors")
+        # A real export takes twenty seconds (test_onnx.py has one); here it is only to be written.
+        exporting = "mie.editors.compact.onnx"
+        monkeypatch.setattr(f"{exporting}._export", lambda _net, _meta, to: to.write_bytes(bytes(1000)))
+        monkeypatch.setattr(f"{exporting}.differences", lambda _net, _path: {})
     if "import" in request.node.name:
         assert mie("export perception -f folder -o exported")[0] == 0
     return tmp_path

@@ -18,7 +18,6 @@ import yaml
 from mie.datasets import build as building
 from mie.datasets.build import build
 from mie.datasets.dataset import Dataset
-from mie.datasets.engine import start_ray
 from mie.datasets.recipe import parse_recipe
 from mie.datasets.rejected import read_rejected
 from mie.datasets.verify import verify
@@ -527,38 +526,6 @@ def test_hugging_face_opens_a_rebuilt_dataset_and_not_its_cached_forerunner(sour
         expected = Dataset(tmp_path / "d").table(["id", "prompt"])
         assert prompts[-1] == dict(zip(expected["id"], expected["prompt"], strict=True))
     assert prompts[0] != prompts[1]
-
-
-@pytest.mark.slow
-def test_ray_gives_the_same_bytes(source, whole, tmp_path):
-    ray = pytest.importorskip("ray", reason="the ray extra is not installed")
-    try:
-        build(config(source), tmp_path / "d", engine="ray", workers=2)
-    finally:
-        ray.shutdown()
-    assert fingerprint(tmp_path / "d") == fingerprint(whole)
-
-
-def test_ray_is_started_again_when_a_node_is_late(monkeypatch):
-    ray = pytest.importorskip("ray", reason="the ray extra is not installed")
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    given: list[dict[str, object]] = []
-    late = 2
-
-    def init(**options):
-        given.append(options)
-        if len(given) <= late:
-            raise Exception("The current node timed out during startup")
-
-    monkeypatch.setattr(ray, "init", init)
-    monkeypatch.setattr(ray, "shutdown", lambda: None)
-    monkeypatch.setattr(ray, "is_initialized", lambda: len(given) > late)
-    assert start_ray(2) is ray
-    assert [options["address"] for options in given] == ["local"] * 3
-    given.clear()
-    late = 3
-    with pytest.raises(MieError, match="Ray did not start: The current node timed out"):
-        start_ray(2)
 
 
 def test_time_is_not_part_of_a_dataset(source, whole, tmp_path):

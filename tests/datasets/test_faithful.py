@@ -322,3 +322,43 @@ def test_what_a_person_would_say_is_let_through(template):
     sentence = take_apart(ask(template, words), template, {})
     for text in NATURAL[template]:
         assert fault(sentence, text) is None, text
+
+
+@pytest.mark.parametrize(
+    ("template", "good", "bad"),
+    [
+        (
+            "Make the larger of the two {colour}.",
+            "Turn the bigger of the two red, please.",
+            "Make the smaller of the two red.",
+        ),
+        ("Undo that.", "Could you undo that?", "Please repeat that."),
+        ("Undo the last two steps.", "Please undo the last two steps.", "Undo the last three steps."),
+        (
+            "Show the {target} as a contour instead of a filled area.",
+            "Display the liver as an outline instead of a filled area.",
+            "Show the liver as a filled area instead of a contour.",
+        ),
+        ("Now the other one, in {colour}.", "And now the other one in red.", "Now the same one, in red."),
+        (
+            "Go back to how it looked after the {turn} turn.",
+            "Return to how things looked after the third turn.",
+            "Go back to how it looked after the fourth turn.",
+        ),
+        (
+            "Take the colour off the {target}.",
+            "Take the overlay off the liver.",
+            "Put the colour on the liver.",
+        ),
+        ("Withdraw the last step.", "Please cancel the last step.", "Withdraw everything."),
+    ],
+)
+def test_a_turn_refers_to_what_it_referred_to(template, good, bad):
+    words = {"colour": "red", "target": "liver", "turn": "third"}
+    text = template.format(**words)
+    sentence = take_apart(text, template, {"phrasing": "any"})
+    assert fault(sentence, text) is None
+    assert fault(sentence, good) is None
+    assert fault(sentence, bad) is not None
+    alone = take_apart(text, template, {})
+    assert alone.turn is False

@@ -1,4 +1,4 @@
-"""`mie run --engine ray`: the same run as in one process, also when actors die."""
+"""`--engine ray`: the same build, run and scores as in one process, also when actors die."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import sys
 
 import pytest
 
+from mie.datasets.build import build
 from mie.datasets.dataset import Dataset
 from mie.datasets.engine import start_ray
+from mie.datasets.recipe import parse_recipe
 from mie.editors.actors import _Actor
 from mie.editors.run import run_editor
 from mie.errors import ConfigError, MieError
 from mie.scoring.score import score
+from tests.conftest import folder_source
 from tests.editors.conftest import outputs
 
 # Inverts the picture. For two instructions it first kills the process that started it: for "once" the first
@@ -43,6 +46,15 @@ def cluster(tmp_path_factory):
     ray = start_ray(2)
     yield ray
     ray.shutdown()
+
+
+@pytest.mark.slow
+def test_the_build_is_that_of_one_process(cluster, dataset, tmp_path):
+    recipe = {"name": "discs", "seed": 3, "split": {"test": 0.4}}
+    recipe["sources"] = [folder_source(dataset.parent / "source")]
+    build(parse_recipe(recipe, where="t", base=tmp_path), tmp_path / "d", engine="ray", workers=2)
+    for path in sorted(p for p in dataset.rglob("*") if p.is_file()):
+        assert (tmp_path / "d" / path.relative_to(dataset)).read_bytes() == path.read_bytes(), path
 
 
 @pytest.mark.slow
@@ -121,3 +133,25 @@ def test_what_other_processes_cannot_open_is_refused(dataset, tmp_path):
         run_editor(dataset, "identity", tmp_path / "run", engine="rya")
     assert not (tmp_path / "run").exists()
     assert len(Dataset(dataset)) > 8
+
+
+def test_ray_is_started_again_when_a_node_is_late(monkeypatch):
+    ray = pytest.importorskip("ray", reason="the ray extra is not installed")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    given: list[dict[str, object]] = []
+    late = 2
+
+    def init(**options):
+        given.append(options)
+        if len(given) <= late:
+            raise Exception("The current node timed out during startup")
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    monkeypatch.setattr(ray, "is_initialized", lambda: len(given) > late)
+    assert start_ray(2) is ray
+    assert [options["address"] for options in given] == ["local"] * 3
+    given.clear()
+    late = 3
+    with pytest.raises(MieError, match="Ray did not start: The current node timed out"):
+        start_ray(2)

@@ -114,6 +114,17 @@ def test_a_failed_turn_ends_its_conversation_until_it_is_tried_again(dataset, ed
     assert outputs(tmp_path / "run") == outputs(straight)
 
 
+@pytest.mark.parametrize("turns", ["free", "forced"])
+def test_what_follows_a_missing_turn_is_not_edited(editor, tmp_path, turns):
+    broken = [sample for sample in samples() if sample.id != "t02"]
+    dataset = write_samples(broken, tmp_path / "broken").folder
+    info = run_editor(dataset, editor, tmp_path / "run", turns=turns).info
+    assert (info["counts"]["done"], info["counts"]["failed"]) == (5, 1)
+    edit = Run.open(tmp_path / "run").edits()["t03", 0]
+    assert (edit.state, edit.reason) == ("failed", "turn 2 of its conversation is missing")
+    assert "t03" not in dict(Darker.seen)
+
+
 def test_what_follows_a_lost_output_is_made_again(dataset, editor, tmp_path):
     run = tmp_path / "run"
     run_editor(dataset, editor, run)

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +17,7 @@ from mie.datasets.dataset import Dataset
 from mie.datasets.write import write_dataset
 from mie.editors.run import run_editor
 from mie.errors import MieError
+from mie.report.page import write_report
 from mie.review import figures as agreement
 from mie.review.api import CRITERIA
 from mie.review.export import ratings_in, ratings_of
@@ -25,6 +27,9 @@ from mie.review.service import open_review
 from mie.scoring.statistics.intervals import wilson
 from mie.scoring.statistics.people import read_ratings
 from tests.review.conftest import URL, Person, Review
+from tests.scoring.benchmarks.imgedit.made import make_run
+from tests.scoring.benchmarks.recorded import transcript
+from tests.scoring.benchmarks.scoring import imgedit as score_run
 
 
 @pytest.mark.parametrize(("k", "n"), [(0, 1), (1, 1), (9, 10), (0, 50), (37, 81), (1000, 1000)])
@@ -137,6 +142,8 @@ def test_questions_on_several_turns(dialogues, place):
     group = by_id[item["sample_id"]].group
     told = sorted((s for s in by_id.values() if s.group == group), key=lambda s: s.turn)
     assert [turn["prompt"] for turn in item["turns"]] == [s.prompt for s in told]
+    # A free run: a turn started from the output of the one before.
+    assert [turn["input"] for turn in item["turns"][1:]] == [turn["output"] for turn in item["turns"][:-1]]
     for turn in item["turns"]:
         assert rater.http.get(turn["output"]).content
         assert rater.http.get(turn["input"]).headers["content-type"] == "image/png"
@@ -153,6 +160,32 @@ def test_questions_on_several_turns(dialogues, place):
     assert line["answer"]["answers"] == said
     assert line["runs"] == ["model-q"]
     service.database.close()
+
+
+def test_what_people_say_of_conversations_stands_beside_the_judge(tmp_path):
+    run = make_run(tmp_path)  # a conversation of three turns, and more
+    place = str(tmp_path / "q.sqlite")
+    service = open_review([run], kinds=["questions"], db=place, raters=2)
+    opened = Review(service)
+    for name, memory in (("Ada", "yes"), ("Bo", "no")):
+        rater = opened.person(name)
+        (item,) = rater.take("questions", 10)
+        assert [turn["reference"] for turn in item["turns"]] == [None] * 3  # ImgEdit knows no truth
+        said = {"content_memory": memory, "understanding": "yes", "backtracking": "not_applicable"}
+        rater.answer(item, answers=said)
+    service.database.close()
+    score_run(run, judge=transcript("imgedit"))
+    page = write_report([run], tmp_path / "report", ratings=ratings_of(place)).read_text()
+    table = page[page.index("Criteria, hard suite, conversations") :]
+    columns = re.findall(r"(Memory|Understanding|Backtracking)</", table[: table.index("</thead>")])
+    assert columns == ["Memory", "Understanding", "Backtracking"]
+    rows = re.findall(r"<tr>.*?</tr>", table[: table.index("</table>")], re.S)
+    (judged,) = (row for row in rows if "tiny-judge" in row)
+    (people,) = (row for row in rows if ">people<" in row)
+    assert "2 raters, 1 conversation" in people
+    # Memory, understanding, backtracking; nobody has answered the last one.
+    assert re.findall(r"\b[01]\.\d\d\b", re.sub(r"\[.*?\]", "", people))[:2] == ["0.50", "1.00"]
+    assert {"0.67", "0.00", "1.00"} <= set(re.findall(r"\b[01]\.\d\d\b", judged))
 
 
 def test_a_second_link_lets_the_same_person_in_again(review):

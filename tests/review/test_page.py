@@ -392,8 +392,10 @@ def test_questions_with_keyboard_and_with_mouse(dialogue, seats):
     assert captions.all_inner_texts() == ["Start", "After turn 1", "After turn 2", "After turn 3"]
     prompts = [turn["prompt"] for turn in json_of(page, dialogue, first)["turns"]]
     assert all(text in page.locator(".turns").inner_text() for text in prompts)
+    check_strip(page, dialogue, first)
     seat.press("ArrowDown", "ArrowDown")
     page.locator("figcaption", has_text="Before turn 2").wait_for()
+    assert page.locator(".turns [aria-pressed=true]").inner_text().startswith("Turn 2")
     assert captions.all_inner_texts() == ["Before turn 2", "After turn 2", "Reference"]
     seat.press("y", "n", "Enter")  # the third is open still
     page.get_by_text("Answer every question first").wait_for()
@@ -410,6 +412,29 @@ def test_questions_with_keyboard_and_with_mouse(dialogue, seats):
         {"content_memory": "yes", "understanding": "yes", "backtracking": "not_applicable"},
         {"content_memory": "no", "understanding": "yes", "backtracking": "not_applicable"},
     ]
+
+
+def check_strip(page: Any, served: Served, item: int) -> None:
+    """The strip has the first image and, for each turn, truth, output and where these differ."""
+    page.wait_for_function("() => document.querySelectorAll('.turns canvas[data-drawn]').length === 3")
+    columns = page.locator(".turns li")
+    captions = [columns.nth(at).locator("figcaption").all_inner_texts() for at in range(4)]
+    assert captions == [["Start"], *[["Truth", "Output", "Difference"]] * 3]
+    for at, turn in enumerate(json_of(page, served, item)["turns"], start=1):
+        truth, output = (
+            decode_png(page.request.get(served.url + turn[name]).body()) for name in ("reference", "output")
+        )
+        shown = pixels(columns.nth(at).locator("canvas"))
+        gap = np.abs(truth.astype(int) - output).max(axis=2)
+        assert np.array_equal(shown[..., 0] > 0, gap > 0)  # bright exactly where they differ
+        assert gap.any()  # the run left everything as it was
+
+
+def pixels(canvas: Any) -> np.ndarray:
+    data, height, width = canvas.evaluate(
+        """c => [[...c.getContext("2d").getImageData(0, 0, c.width, c.height).data], c.height, c.width]"""
+    )
+    return np.array(data, np.uint8).reshape(height, width, 4)[..., :3]
 
 
 def test_two_raters_at_once_and_a_reload_in_the_middle(served, seats):

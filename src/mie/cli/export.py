@@ -9,7 +9,12 @@ import typer
 
 def export(
     dataset: Path = typer.Argument(..., help="A dataset folder.", show_default=False),
-    format: str = typer.Option(..., "-f", "--format", help="miedb, omnigen2, webdataset or folder."),
+    format: str = typer.Option(
+        ...,
+        "-f",
+        "--format",
+        help="miedb, folder, omnigen2, sharegpt and others.",
+    ),
     output: Path = typer.Option(..., "-o", "--output", help="The folder to write.", show_default=False),
     public: bool = typer.Option(False, "--public", help="For others: refuse what may identify a patient."),
     deidentified: bool = typer.Option(

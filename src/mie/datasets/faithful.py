@@ -54,6 +54,26 @@ MODALITIES: Final = _group(
     endoscopic="endoscopy", microscopy="microscopic histology", mammogram="mammography", spect="",
 )  # fmt: skip
 KERNELS: Final = _group(soft="", sharp="")
+# What a turn of a conversation refers to, and whether something comes or goes. A rephrasing says the same in
+# the same order, so that the turns after it still fit.
+REFERENCES: Final = _group(
+    larger="bigger greater largest biggest more",
+    smaller="smallest lesser less",
+    other="second missing",
+    outline="contour border edge boundary rim line hollow",
+    filled="fill filling solid interior inside entire whole",
+    back=(
+        "undo undone revert reverted withdraw cancel scrap discard return reset restore previous before "
+        "forget original untouched beginning start since"
+    ),
+    off="unmark unmarked plain clear cleared remove removed erase delete wipe hide drop away",
+    same="likewise repeat",
+    again="anew reappear reinsert",
+    all="every everything whatever",
+    later="next future following after default remember note mind always throughout",
+    window="windowing",
+    first="", third="", fourth="", fifth="", sixth="", seventh="", eighth="", ninth="", tenth="",
+)  # fmt: skip
 # Which of two numbers is which: the k-th label goes with the k-th number.
 LABELS: Final = {
     **dict.fromkeys(("level", "centre", "center", "centred", "centered", "WL", "L", "C"), "level"),
@@ -109,12 +129,14 @@ class Sentence:
     text: str
     entities: tuple[str, ...] = ()  # words that stay as they stand
     pairs: tuple[tuple[str, str], ...] = ()  # (target, colour), where several are given out
+    turn: bool = False  # of a conversation: it may refer to other turns
 
 
 def take_apart(text: str, template: str, params: Mapping[str, Any]) -> Sentence | None:
     """The sentence that fills a template; None where the template does not lead to the text.
 
-    `params` are the sample's: `classes` (target and colour each) and `named` (words that decide the goal).
+    `params` are the sample's: `classes` (target and colour each), `named` (words that decide the goal) and
+    `phrasing`, which a turn of a conversation has.
     """
     spoken = params.get("wide", {}).get("spoken", {})  # synonyms, by target
     names = [str(c["target"]) for c in params.get("classes", ())]
@@ -129,7 +151,7 @@ def take_apart(text: str, template: str, params: Mapping[str, Any]) -> Sentence 
     entities = dict.fromkeys(_ARTICLE.sub("", word) for word in found)
     # Numbers have a check of their own: a 4 may stand as "x4".
     kept = tuple(word for word in entities if not NUMBER.fullmatch(_plain(word)))
-    return Sentence(text, kept, tuple(classes) if len(classes) > 1 else ())
+    return Sentence(text, kept, tuple(classes) if len(classes) > 1 else (), "phrasing" in params)
 
 
 def filled(template: str, text: str) -> dict[str, str] | None:
@@ -168,6 +190,7 @@ def fault(sentence: Sentence, text: str, others: re.Pattern[str] | None = None) 
         or _lost_entity(sentence, text)
         or _wrong_words(sentence, _plain(text))
         or _wrong_pairs(sentence, text)
+        or _wrong_reference(sentence, text)
         or _other_entity(sentence, text, others)
     )
 
@@ -216,6 +239,16 @@ def _wrong_words(sentence: Sentence, new: str) -> str | None:
     if before != after:
         return f"negation: {_either((before - after) | (after - before), old, NEGATIONS)}"
     return _wrong_numbers(old, new) or _wrong_action(old, new)
+
+
+def _wrong_reference(sentence: Sentence, new: str) -> str | None:
+    if not sentence.turn:
+        return None
+    before, after = (list(_said(text, REFERENCES)) for text in (sentence.text, new))  # as they first appear
+    if before != after:
+        words = _either(set(before) ^ set(after), sentence.text, REFERENCES)
+        return f"reference: {words or 'the order of ' + ', '.join(before)}"
+    return None
 
 
 def _wrong_numbers(old: str, new: str) -> str | None:

@@ -153,7 +153,7 @@ def _merged(one: Sentence | None, other: Sentence | None) -> Sentence | None:
     if one is None or other is None or one == other:
         return other if one == other else None
     entities = dict.fromkeys((*one.entities, *other.entities))
-    return Sentence(one.text, tuple(entities), one.pairs or other.pairs)
+    return Sentence(one.text, tuple(entities), one.pairs or other.pairs, one.turn or other.turn)
 
 
 def _drafts(sentences: list[Sentence], count: int) -> Iterator[Draft]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -172,10 +172,11 @@ class Conversations:
     prompts: Mapping[str, str]
     turns: str = FREE
     inputs: Inputs | None = None
+    broken: Mapping[str, str] = field(default_factory=dict)  # sample -> why it cannot follow
 
     @classmethod
     def of(cls, dataset: Dataset, split: str | None, ids: Iterable[str], turns: str = FREE) -> Conversations:
-        """Return the conversations among these samples. A turn that is not among them is skipped."""
+        """Return the conversations among these samples. What follows a turn that is not there is broken."""
         chosen = set(ids)
         table = dataset.table(["id", "group", "turn", "prompt"], split)
         groups: dict[str, dict[int, str]] = {}
@@ -185,10 +186,16 @@ class Conversations:
                 groups.setdefault(group, {}).setdefault(turn, name)
                 prompts[name] = prompt
         before: dict[str, str] = {}
+        broken: dict[str, str] = {}
         for found in groups.values():
-            order = [found[turn] for turn in sorted(found)]
+            numbers = sorted(found)
+            order = [found[turn] for turn in numbers]
             before.update(zip(order[1:], order, strict=False))
-        return cls(before, prompts, turns, Inputs(dataset, split) if before else None)
+            gap = next((turn for turn in range(numbers[0], numbers[-1]) if turn not in found), None)
+            if gap is not None:
+                reason = f"turn {gap} of its conversation is missing"
+                broken.update({found[turn]: reason for turn in numbers if turn > gap})
+        return cls(before, prompts, turns, Inputs(dataset, split) if before else None, broken)
 
     def earlier(self, sample: str) -> list[str]:
         """The samples of the turns before, first turn first."""
@@ -242,6 +249,9 @@ class Conversations:
                 yield request
                 continue
             name, k = request.sample.id, request.attempt
+            if name in self.broken:
+                yield Unreadable(name, k, self.broken[name])
+                continue
             earlier = self.earlier(name)
             if not earlier or self.inputs is None:
                 yield request

@@ -168,6 +168,9 @@ def distribution_chart(
     return Chart(name, caption, f"{caption}. {alt}.", *size)
 
 
+_ASIDE: Final = 0.05  # turns that a line is moved, so that equal ones are all seen
+
+
 def turn_chart(
     folder: Path,
     name: str,
@@ -185,15 +188,21 @@ def turn_chart(
     if not any(len(at) > 1 for at in shown.values()):
         return None
     with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(_WIDTH, 2.8 + 0.2 * ((len(shown) + 1) // 2)), layout="constrained")
+        # Two columns hold names of 22 letters.
+        columns, letters = (2, 22) if max(map(len, shown)) <= 22 else (1, 46)
+        height = 2.8 + 0.2 * math.ceil(len(shown) / columns)
+        figure = Figure(figsize=(_WIDTH, height), layout="constrained")
         axes = figure.subplots()
-        for run, at in shown.items():
+        for place, (run, at) in enumerate(shown.items()):
             colour, mark = _look(runs.index(run))
+            aside = _ASIDE * (place - (len(shown) - 1) / 2)
             every = range(min(at, default=0), max(at, default=-1) + 1)
             means = [at[turn].mean if turn in at else math.nan for turn in every]
-            axes.plot(every, means, marker=mark, color=colour, markersize=5, label=short(run, 22))
+            across = [turn + aside for turn in every]
+            axes.plot(across, means, marker=mark, color=colour, markersize=5, label=short(run, letters))
             sure = [turn for turn in at if not math.isnan(at[turn].low)]
-            axes.vlines(sure, [at[t].low for t in sure], [at[t].high for t in sure], color=colour, alpha=0.5)
+            ends = [at[t].low for t in sure], [at[t].high for t in sure]
+            axes.vlines([turn + aside for turn in sure], *ends, color=colour, alpha=0.5)
         low, high = value_range(metric, [cell for at in shown.values() for cell in at.values()])
         axes.set_ylim(low - 0.03 * (high - low), high + 0.03 * (high - low))
         axes.set_xlabel("turn")
@@ -201,7 +210,7 @@ def turn_chart(
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(axis="y", color=_GUIDE, linewidth=0.8)
         if len(shown) > 1:
-            figure.legend(loc="outside upper left", ncols=2, handlelength=1.4)
+            figure.legend(loc="outside upper left", ncols=columns, handlelength=1.4)
         size = _save(figure, folder, name)
     alt = "; ".join(
         f"{run}: " + ", ".join(f"turn {turn} {metric.show(cell.mean)}" for turn, cell in sorted(at.items()))

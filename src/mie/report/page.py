@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -92,9 +92,15 @@ def _sections(
         parts.append(sections.distributions(runs, layout, plots))
         parts.append(sections.comparisons(by_benchmark(runs, layout.name)))
     for scored in benchmarks:
-        parts += [sections.benchmark(scored, runs, plots), own_section(scored, runs, folder)]
+        said = {} if people is None else people.answers(people_questions(scored.layout.name))
+        parts += [sections.benchmark(scored, runs, plots, said), own_section(scored, runs, folder)]
     parts.append(gallery(runs, layout, folder, progress) if layout.leads else None)
     return [part for part in parts if part is not None]
+
+
+def people_questions(benchmark: str) -> Mapping[str, str]:
+    """Return metric -> the question of a review that people answer for it."""
+    return BENCHMARKS[benchmark].people if benchmark in BENCHMARKS else {}
 
 
 def own_section(scored: BenchmarkScores, runs: Sequence[ScoredRun], folder: Path) -> Section | None:

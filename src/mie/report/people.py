@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from mie.core.documents import plural
 from mie.errors import ConfigError, MieError
@@ -43,6 +43,10 @@ class Tally:
     samples: int
     raters: int
     support: Support
+
+
+# Run -> metric -> what people answered about it.
+Answers: TypeAlias = Mapping[str, Mapping[str, Tally]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,16 @@ class People:
     @property
     def scored(self) -> list[Question]:
         return [question for question in self.questions if question.tallies]
+
+    def answers(self, asked: Mapping[str, str]) -> Answers:
+        """Return run -> metric -> what people answered, for yes/no questions that stand for a metric."""
+        by_name = {question.name: question for question in self.scored if question.yes_no}
+        found: dict[str, dict[str, Tally]] = {}
+        for metric_name, name in asked.items():
+            for tally in by_name[name].tallies if name in by_name else ():
+                if tally.answers:
+                    found.setdefault(self.name_of(tally.model), {})[metric_name] = tally
+        return found
 
 
 def read_people(ratings: Sequence[Rating], runs: Sequence[ScoredRun], layout: Layout) -> People:
@@ -186,6 +200,17 @@ def _row(name: str, *cells: MeanCell) -> Row:
 
 def _samples_words(samples: str, support: Support, raters: int) -> str:
     return f"{samples}, {support}, {plural(raters, 'rater')}"
+
+
+def people_row(name: str, number: int, said: Mapping[str, Tally]) -> tuple[Label, dict[str, Cell]]:
+    """Make the row of a benchmark's table that has what people answered about a run."""
+    cells = {
+        f"{metric}@1": Cell(one.value, one.low, one.high, one.answers, 0, support=one.support)
+        for metric, one in said.items()
+    }
+    raters, asked = (max(getattr(one, what) for one in said.values()) for what in ("raters", "samples"))
+    note = f"{plural(raters, 'rater')}, {plural(asked, 'conversation')}"
+    return Label(name, number, note=note, badge="people"), cells
 
 
 def preference_table(people: People, question: Question) -> TextTable:

@@ -25,6 +25,7 @@ from mie.report.layouts import (
     own_tables,
     published_tables,
 )
+from mie.report.people import Answers, people_row
 from mie.report.scored import (
     BenchmarkScores,
     Cell,
@@ -243,14 +244,17 @@ def _in_all(scores: Iterable[Scores], m: Metric) -> bool:
 # One section for each benchmark: leaderboard, who judged, charts, the paper's own tables.
 
 
-def benchmark(scored: BenchmarkScores, runs: Sequence[ScoredRun], plots: Path) -> Section:
+def benchmark(
+    scored: BenchmarkScores, runs: Sequence[ScoredRun], plots: Path, people: Answers | None = None
+) -> Section:
     layout, documents = scored.layout, [scores.document for scores in scored.scores.values()]
-    boards = [(board, *_board_rows(board, scored)) for board in layout.boards]
+    people = people or {}
+    boards = [(board, *_board_rows(board, scored, people)) for board in layout.boards]
     boards = [(board, shown, rows) for board, shown, rows in boards if shown]
     content = {
         "judged": layout.judged or bool(scored.judges),
         "notices": _benchmark_notices(scored),
-        "boards": [_board_table(scored, *board) for board in boards],
+        "boards": [_board_table(scored, people, *board) for board in boards],
         "charts": _benchmark_charts(scored, [m for _, shown, _ in boards for m in shown], runs, plots),
         "published": [text_table(table) for table in published_tables(layout, documents[0])],
         "judges": _judges_table(scored.judges),
@@ -264,7 +268,9 @@ def benchmark(scored: BenchmarkScores, runs: Sequence[ScoredRun], plots: Path) -
     return Section(f"protocol-{layout.name}", layout.title, layout.title, "benchmark.html", content)
 
 
-def _board_rows(board: Board, scored: BenchmarkScores) -> tuple[list[Metric], dict[str, dict[str, Cell]]]:
+def _board_rows(
+    board: Board, scored: BenchmarkScores, people: Answers
+) -> tuple[list[Metric], dict[str, dict[str, Cell]]]:
     """Return the columns that any run has a cell for, and run -> `ea@1` -> cell."""
     rows: dict[str, dict[str, Cell]] = {}
     for name, scores in scored.scores.items():
@@ -281,11 +287,16 @@ def _board_rows(board: Board, scored: BenchmarkScores) -> tuple[list[Metric], di
         else:
             rows[name] = scores.cells
     shown = board.columns or columns(rows.values())
-    return [m for m in shown if any(cell_at(cells, m) for cells in rows.values())], rows
+    said = {name for name in people if name in scored.scores for name in people[name]}
+    return [m for m in shown if m.name in said or any(cell_at(cells, m) for cells in rows.values())], rows
 
 
 def _board_table(
-    scored: BenchmarkScores, board: Board, shown: Sequence[Metric], rows: Mapping[str, Mapping[str, Cell]]
+    scored: BenchmarkScores,
+    people: Answers,
+    board: Board,
+    shown: Sequence[Metric],
+    rows: Mapping[str, Mapping[str, Cell]],
 ) -> MeansTable:
     def standing(name: str) -> float:
         cell = cell_at(rows[name], shown[0])
@@ -295,9 +306,12 @@ def _board_table(
     lines = [
         (Label(name, scored.numbers[name], note=_judge_note(scored, name)), rows[name]) for name in order
     ]
+    beside = any(m.name in people.get(name, {}) for name in order for m in shown)
+    if beside:
+        lines += [people_row(name, scored.numbers[name], people[name]) for name in order if name in people]
     variant = next(iter(scored.scores.values())).document["variant"]
     caption = f"{board.title}, variant {variant}"
-    return means_table(caption, "Run", shown, lines, best=board.best and scored.one_judge)
+    return means_table(caption, "Run", shown, lines, best=board.best and scored.one_judge and not beside)
 
 
 def _judge_note(scored: BenchmarkScores, name: str) -> str:

@@ -13,7 +13,7 @@ from sqlalchemy import Row
 
 from mie.core.hashing import generator
 from mie.images.png import png_size
-from mie.review.api import QUESTIONS
+from mie.review.api import ASKED
 from mie.review.material import ItemImages, Material
 
 # Modalities whose images are grey, so that window and level mean something.
@@ -96,22 +96,38 @@ class ItemViews:
             **{name: row[name] for name in _COLUMNS if name not in ("colour", "params")},
             "grey": row["modality"] in GREY,
             "size": [width, height],
+            "volume": self._volume(kind, item),
             "geometry": geometry(json.loads(row["params"]), width),
             "images": images,
             "classes": classes,
             "turns": self._turns(item) if kind == "questions" else [],
-            "questions": list(QUESTIONS) if kind == "questions" else [],
+            "questions": list(ASKED.get(kind, ())),
         }
 
+    def _volume(self, kind: str, item: Row[Any]) -> dict[str, int] | None:
+        """Which slice of how many the item is, where its whole volume can be moved through."""
+        place = tuple(item.places[0])
+        stack = self._material.volumes.get(place) if kind in ("inspect", "rank") else None
+        places = [] if stack is None else [where for where, _ in stack.slices]
+        return {"index": places.index(place), "slices": len(places)} if len(places) > 1 else None
+
     def _turns(self, item: Row[Any]) -> list[dict[str, Any]]:
-        return [
-            {
-                "turn": at,
-                "prompt": self._material.row(place, ["prompt"])["prompt"],
-                **{name: image_url(item, f"turn{at}-{name}") for name in ("input", "output", "reference")},
-            }
-            for at, place in enumerate(item.places)
-        ]
+        """Return what each turn started from and came to. A free run started from its own output."""
+        own = self._images.continues(item)
+        turns: list[dict[str, Any]] = []
+        for at, place in enumerate(item.places):
+            row = self._material.row(place, ["prompt", "params"])
+            images = {name: image_url(item, f"turn{at}-{name}") for name in ("input", "output", "reference")}
+            if own and turns:
+                images["input"] = turns[-1]["output"]
+            truth = images["reference"] if has_reference(json.loads(row["params"])) else None
+            turns.append({"turn": at, "prompt": row["prompt"], **images, "reference": truth})
+        return turns
+
+
+def has_reference(params: Mapping[str, Any]) -> bool:
+    """Whether a sample's target image shows what is right; a benchmark without references says so."""
+    return not any(isinstance(own, Mapping) and own.get("reference") is False for own in params.values())
 
 
 def blind_labels(names: Sequence[Any], seed: int) -> dict[str, Any]:

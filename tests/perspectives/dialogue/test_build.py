@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 
 from mie.datasets import schema
 from mie.datasets.build import build
+from mie.datasets.dataset import Dataset
 from mie.datasets.leaks import FirstTraces, turn_key, whole_conversations
 from mie.datasets.recipe import parse_recipe
 from mie.datasets.schema import RowEncoder
@@ -68,3 +70,40 @@ def test_a_build_proves_itself_and_gives_the_same_dataset_again(tmp_path) -> Non
     assert "conversations" in (first.folder / "README.md").read_text()
     again = build(config, tmp_path / "again", workers=1)
     assert again.info["digest"] == first.info["digest"]
+
+
+def test_a_rephrased_conversation_keeps_its_turns_and_proves_itself(tmp_path) -> None:
+    pytest.importorskip("openai", reason="needs mie[judges]")
+    from tests.datasets.test_rephrase import asked, sentence_of
+    from tests.judges.server import JudgeServer
+
+    body = {
+        "name": "talks",
+        "seed": 3,
+        "recipe": {
+            "kind": "dialogue",
+            "per_case": 2,
+            "families": ["backtracking", "understanding"],
+            "bases": 0,
+        },
+        "bins": [128],
+        "sources": [{"name": "sample_abdomen_ct", "layout": {"slices": 1}}],
+    }
+    config = parse_recipe(body, where="r.yaml", base=tmp_path)
+
+    def reply(request) -> str:
+        """One faithful rephrasing, and one that refers to something else."""
+        said = sentence_of(request)
+        return json.dumps(
+            {"rephrasings": [f"{said[:-1]}, thank you.", f"The smaller and the larger: {said}"]}
+        )
+
+    plain = Dataset(build(config, tmp_path / "plain", workers=1).folder)
+    with JudgeServer(reply) as server:
+        spoken = Dataset(build(config, tmp_path / "spoken", workers=1, rephrase=asked(server)).folder)
+    assert verify(spoken.folder, workers=1).problems == []
+    for before, after in zip(plain.samples(), spoken.samples(), strict=True):
+        assert (before.id, before.group, before.turn) == (after.id, after.group, after.turn)
+        assert after.params["after"] == before.params["after"]
+        assert after.prompt == f"{before.prompt[:-1]}, thank you."
+        assert after.params["rephrased"]["sentence"] == before.prompt

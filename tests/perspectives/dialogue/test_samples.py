@@ -12,12 +12,15 @@ import pytest
 from mie.errors import ConfigError
 from mie.perspectives import PERSPECTIVES
 from mie.perspectives.dialogue import TASKS
-from mie.perspectives.dialogue.families import FAMILIES, PLANS, Plan, World, make_plan
-from mie.perspectives.dialogue.phrasings import PHRASINGS, fill_in, read_back
+from mie.perspectives.dialogue.families import FAMILIES, PLANS, Plan, World, make_plan, scale_pair
+from mie.perspectives.dialogue.phrasings import PHRASINGS, SPOKEN, fill_in, read_back
 from mie.perspectives.dialogue.proof import prove, prove_group
 from mie.perspectives.dialogue.samples import Dialogue
-from mie.perspectives.dialogue.state import kind_of
+from mie.perspectives.dialogue.state import ORIGINAL, kind_of, without_name
+from mie.perspectives.modification import phrasings as modification
+from mie.perspectives.transformation import phrasings as transformation
 from mie.records import Rejection
+from mie.words import parse
 from tests.perspectives.dialogue.cases import SIDE, TARGETS, case, conversations, turns
 
 WORLD = World(
@@ -26,6 +29,9 @@ WORLD = World(
     absent=("haemorrhages",),
 )
 ONE = World(areas={"optic disc": 700}, hollow=frozenset({"optic disc"}))
+WINDOW = replace(WORLD, windows=("window: lung",))
+LESION = replace(WORLD, removable=("hard exudates",))
+RESTORED = replace(WORLD, start="degraded: MRI noise")
 
 
 def test_every_conversation_proves_itself() -> None:
@@ -60,7 +66,11 @@ def test_the_same_seed_gives_the_same_conversations() -> None:
     assert [s.prompt for s in other] != [s.prompt for s in turns(0)]
 
 
-@pytest.mark.parametrize("world", [WORLD, ONE], ids=["three targets", "one target"])
+@pytest.mark.parametrize(
+    "world",
+    [WORLD, ONE, WINDOW, LESION, RESTORED],
+    ids=["three targets", "one target", "window", "lesion", "degraded"],
+)
 @pytest.mark.parametrize("family", PLANS)
 def test_plans_keep_what_their_family_promises(family, world) -> None:
     for seed in range(40):
@@ -77,9 +87,45 @@ def test_plans_keep_what_their_family_promises(family, world) -> None:
         else:
             assert not silent
         if family == "backtracking":
-            assert {"undo", "back"} & {step.operation.name for step in plan.steps}
+            assert {"undo", "back", "put_back"} & {step.operation.name for step in plan.steps}
         if family == "chain":
             assert plan.talk.turns >= 6
+        _bases_are_first_seen_bare(plan)
+
+
+def _bases_are_first_seen_bare(plan: Plan) -> None:
+    """What `mie verify` needs to read a base back from the stored images."""
+    seen = {plan.talk.states[0].base}
+    for state in plan.talk.states[1:]:
+        assert state.base in seen or not state.overlays
+        seen.add(state.base)
+
+
+def test_scale_pairs_differ_in_the_last_turn_alone_and_in_its_kind() -> None:
+    asked: dict[str, Counter[str]] = {"A": Counter(), "E": Counter()}
+    for world, seed in itertools.product((WORLD, ONE, WINDOW, LESION, RESTORED), range(40)):
+        pair = scale_pair(world, seed)
+        assert pair[0].steps[:-1] == pair[1].steps[:-1]
+        for plan, kind in zip(pair, "AE", strict=True):
+            before, after = plan.talk.states[-2:]
+            assert before.shown != after.shown
+            assert kind_of(plan.steps[-1].operation, before, after) == kind
+            asked[kind][plan.steps[-1].operation.name] += 1
+            _bases_are_first_seen_bare(plan)
+    assert set(asked["A"]) == {"recolour", "outline", "window"}
+    assert set(asked["E"]) == {"remove", "put_back", "replace", "clear"}
+    assert min(*asked["A"].values(), *asked["E"].values()) >= 5, asked
+
+
+def test_a_lesion_is_put_back_under_overlays_and_a_window_returns() -> None:
+    pairs = [scale_pair(world, seed) for world, seed in itertools.product((WINDOW, LESION), range(40))]
+    last = [(plan.steps[-1].operation.name, plan.talk.states[-2:]) for pair in pairs for plan in pair]
+    put_back = [states for name, states in last if name == "put_back"]
+    assert all(before.base == without_name("hard exudates") for before, _ in put_back)
+    returned = [states for name, states in last if name == "window"]
+    for before, after in [*put_back, *returned]:
+        assert after.base == ORIGINAL
+        assert before.overlays == after.overlays != ()
 
 
 def test_switches_of_chains_are_about_uniform() -> None:
@@ -95,6 +141,15 @@ def test_switches_of_chains_are_about_uniform() -> None:
 
 def test_each_key_has_twelve_phrasings_and_each_phrasing_one_key() -> None:
     assert min(len(set(found)) for found in PHRASINGS.values()) >= 12
+    assert len(set(modification.PHRASINGS["removal"])) >= 12
+    for key, found in SPOKEN.items():
+        assert len({*found, *transformation.PHRASINGS[key]}) >= 12
+        words = {"artifacts": "hair", "window": "lung", "level": "-600", "width": "1500", "factor": "2"}
+        named = transformation.NAMED.get(key, ())
+        for sentence in (template.format(**words) for template in found):
+            asked = parse(sentence)
+            assert (asked.operation, read_back(sentence)) == ("transformation", None), sentence
+            assert all(words[name] in sentence for name in named)
     every = [(key, phrasing) for key, found in PHRASINGS.items() for phrasing in found]
     assert len(every) == len({phrasing for _, phrasing in every})
     words = {"target": "hard exudates", "other": "optic cup", "colour": "red", "old": "blue", "turn": "third"}
@@ -108,7 +163,8 @@ def test_each_key_has_twelve_phrasings_and_each_phrasing_one_key() -> None:
             old="blue",
             turn=3,
         )
-        assert (found := read_back(text)) is not None, phrasing
+        found = read_back(text)
+        assert found is not None, phrasing
         assert found[0] == key, (phrasing, found)
         assert all(found[1][name] == word for name, word in words.items() if f"{{{name}}}" in phrasing)
 

@@ -1,7 +1,7 @@
 """Datasets in the layouts that others read.
 
 >>> FORMATS.names()
-['folder', 'miedb', 'omnigen2', 'omnigen2-turns', 'sharegpt', 'webdataset']
+['folder', 'imgedit', 'miedb', 'omni-iie', 'omnigen2', 'omnigen2-turns', 'sharegpt', 'webdataset']
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ FORMATS: Final[Registry[Callable[[Iterable[Row], ExportFolder], None]]] = Regist
     "export format",
     {
         "folder": "mie.datasets.exports.layouts:write_folder",
+        "imgedit": "mie.datasets.exports.imported:write_imgedit",
         "miedb": "mie.datasets.exports.miedb:write",
+        "omni-iie": "mie.datasets.exports.imported:write_omni_iie",
         "omnigen2": "mie.datasets.exports.layouts:write_omnigen2",
         "omnigen2-turns": "mie.datasets.exports.conversations:write_omnigen2_turns",
         "sharegpt": "mie.datasets.exports.conversations:write_sharegpt",
@@ -74,6 +76,8 @@ def export(
     if public is not None:
         if format in ("omnigen2", "omnigen2-turns"):
             raise ConfigError("this layout holds absolute paths", where=format, fix="use another format")
+        if format in ("imgedit", "omni-iie"):
+            raise ConfigError("this layout holds files as they came", where=format, fix="use another format")
         gate = Gate(public, "a public export", Path(folder).with_name(f"{Path(folder).name}.{LOG}"))
         gate.check_statement(dataset.info)
         findings = [one for row in dataset.rows(split) for one in row_findings(row, gate)]

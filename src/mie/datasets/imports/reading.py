@@ -6,9 +6,10 @@ else's benchmark. The plain folder (`samples.jsonl` with the files that it names
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -209,6 +210,42 @@ def fitted_mask(mask: Pixels, size: tuple[int, int]) -> Pixels:
     if mask.shape == size:
         return mask
     return np.asarray(Image.fromarray(mask).resize(size[::-1], Image.Resampling.NEAREST))
+
+
+def as_imported(
+    folder: Path,
+    format: str,
+    place: tuple[str, str | int],
+    record: Mapping[str, Any],
+    images: Mapping[str, tuple[Path, bool]],
+    others: Iterable[Path] = (),
+) -> dict[str, Any]:
+    """What `mie export -f FORMAT` needs to write a record back as it came; goes into `params["imported"]`.
+
+    Args:
+        folder: What is imported.
+        format: The name of the importer.
+        place: The record's list, and its key or number there.
+        record: All of it.
+        images: Column -> its file, and whether the column holds the file's very pixels.
+        others: Files that no column holds as they are, such as two masks of which a sample has the union.
+
+    """
+    same = {name: _relative(folder, path) for name, (path, kept) in images.items() if kept}
+    changed = [path for path, kept in images.values() if not kept]
+    stored = {_relative(folder, path): path.read_bytes() for path in (*changed, *others)}
+    return {
+        "format": format,
+        "list": place[0],
+        "at": place[1],
+        "record": dict(record),
+        "images": same,
+        "files": {name: base64.b64encode(data).decode("ascii") for name, data in stored.items()},
+    }
+
+
+def _relative(folder: Path, path: Path) -> str:
+    return path.relative_to(folder).as_posix()
 
 
 def foreign_sample(

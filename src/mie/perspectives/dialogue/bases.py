@@ -1,7 +1,7 @@
 """What overlays can lie on: the image itself, a degraded or differently windowed one, one without its lesion.
 
 Each comes from the perspective that knows how to make it. Its sentence ("Denoise this MRI slice.") is that
-perspective's too.
+perspective's too, or one that is said in conversations alone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from mie.images.resize import resize_mask
+from mie.perspectives.dialogue.phrasings import SPOKEN
 from mie.perspectives.dialogue.state import ORIGINAL, Operation, without_name
+from mie.perspectives.transformation import phrasings
 from mie.perspectives.transformation.samples import PairGate
 from mie.records import Case, Mask, Pixels, Sample
 
@@ -60,17 +62,18 @@ class Sources:
             sample = samples[0] if samples else None
             if sample is None or max(sample.input.shape[:2]) != bin_:
                 continue
-            made = _removal(sample, plain) if recipes[at] is self.modification else _transformed(sample)
+            is_removal = recipes[at] is self.modification
+            made = _removal(sample, plain) if is_removal else _transformed(sample, draw)
             if made is not None:
                 return made
         return only
 
 
-def _transformed(sample: Sample) -> Bases | None:
+def _transformed(sample: Sample, draw: np.random.Generator) -> Bases | None:
     if PairGate()(sample) is not None:
         return None
     facts = {"made_by": "transformation", "target": sample.target, **sample.params}
-    wording = (sample.prompt_template, sample.prompt)
+    wording = _spoken(sample, draw)
     if sample.target == _WINDOW:
         name = f"window: {sample.params.get('named', [''])[0]}"
         images = {ORIGINAL: sample.input, name: sample.target_image}
@@ -78,6 +81,17 @@ def _transformed(sample: Sample) -> Bases | None:
     name = f"degraded: {sample.target}"
     images = {name: sample.input, ORIGINAL: sample.target_image}
     return Bases(images, start=name, facts={ORIGINAL: facts}, wordings={ORIGINAL: wording})
+
+
+def _spoken(sample: Sample, draw: np.random.Generator) -> tuple[str, str]:
+    """The sample's own phrasing and sentence, or one of `SPOKEN`: each phrasing with about equal chance."""
+    key = str(sample.params["key"])
+    spoken = SPOKEN.get(key, ())
+    at = int(draw.integers(len(phrasings.PHRASINGS[key]) + len(spoken)))
+    if at >= len(spoken):
+        return sample.prompt_template, sample.prompt
+    words = dict(zip(phrasings.NAMED.get(key, ()), sample.params["named"], strict=True))
+    return spoken[at], spoken[at].format(**words)
 
 
 def _removal(sample: Sample, plain: Pixels) -> Bases | None:

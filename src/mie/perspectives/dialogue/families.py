@@ -327,6 +327,8 @@ def _offer_bases(plan: Plan, offer: Callable[..., None]) -> None:
             offer(Operation("remove", name, base=without_name(name)), "remove")
         if now.base == without_name(name):
             offer(Operation("put_back", name, base=ORIGINAL), "put_back")
+    if now.base in plan.world.windows:  # the first image was seen bare at the start
+        offer(Operation("window", base=ORIGINAL), "window_back")
     if not now.overlays:
         for window in plan.world.windows:
             if window != now.base and not now.base.startswith(without_name("")):
@@ -334,22 +336,45 @@ def _offer_bases(plan: Plan, offer: Callable[..., None]) -> None:
 
 
 def scale_pair(world: World, seed: int) -> tuple[Plan, Plan]:
-    """The low-scale and the high-scale conversation of one context: the same image and first turn."""
-    plans = []
-    for level in range(2):
-        plan = Plan(world, np.random.Generator(np.random.PCG64(seed)))
-        first = plan.one_of(world.targets)
-        plan.paint(first)
-        if level == 0:
-            plan.add(Operation("recolour", first, colour=plan.new_colour(first)), "recolour")
-        elif first in world.removable and world.start == ORIGINAL:
-            plan.add(Operation("remove", first, base=without_name(first)), "remove")
-        elif plan.unmarked:
-            plan.add(Operation("replace", first, other=plan.one_of(plan.unmarked)), "replace")
-        else:
-            plan.add(Operation("clear", first), "clear")
-        plans.append(plan)
-    return plans[0], plans[1]
+    """The low-scale and the high-scale conversation of one context: the same image and the same turns first.
+
+    Low changes how things look (another colour, only the outline, the window that the image came in), high
+    which things there are (the lesion removed or put back, another target, none).
+    """
+    low, high = (Plan(world, np.random.Generator(np.random.PCG64(seed))) for _ in range(2))
+    # Both draw the same, so they begin alike; only the last turn differs.
+    contexts = [_scale_context(plan) for plan in (low, high)]
+    first, lesion = contexts[0]
+    edits = ["recolour", *(["outline"] if first in world.hollow else []), *(["window"] * len(world.windows))]
+    edit = low.one_of(edits)
+    if edit == "window":
+        low.add(Operation("window", base=ORIGINAL), "window_back")
+    else:
+        colour = low.new_colour(first) if edit == "recolour" else None
+        low.add(Operation(edit, first, colour=colour), edit)
+    if lesion is not None and lesion != first:
+        high.add(Operation("put_back", lesion, base=ORIGINAL), "put_back")
+    elif lesion is not None:
+        high.add(Operation("remove", first, base=without_name(first)), "remove")
+    elif high.unmarked:
+        high.add(Operation("replace", first, other=high.one_of(high.unmarked)), "replace")
+    else:
+        high.add(Operation("clear", first), "clear")
+    return low, high
+
+
+def _scale_context(plan: Plan) -> tuple[str, str | None]:
+    """The turns that both conversations begin with: what they mark, and the lesion that can change."""
+    world = plan.world
+    lesion = plan.one_of(world.removable) if world.removable and world.start == ORIGINAL else None
+    others = [name for name in world.targets if name != lesion]
+    if lesion is not None and others and plan.chance():
+        plan.add(Operation("remove", lesion, base=without_name(lesion)), "remove")
+        first = plan.one_of(others)
+    else:
+        first = lesion or plan.one_of(world.targets)
+    plan.paint(first)
+    return first, lesion
 
 
 PLANS: Final[Mapping[str, Callable[[Plan], None]]] = {

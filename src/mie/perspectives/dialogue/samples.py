@@ -28,7 +28,7 @@ from mie.records import Case, Mask, Pixels, Rejection, Sample
 from mie.vocabulary import BINS
 
 NAME: Final = "dialogue"
-VERSION: Final = 1
+VERSION: Final = 2
 _MOST_TARGETS: Final = 3  # there are three colours
 # Of the smaller of two targets. One that lies in another cannot be told from it in the same colour.
 _MOST_SHARED: Final = 0.05
@@ -207,7 +207,7 @@ class _Maker:
                     "after": after.as_json(),
                     "returns_to": _returns_to(states, at),
                     **({"base": facts} if facts else {}),
-                    "named": _named(step, template),
+                    "named": _named(step, template, facts),
                 },
                 seed=seed,
                 license=case.license,
@@ -235,9 +235,11 @@ class _Maker:
         )
 
 
-def _named(step: Step, template: str) -> list[str]:
-    """The words without which the sentence asks for something else."""
+def _named(step: Step, template: str, facts: Mapping[str, Any]) -> list[str]:
+    """The words without which the sentence asks for something else; `facts` are those of a new base."""
     operation = step.operation
+    if step.key not in PHRASINGS and "named" in facts:
+        return list(facts["named"])
     words = {
         "target": operation.target,
         "other": operation.other or step.mention,

@@ -79,6 +79,8 @@ class Listener:
             operation = Operation("back", target, colour=colour, turn=turn)
         elif key == "put_back":
             operation = Operation("put_back", target, base=ORIGINAL)
+        elif key == "window_back":
+            operation = Operation("window", base=ORIGINAL)
         else:
             target = self._referred(key, words.get("old"))
             operation = (target and Operation(key.partition("_")[0], target, colour=colour)) or None

@@ -33,8 +33,8 @@ export function windowed(source, { centre, width }) {
   return asCanvas(pixels);
 }
 
-/** The largest difference over the channels, as a heat map; white is the largest one in the image. */
-export function difference(a, b) {
+/** The largest difference over the channels, as a heat map; white is `full`, or the largest one in the image. */
+export function difference(a, b, full = null) {
   const first = pixelsOf(a);
   const second = pixelsOf(b, a.width, a.height).data;
   const data = first.data;
@@ -48,7 +48,9 @@ export function difference(a, b) {
     data[at] = gap;
     if (gap > most) most = gap;
   }
-  const heat = Array.from({ length: 256 }, (_, level) => hot(most ? Math.min(1, level / most) : 0));
+  const heat = Array.from({ length: 256 }, (_, level) =>
+    hot((full ?? most) ? Math.min(1, level / (full ?? most)) : 0),
+  );
   for (let at = 0; at < data.length; at += 4) {
     const colour = heat[data[at]];
     data[at] = colour[0];

@@ -2,9 +2,11 @@
 
 import { comment } from "./comment.js";
 import { button, choice, h, tick } from "./dom.js";
+import { filmStrip } from "./strip.js";
 
 export const REGION = false; // each turn has its own
-export const HINT = "Read the instructions, follow the image from turn to turn, and answer the questions.";
+export const HINT =
+  "Read the instructions, follow the strip from turn to turn, and answer the questions. Choose a turn to enlarge it.";
 
 const ANSWERS = [
   ["yes", "Yes", "Y"],
@@ -41,10 +43,9 @@ export function panel({ task, item, draft, save, submit, viewer, say }) {
   const questions = task.questions.filter(({ id }) => item.questions.includes(id));
   let turn = -1; // -1: all of them
 
-  const strip = h("ol", { class: "turns" });
   const look = (at) => {
     turn = Math.max(-1, Math.min(item.turns.length - 1, at));
-    drawTurns();
+    strip.mark(turn);
     const shown = turn < 0 ? panes(item) : panesOf(item.turns[turn], turn);
     viewer
       .show({
@@ -57,23 +58,7 @@ export function panel({ task, item, draft, save, submit, viewer, say }) {
       })
       .then(() => viewer.tell());
   };
-  const drawTurns = () =>
-    strip.replaceChildren(
-      h(
-        "li",
-        {},
-        button("All turns", null, () => look(-1), { "aria-pressed": turn === -1 }),
-      ),
-      ...item.turns.map(({ prompt }, at) =>
-        h(
-          "li",
-          {},
-          button(h("span", {}, h("b", {}, `Turn ${at + 1} `), prompt), null, () => look(at), {
-            "aria-pressed": turn === at,
-          }),
-        ),
-      ),
-    );
+  const strip = filmStrip(item, look);
 
   const boxes = questions.map(({ id, text }) =>
     choice(text, `question-${id}`, ANSWERS, answers[id], (value) => reply(id, value)),
@@ -104,14 +89,14 @@ export function panel({ task, item, draft, save, submit, viewer, say }) {
     draw();
   };
 
-  drawTurns();
+  strip.mark(turn);
   draw();
   return {
     heading: h(
       "div",
       { class: "instruction" },
       h("p", { class: "label" }, "Instructions"),
-      strip,
+      strip.element,
       h("p", { class: "facts" }, [item.modality, item.anatomy].filter(Boolean).join(" · ")),
     ),
     element: h(

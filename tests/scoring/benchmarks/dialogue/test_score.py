@@ -139,6 +139,42 @@ def test_forced_turns_have_references_as_history_and_know_the_first_image(datase
                 assert np.array_equal(editor.originals[sample.id], talk[0].input)
 
 
+class Forgets(Editor):
+    """The oracle where a sentence names all that it needs; it leaves the rest as it is."""
+
+    needs_target = True
+    deterministic = True
+    alone = frozenset(
+        {"paint", "paint_first", "recolour", "outline", "fill", "clear", "clear_all", "replace"}
+    )
+
+    def edit(self, image, instruction, *, seed, history):
+        raise NotImplementedError
+
+    def edit_request(self, request):
+        knows = request.sample.params["phrasing"] in self.alone
+        return Edited(request.sample.target_image if knows else request.image)
+
+
+def test_an_editor_that_ignores_history_fails_where_history_is_needed(dataset, tmp_path) -> None:
+    found = scored(dataset, Forgets(), tmp_path / "run", "forced")
+    passed = found.values("passed")
+    for sample in dataset:
+        changed = not np.array_equal(sample.input, sample.target_image)
+        alone = sample.params["phrasing"] in Forgets.alone
+        assert passed[sample.id] == (alone or not changed), (sample.params["phrasing"], sample.prompt)
+    groups = found.document["groups"]
+    shares = {
+        item["group"]["phrasing"]: item["metrics"]["passed@1"]["mean"]
+        for item in groups
+        if list(item["group"]) == ["phrasing"]
+    }
+    assert {shares[name] for name in ("recolour_it", "paint_other", "paint_premise")} == {0}
+    first = set(found.document["first_failures"]["phrasing"])
+    assert first <= set(shares) - Forgets.alone
+    assert "recolour_it" in first
+
+
 class WrongColour(Editor):
     """The oracle with red and blue exchanged."""
 

@@ -21,7 +21,7 @@ from tests.scoring.benchmarks.scoring import imgedit as score  # noqa: F401 (for
 
 def edit(name: str, number: int, **own):
     sample = modification(name, number)
-    body = {"params": {"imgedit": {"key": name, **own}}, "prompt": f"Edit {name}."}
+    body = {"params": {"imgedit": {"key": name, "reference": False, **own}}, "prompt": f"Edit {name}."}
     return replace(sample, target_image=sample.input, **body)
 
 

@@ -57,6 +57,12 @@ def test_the_transcript(run, variant, expected):
     assert whole(document)["memory@1"]["mean"] == pytest.approx(2 / 3)
     assert (whole(document)["memory@1"]["n"], whole(document)["memory@1"]["unscored"]) == (3, 1)
     assert [whole(document)[f"{n}@1"]["mean"] for n in ("understanding", "backtracking")] == [0, 1]
+    # Yes, no, and a reply that cannot be read: two turns of three have an answer.
+    memory = document["conversations"]["memory"]
+    talks = memory["survival"]["conversations"], memory["turn_slope"]["n"], memory["turn_slope"]["unscored"]
+    assert talks == (2, 1, 1)  # the other one has a single turn
+    assert memory["turn_slope"]["mean"] == pytest.approx(-1)
+    assert [point["survival"] for point in memory["survival"]["curve"]] == [1, 0]
     lines = lines_of(run, variant, "imgedit")
     assert "no rubric for the kind of edit 'teleport'" in lines["x5"]["attempts"][0]["unscored"]["imgedit"]
     assert "unparseable" in lines["t3"]["attempts"][0]["unscored"]["memory"]

@@ -34,7 +34,7 @@ def _grade(name: str, label: str, meaning: str) -> Metric:
 
 BENCHMARK: Final = Benchmark(
     name="imgedit",
-    version=1,
+    version=2,
     title="ImgEdit",
     meaning="instruction adherence, quality and preservation, graded by a judge",
     metrics=(
@@ -54,11 +54,11 @@ BENCHMARK: Final = Benchmark(
             for name in CONVERSATION
         ),
     ),
-    columns=("params", "turn"),
+    columns=("params", "group", "turn"),
     measure="mie.scoring.benchmarks.imgedit.score:measure",
     questions="mie.scoring.benchmarks.imgedit.judge:QUESTIONS",
     aggregate="mie.scoring.benchmarks.imgedit.score:aggregate",
-    groups=("suite", "edit_type", "turn"),
+    groups=("suite", "edit_type", "turn", "dialogue"),
     partitions=("suite", "edit_type", "turn", "modality", "source"),
     tables="mie.scoring.benchmarks.imgedit.score:tables",
     published="mie.scoring.benchmarks.imgedit.score:PUBLISHED",
@@ -77,5 +77,6 @@ BENCHMARK: Final = Benchmark(
     main=("imgedit",),
     curves=CONVERSATION,
     same_scale=frozenset({"imgedit"}),
+    people={"memory": "content_memory", "understanding": "understanding", "backtracking": "backtracking"},
     importer="mie.scoring.benchmarks.imgedit.importer:read",
 )

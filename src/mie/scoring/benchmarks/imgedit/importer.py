@@ -2,6 +2,7 @@
 
 The benchmark has no reference images: each sample's target is its own input, and `params` say so. A list of
 several turns gives one sample for each turn, all on the first image; `mie run` feeds a model its own outputs.
+`params` keep every record whole, so that `mie export -f imgedit` writes the lists as they came.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, Final
 from mie.datasets.imports.reading import (
     LICENSE,
     Incoming,
+    as_imported,
     foreign_sample,
     load_json,
     picture,
@@ -75,24 +77,29 @@ def _outcomes(folder: Path, lists: list[_List]) -> Iterator[Sample | Rejection]:
         prefix = f"{one.suite}/" if len({other.suite for other in lists}) > 1 else ""
         for key, record in one.records.items():
             try:
-                yield from _samples(folder, one, f"{prefix}{key}", storable(record))
+                yield from _samples(folder, one, prefix, key, storable(record))
             except MieError as error:
                 for _ in range(_turns(record)):
                     yield rejection(SOURCE, f"{one.name}[{key}]", error)
 
 
-def _samples(folder: Path, one: _List, key: str, record: Mapping[str, Any]) -> list[Sample]:
+def _samples(folder: Path, one: _List, prefix: str, name: str, record: Mapping[str, Any]) -> list[Sample]:
+    key = f"{prefix}{name}"
     if not isinstance(record.get("id"), str):
         raise MieError("record lacks a key", expected="id", found=repr(record.get("id"))[:80])
-    image = _picture(folder, record["id"])
+    path, image = _picture(folder, record["id"])
+    kept = as_imported(folder, SOURCE, (one.name, name), record, {"input": (path, not image.steps)})
     if one.suite != "multiturn":
         body = {"key": key, "suite": one.suite, "edit_type": record.get("edit_type")}
-        return [_sample(one, record, "prompt", image, body)]
+        return [_sample(one, record, "prompt", image, body, kept)]
     category = next((name for word, name in CATEGORIES.items() if word in one.name.lower()), None)
     samples = []
     for turn in range(1, _turns(record) + 1):
         body = {"key": f"{key}_{turn}", "suite": one.suite, "category": category}
-        samples.append(_sample(one, record, f"turn{turn}", image, body, group=f"{one.name}:{key}", turn=turn))
+        group = f"{one.name}:{key}"
+        # The first turn keeps the record for all of them.
+        mine = kept if turn == 1 else None
+        samples.append(_sample(one, record, f"turn{turn}", image, body, mine, group=group, turn=turn))
     return samples
 
 
@@ -102,6 +109,7 @@ def _sample(
     field: str,
     image: Picture,
     body: Mapping[str, Any],
+    imported: Mapping[str, Any] | None,
     *,
     group: str | None = None,
     turn: int | None = None,
@@ -120,11 +128,12 @@ def _sample(
         params={
             "imgedit": {**body, "reference": False},
             "image_steps": [dict(step) for step in image.steps],
+            **({} if imported is None else {"imported": imported}),
         },
     )
 
 
-def _picture(folder: Path, name: str) -> Picture:
+def _picture(folder: Path, name: str) -> tuple[Path, Picture]:
     bases = [folder, *sorted(path for path in folder.iterdir() if path.is_dir())]
     base = next((base for base in bases if (base / name).is_file()), folder)
-    return picture(folder, base, name)
+    return base / name, picture(folder, base, name)

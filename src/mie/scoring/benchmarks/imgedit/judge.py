@@ -164,7 +164,7 @@ def edit_type(row: Mapping[str, Any]) -> str:
 
 def category_of(row: Mapping[str, Any]) -> str | None:
     """What a conversation is about: memory, understanding or backtracking; None: all of them are asked."""
-    stated = own(row).get("category")
+    stated = own(row).get("category") or json.loads(row["params"]).get("family")  # of one of ours
     return str(stated) if stated else None
 
 

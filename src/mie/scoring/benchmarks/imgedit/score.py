@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
+from mie.scoring import conversations
 from mie.scoring.attempts import Context, LineBody, Output, Row, each_output, line_of
 from mie.scoring.benchmarks import Document, PublishedRows, Table, by_group, cell, first_attempts, published
 from mie.scoring.benchmarks.imgedit import BENCHMARK, CONVERSATION, CRITERIA, TYPES
 from mie.scoring.benchmarks.imgedit.judge import edit_type, questions_of, suite_of
+from mie.scoring.metric import Metric
 from mie.scoring.scores import ScoreTable
 from mie.scoring.statistics.intervals import macro_interval
 
@@ -20,7 +22,8 @@ from mie.scoring.statistics.intervals import macro_interval
 def measure(row: Row, outputs: Sequence[Output], context: Context) -> LineBody:
     suite = suite_of(row)
     kind = edit_type(row) if suite == "basic" else suite
-    groups = {"suite": suite, "edit_type": kind, "turn": "" if row["turn"] is None else f"{row['turn']:02d}"}
+    turn, dialogue = ("", "") if row["turn"] is None else (f"{row['turn']:02d}", row["group"] or row["id"])
+    groups = {"suite": suite, "edit_type": kind, "turn": turn, "dialogue": dialogue}
     if not context.judged:
         return line_of(row, (), [], **groups)
     # Nothing is measured here, but an output that cannot be read is no output.
@@ -39,8 +42,12 @@ def _applies(row: Row, suite: str, variant: str) -> tuple[str, ...]:
 
 
 def aggregate(document: dict[str, Any], table: ScoreTable, scores: Path) -> None:
-    """The macro average in place of the mean over samples. The released script rounds each kind's mean."""
+    """The macro average in place of the mean over samples. The released script rounds each kind's mean.
+
+    `conversations` has, for each question, how yes turns to no over the turns: slope, survival, half-life.
+    """
     released = table.header["variant"] == "as_released"
+    document["conversations"] = _conversations(table)
     for item in document["groups"]:
         for key, entry in item["metrics"].items():
             if released and list(item["group"]) == ["edit_type"]:
@@ -59,6 +66,18 @@ def aggregate(document: dict[str, Any], table: ScoreTable, scores: Path) -> None
             entry.pop("no_interval", None)
             bounds = table.metric("imgedit").scale
             entry.update(macro_interval(values, kinds, table.clusters[rows], bounds=bounds).entry)
+
+
+def _conversations(table: ScoreTable) -> dict[str, Any]:
+    found = {}
+    multi = table.rows_of({"suite": "multiturn"})
+    for name in (name for name in CONVERSATION if name in table.values):
+        asked = np.flatnonzero(multi & table.applies[name])
+        talks = conversations.by_conversation(table, asked, "dialogue")
+        if talks:
+            slope = conversations.turn_slope(table, name, talks)
+            found[name] = {"turn_slope": slope, "survival": conversations.survival(table, name, talks)}
+    return found
 
 
 # Overall scores of the paper and its leaderboard, 1 to 5, by the released script.
@@ -86,6 +105,16 @@ PUBLISHED: Final = PublishedRows(
 )
 
 
+def _over_turns(entry: Mapping[str, Any]) -> tuple[str, str, str]:
+    curve, half = entry["survival"]["curve"], entry["survival"]["half_life"]
+    last = f"{curve[-1]['survival']:.2f} ({curve[-1]['turn']})" if curve else "–"
+    slope = cell(entry["turn_slope"], _SLOPE)
+    return slope, last, str(half) if half else "–" if not curve else f"more than {curve[-1]['turn']}"
+
+
+_SLOPE: Final = Metric("turn_slope", "Slope a turn", decimals=4)
+
+
 def tables(document: Document) -> list[Table]:
     whole = document["groups"][0]["metrics"]
     kinds = {
@@ -106,6 +135,15 @@ def tables(document: Document) -> list[Table]:
     turns = first_attempts(BENCHMARK, document, CONVERSATION)
     if turns:
         found.append(by_group(document, "turn", turns, title="conversations, share of yes by turn"))
+    talks = [(name, *_over_turns(entry)) for name, entry in document.get("conversations", {}).items()]
+    if talks:
+        header = (
+            "question",
+            "slope a turn (conversations)",
+            "all yes so far, last turn",
+            "half-life in turns",
+        )
+        found.append(Table("conversations over their turns", header, tuple(talks)))
     rows = sorted(IMGEDIT.items(), key=lambda item: item[1])
     found.append(published("published, overall (as released)", ("model", "overall"), rows))
     return found

@@ -1,7 +1,8 @@
 """Import of Omni IIE Bench: lists of records with an image before and after, masks, and questions.
 
 `level` is `low` or `high` in the single-turn track, where records of one `sample_id` share their image, and
-the number of the turn in the multi-turn track.
+the number of the turn in the multi-turn track. `params` keep every record whole, and the files that a sample
+does not hold as they are (masks, of which it has the union): `mie export -f omni-iie` writes them back.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from PIL import Image
 from mie.datasets.imports.reading import (
     LICENSE,
     Incoming,
+    as_imported,
     fitted,
     fitted_mask,
     foreign_sample,
@@ -31,6 +33,7 @@ from mie.records import Pixels, Rejection, Sample
 SOURCE: Final = "omni-iie"
 _TEXTS: Final = ("original_image_path", "modified_image_path", "modification_text")
 _KEPT: Final = ("entities", "qa_pairs", "edit_type")
+_MASKS: Final = ("source_mask_path", "target_mask_path")
 
 
 def read(folder: Path) -> Incoming:
@@ -62,12 +65,14 @@ def _outcomes(folder: Path, records: list[tuple[Path, int, Any]]) -> Iterator[Sa
     seen: set[tuple[str, ...]] = set()
     for path, at, record in records:
         try:
-            yield _sample(folder, path, storable(record), seen)
+            yield _sample(folder, path, at, storable(record), seen)
         except MieError as error:
             yield rejection(SOURCE, f"{path.name}[{at}]", error)
 
 
-def _sample(folder: Path, path: Path, record: Mapping[str, Any], seen: set[tuple[str, ...]]) -> Sample:
+def _sample(
+    folder: Path, path: Path, at: int, record: Mapping[str, Any], seen: set[tuple[str, ...]]
+) -> Sample:
     wrong = [key for key in _TEXTS if not isinstance(record.get(key), str) or not record[key]]
     wrong += [key for key in ("sample_id", "level") if not isinstance(record.get(key), str | int)]
     if wrong:
@@ -83,6 +88,11 @@ def _sample(folder: Path, path: Path, record: Mapping[str, Any], seen: set[tuple
     size = (before.pixels.shape[0], before.pixels.shape[1])
     after = picture(folder, folder, record["modified_image_path"])
     target, steps = fitted(after, size, Image.Resampling.LANCZOS)
+    masks = [folder / record[key] for key in _MASKS if isinstance(record.get(key), str) and record[key]]
+    images = {
+        "input": (folder / record["original_image_path"], not before.steps),
+        "target_image": (folder / record["modified_image_path"], not steps),
+    }
     return foreign_sample(
         SOURCE,
         [dataset, dict(record)],
@@ -102,6 +112,7 @@ def _sample(folder: Path, path: Path, record: Mapping[str, Any], seen: set[tuple
             },
             "image_steps": [dict(step) for step in before.steps],
             "target_steps": steps,
+            "imported": as_imported(folder, SOURCE, (path.name, at), record, images, masks),
         },
     )
 
@@ -109,7 +120,7 @@ def _sample(folder: Path, path: Path, record: Mapping[str, Any], seen: set[tuple
 def _region(folder: Path, record: Mapping[str, Any], size: tuple[int, int]) -> Pixels | None:
     """Where something was or came to be: the union of both masks, 255 inside."""
     region = None
-    for key in ("source_mask_path", "target_mask_path"):
+    for key in _MASKS:
         named = record.get(key)
         if isinstance(named, str) and named:
             found = fitted_mask(mask(folder, folder, named), size) > 128

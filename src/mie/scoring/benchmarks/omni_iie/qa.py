@@ -63,6 +63,9 @@ def _kind(row: Mapping[str, Any]) -> str:
         return ATTRIBUTE if stated.startswith("a") else ENTITY if stated.startswith("e") else ""
     if own(row):
         return ""
+    known = json.loads(row["params"]).get("kind")  # conversations of ours say it for each turn
+    if known in (ATTRIBUTE, ENTITY):
+        return str(known)
     return ENTITY if changes_content(row["perspective"]) else ATTRIBUTE
 
 

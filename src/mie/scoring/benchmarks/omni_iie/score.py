@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -204,10 +204,23 @@ def tables(document: Document) -> list[Table]:
         found.append(Table(f"Overall by turn ({slope['fed']})", ("turn", "mean (scored)"), rows))
         switches = tuple((name, cell(entry, _OVERALL)) for name, entry in document["switches"].items())
         found.append(Table("Overall by switch of kind", ("switch", "mean (scored)"), switches))
+        found.append(_by_metric_table(document))
     found += _statistics_tables(document)
     known = [(name, one, "" if many is None else many) for name, (one, many) in OMNI_IIE.items()]
     found.append(published("published, Overall", ("model", "single-turn", "multi-turn"), known, "{:.3f}"))
     return found
+
+
+def _by_metric_table(document: Document) -> Table:
+    """Each metric's slope a turn, and its mean by switch of kind."""
+    shape = BENCHMARK.metric("turn_slope")
+    rows = []
+    for name, slope in document["turn_slope"].get("by_metric", {}).items():  # earlier versions have none
+        metric, means = BENCHMARK.metric(name), document["switches_by_metric"][name]
+        cells = [cell(means[switch], metric) if switch in means else "–" for switch in SWITCHES]
+        rows.append((metric.label, _sign(slope) + cell(slope, shape), *cells))
+    header = ("metric", "slope a turn (conversations)", *SWITCHES)
+    return Table("each metric by turn and by switch of kind: mean (scored)", header, tuple(rows))
 
 
 def _statistics_tables(document: Document) -> list[Table]:
@@ -243,7 +256,7 @@ def _sign(entry: Mapping[str, Any]) -> str:
 
 
 SCORE: Final = "overall"
-_GAPS: Final = ("qa", "ssim", "lpips_all", "clip_all")  # beside Overall, which needs all of them
+_SINGLE: Final = (*LPIPS, *CLIP, "qa", "ssim", "psnr")  # beside Overall, which needs all but PSNR
 
 
 def scale_gap(table: ScoreTable, metric: str = SCORE) -> dict[str, Any]:
@@ -267,17 +280,23 @@ def _talks(table: ScoreTable) -> list[list[int]]:
     return conversations.by_conversation(table, multi, "context")
 
 
-def gaps_of_others(table: ScoreTable) -> dict[str, dict[str, Any]]:
-    """The scale gap of single metrics, for runs whose Overall has no number."""
-    return {name: scale_gap(table, name) for name in _GAPS if name in table.values}
+def _by_metric(table: ScoreTable, measure: Callable[[ScoreTable, str], Any]) -> dict[str, Any]:
+    """The same of single metrics, also for runs whose Overall has no number."""
+    return {name: measure(table, name) for name in _SINGLE if name in table.values}
 
 
 def add_tracks(document: dict[str, Any], table: ScoreTable, run: Mapping[str, Any]) -> None:
     """`scale_gap`, `turn_slope` and `switches` at the top, and beside the metrics where there is any."""
     gap, slope = scale_gap(table), turn_slope(table)
-    gap["by_metric"] = gaps_of_others(table)
+    gap["by_metric"] = _by_metric(table, scale_gap)
+    slope["by_metric"] = _by_metric(table, turn_slope)
     slope["fed"] = run["config"].get("turns", "forced")  # its own outputs ("free"), or the references
-    document |= {"scale_gap": gap, "turn_slope": slope, "switches": switch_means(table)}
+    document |= {
+        "scale_gap": gap,
+        "turn_slope": slope,
+        "switches": switch_means(table),
+        "switches_by_metric": _by_metric(table, switch_means),
+    }
     for name, entry in (("scale_gap", gap), ("turn_slope", slope)):
         if entry["n"] + entry["unscored"]:
             document["groups"][0]["metrics"][name] = entry

@@ -45,7 +45,7 @@ from mie.editors.run import Progress, run_editor
 from tests.conftest import folder_source, write_folder
 from tests.editors.large.tiny_pipelines import write_pipeline
 
-ATTEMPTS = 1
+ATTEMPTS = 5  # so that what a run does once weighs little
 
 
 def make_dataset(folder: Path, count: int, size: int) -> Path:

@@ -13,6 +13,7 @@ import warnings
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from logging import ERROR, Filter, LogRecord, getLogger
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, Final
@@ -117,17 +118,22 @@ def model_digest(folder: Path) -> str:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without the libraries' progress bars and warnings, which would break our own bar."""
+    """Without the libraries' progress bars and warnings, which would break our own bar.
+
+    Handlers are filtered, and levels left alone: a change of level clears what thousands of loggers have
+    cached, which took longer than all the rest that we do around an edit.
+    """
     import diffusers.utils.logging
     import transformers.utils.logging
 
     both = (diffusers.utils.logging, transformers.utils.logging)
     bars = [each for each in both if each.is_progress_bar_enabled()]
-    levels = [each.get_verbosity() for each in both]
+    handlers = [handler for name in ("diffusers", "transformers") for handler in getLogger(name).handlers]
     for each in bars:
         each.disable_progress_bar()
-    for each in both:
-        each.set_verbosity_error()
+    errors = _Errors()
+    for handler in handlers:
+        handler.addFilter(errors)
     try:
         with warnings.catch_warnings():
             # `torch_dtype` is to become `dtype`, which older versions do not know.
@@ -136,8 +142,15 @@ def quiet() -> Iterator[None]:
     finally:
         for each in bars:
             each.enable_progress_bar()
-        for each, level in zip(both, levels, strict=True):
-            each.set_verbosity(level)
+        for handler in handlers:
+            handler.removeFilter(errors)
+
+
+class _Errors(Filter):
+    """Lets errors through alone. Threads have one each, so that none removes another's."""
+
+    def filter(self, record: LogRecord) -> bool:
+        return record.levelno >= ERROR
 
 
 def put_lora(pipe: Any, path: Path) -> None:

@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 OUT    ?= out
 
-.PHONY: help demo test coverage lint format bench docs clean kills lock audit sbom wheel wheel-check
+.PHONY: help demo test coverage lint format bench docs clean kills fuzz lock audit sbom wheel wheel-check
 help:
 	@echo "make demo   build, verify, edit, score and report on real sample images"
 	@echo "make test   the whole test suite"
@@ -13,6 +13,7 @@ help:
 	@echo "make bench  speed and memory, as ratios"
 	@echo "make docs   the documentation as HTML in site/"
 	@echo "make kills  1,000 kills and disk faults over all long commands"
+	@echo "make fuzz   100,000 damaged files of all formats"
 	@echo "make lock   the versions and checksums of all dependencies, in locks/"
 	@echo "make wheel-check   build the wheel twice and compare the bytes"
 
@@ -79,6 +80,12 @@ docs: $(VENV)/.installed
 
 kills: $(VENV)/.installed
 	$(BIN)/python -m bench.kills --kills 1000
+
+# CI gives it a minute: make fuzz FUZZ="--cases 1000000 --seconds 60"
+FUZZ ?= --cases 100000
+SEED ?= 1
+fuzz: $(VENV)/.installed
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz $(FUZZ) --seed $(SEED)
 
 # What a release is made of. locks/base.txt has no torch; locks/models.txt has the torch of the package index.
 EXTRAS := --extra judges --extra review --extra review-postgres --extra ray --extra marks --extra faces

@@ -7,7 +7,9 @@ The pipeline is tiny, with random weights: an edit takes a fraction of a second,
 Overhead: bare loops and runs of a tiny FLUX Kontext take turns, since other work on the machine slows down
 both. Each round gives one ratio of processor time, all threads together; it counts what overlaps with the
 model too. The bare loop decodes and writes nothing. The run of an editor that does nothing shows what
-reading, encoding, syncing and the journal cost by themselves.
+reading, encoding, syncing and the journal cost by themselves. On a busy machine these ratios scatter by ten
+percent. So each run also says what it spends outside of the pipeline's own call, of what it spends inside:
+both are of the same moments. For this the model gets one thread.
 
 Memory: a run of a tiny InstructPix2Pix, one step an edit. What the process holds is given as it is, and after
 the allocator was told to return what is free: glibc keeps freed memory for later, and Python keeps up to
@@ -25,7 +27,8 @@ import gc
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +82,26 @@ def timed(work: Callable[[], object]) -> tuple[float, float]:
     return time.perf_counter() - started, time.process_time() - used
 
 
+@contextmanager
+def inside(pipe: Any) -> Iterator[list[float]]:
+    """Seconds of the processor that each call of the pipeline takes in its own thread."""
+    kind, spent = type(pipe), []
+    call = kind.__call__
+
+    def watched(self: Any, *values: Any, **options: Any) -> Any:
+        began = time.thread_time()
+        try:
+            return call(self, *values, **options)
+        finally:
+            spent.append(time.thread_time() - began)
+
+    kind.__call__ = watched
+    try:
+        yield spent
+    finally:
+        kind.__call__ = call
+
+
 def run(dataset: Path, editor: Any, folder: Path) -> None:
     run_editor(dataset, editor, folder, attempts=ATTEMPTS)
 
@@ -90,16 +113,23 @@ def overhead(folder: Path, pipeline: Path, rounds: int, size: int, steps: int) -
     editor: Any = open_editor(f"diffusers:{pipeline},steps={steps}")
     bare(editor.pipe, work, steps)  # warm up
     run(dataset, editor, folder / "warm")
-    ratios, loops, empty = [], [], []
+    ratios, loops, empty, outside = [], [], [], []
     for number in range(rounds):
         loops.append(timed(lambda: bare(editor.pipe, work, steps))[1])
-        ratios.append(timed(lambda n=number: run(dataset, editor, folder / f"run-{n}"))[1] / loops[-1])
+        with inside(editor.pipe) as spent:
+            used = timed(lambda n=number: run(dataset, editor, folder / f"run-{n}"))[1]
+        ratios.append(used / loops[-1])
+        outside.append(used / sum(spent) - 1)
         empty.append(timed(lambda n=number: run(dataset, "identity", folder / f"empty-{n}"))[1])
     middle, count = statistics.median(loops), len(work)
     print(
         f"{size} px, {steps} steps, {rounds} rounds of {count} edits: bare {1000 * middle / count:.1f} ms of "
         f"the processor an edit (spread {(max(loops) - min(loops)) / middle:.0%}); mie run "
         f"{statistics.median(ratios):.3f} times (rounds {' '.join(f'{one:.3f}' for one in sorted(ratios))})"
+    )
+    print(
+        f"  outside of the pipeline's call: {statistics.median(outside):.1%} of what it takes "
+        f"(rounds {' '.join(f'{one:.1%}' for one in sorted(outside))})"
     )
     added = statistics.median(empty) / len(work)
     print(
@@ -135,6 +165,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if asked.part in (None, "overhead"):
+            torch.set_num_threads(1)
             pipeline = write_pipeline("FluxKontextPipeline", folder / "kontext")
             overhead(folder / "small", pipeline, asked.rounds, 64, 10)
             overhead(folder / "large", pipeline, asked.rounds, 128, 10)

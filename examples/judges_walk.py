@@ -37,7 +37,7 @@ from mie.records import Sample
 # Which protocols score which dataset; those of recipes have one each in turn.
 RECIPE_PROTOCOLS = ("medebench", "imgedit")
 OTHERS = {"removals": ("miedb", "medebench"), "conversations": ("imgedit", "omni-iie")}
-RECIPES = [Path(mie.__file__).parent / f"cli/demo_{name}.yaml" for name in ("perception", "transformation")]
+RECIPES = [Path(__file__).with_name(f"samples-{name}.yaml") for name in ("perception", "transformation")]
 
 
 def main() -> None:

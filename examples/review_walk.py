@@ -38,7 +38,7 @@ from PIL import Image
 import mie
 
 EDITORS = ("identity", "otsu", "kmeans")
-DEMO = Path(mie.__file__).parent / "cli" / "demo_perception.yaml"
+DEMO = Path(__file__).with_name("samples-perception.yaml")
 SHOWN = "document.querySelector('.work:not([hidden])')?.dataset.shown"
 # Milliseconds from the last key or click to the next sample with all its pictures.
 WATCH = """() => {
@@ -59,7 +59,7 @@ WATCH = """() => {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("-o", "--output", type=Path, required=True, help="a new folder")
-    parser.add_argument("--recipe", type=Path, default=DEMO, help="a perception recipe (the demo's)")
+    parser.add_argument("--recipe", type=Path, default=DEMO, help="a perception recipe")
     parser.add_argument("--limit", type=int, default=2, help="images of each data set (2)")
     parser.add_argument("--items", type=int, help="samples to review (all)")
     options = parser.parse_args()

@@ -233,7 +233,7 @@ def test_editing_a_volume_says_what_to_do(tmp_path):
     nibabel.save(nibabel.Nifti1Image(np.zeros((4, 4, 4), np.int16), np.eye(4)), path)
     with pytest.raises(ImageError, match="this is a volume") as caught:
         mie.edit(path, "x", "identity")
-    assert "save the slice as PNG" in str(caught.value)
+    assert "save one slice as PNG" in str(caught.value)
     assert "\\x" not in str(caught.value)
 
 

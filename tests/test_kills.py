@@ -42,6 +42,8 @@ def test_a_run_survives(one: Harness, kind: str) -> None:
         ("train", "kill"),
         ("run by a provider", "kill"),
         ("edit a folder", "full"),
+        ("merge", "kill"),
+        ("choose", "full"),
         ("export", "full"),
         ("import", "broken"),
         ("pack", "interrupted"),

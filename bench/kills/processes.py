@@ -28,7 +28,7 @@ from typing import Any
 from bench.kills.faults import Control
 
 ROOT = Path(__file__).parents[2]
-LIMIT = 180.0  # seconds for any one command
+LIMIT = 900.0  # seconds by the clock for any one command: a busy machine is not to be blamed
 
 
 @dataclass(frozen=True)

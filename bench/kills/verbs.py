@@ -37,8 +37,11 @@ _CLOCKS = frozenset(
     }
 )
 # Lines that are on disk stay there, byte for byte.
-_APPENDED = re.compile(r"edits\.jsonl|log\.jsonl|judge/.*\.jsonl|answers/paid\.jsonl|grounding\.jsonl")
-_IGNORED = re.compile(r"tensorboard/.*|\.lock")  # a resumed training adds a file of its own
+_APPENDED = re.compile(
+    r"(arms/.*/)?(edits\.jsonl|log\.jsonl|judge/.*\.jsonl|answers/paid\.jsonl|grounding\.jsonl)"
+)
+# A resumed training adds a file of its own to tensorboard.
+_IGNORED = re.compile(r"(arms/.*/)?(tensorboard/.*|\.lock)")
 
 State = dict[str, str]
 
@@ -135,6 +138,7 @@ class Material:
             score_run(BENCHMARKS["miedb"], folder / name, workers=1)
         export(Dataset(folder / "perception"), folder / "exported", "folder")
         (folder / "train.yaml").write_text(yaml.safe_dump(_TRAINING))
+        (folder / "ablation.yaml").write_text(yaml.safe_dump(_ABLATION))
 
     def make_model(self, _out: Path) -> None:
         """A tiny model for the one command that needs it, since its libraries take seconds to import."""
@@ -155,6 +159,20 @@ _TRAINING = {
     "checkpoint": {"every": 4},
     "validate": {"every": 6},
     "log_every": 2,
+}
+
+
+# An experiment trains, edits and measures; its editor is one without weights, so that all this is quick.
+_ABLATION = {
+    "name": "ablation",
+    "datasets": {"perception": "perception", "modification": "modification"},
+    "train": {
+        **{key: value for key, value in _TRAINING.items() if key not in ("name", "seed")},
+        "trainee": "tests.training.tiny:TinyEditor",
+        "steps": 4,
+    },
+    "seeds": [1],
+    "match": ["steps"],
 }
 
 
@@ -238,9 +256,22 @@ def verbs(material: Material) -> dict[str, Verb]:
             codes=(0, 3),
         ),
         Verb("train", lambda out: ["train", at("train.yaml"), "-o", str(out), "--device", "cpu"], share=3),
+        Verb(
+            "experiment",
+            lambda out: ["experiment", "ablation", at("ablation.yaml"), "-o", str(out), "--device", "cpu"],
+        ),
+        Verb(
+            "merge",
+            lambda out: ["merge", at("perception"), at("modification"), "-o", str(out), *one],
+        ),
+        Verb(
+            "choose",
+            lambda out: ["choose", at("perception"), "--quota", "4", "--split", "all", "-o", str(out), *one],
+        ),
         Verb("pack", lambda out: ["pack", at("perception"), "-o", str(out), "--workers", "1"]),
         Verb("export", lambda out: ["export", at("perception"), "-f", "webdataset", "-o", str(out)]),
         Verb("import", lambda out: ["import", at("exported"), "-f", "folder", "-o", str(out)]),
         Verb("report", lambda out: ["report", at("scored"), at("second"), "-o", str(out)]),
+        Verb("board", lambda out: ["board", at("scored"), at("second"), "-o", str(out)]),
     ]
     return {verb.name: verb for verb in listed}

@@ -212,25 +212,63 @@ def edit(
         privacy_log: A file to which what left, was redacted or was refused is appended.
 
     """
+    (edited,) = edit_slices(
+        [as_pixels(image)],
+        instruction,
+        editor,
+        seed=seed,
+        policy=policy,
+        references=references,
+        privacy_log=privacy_log,
+    )
+    return edited
+
+
+def edit_slices(
+    images: Sequence[Pixels],
+    instruction: str,
+    editor: str | Editor | EditFunction,
+    *,
+    seed: int = 0,
+    policy: Policy | None = None,
+    references: Sequence[ImageLike] = (),
+    privacy_log: Location | None = None,
+) -> list[Edited]:
+    """Edit several images, such as the slices of a volume, with one instruction and one seed.
+
+    The first image that cannot be edited raises its error. Arguments as for `edit`.
+    """
     from mie.editors.base import EditError, Request, edit_all, opened
     from mie.editors.outputs import check_output
     from mie.privacy.gate import Gate, Policy
 
-    pixels = as_pixels(image)
     others = [as_pixels(reference) for reference in references]
+    several = len(images) > 1
     with opened(editor) as (editing, _):
-        sent = pixels.copy()
+        sent = [pixels.copy() for pixels in images]
         if editing.destination is not None:
             log = None if privacy_log is None else Path(privacy_log)
             with closing(Gate(policy or Policy(), editing.destination, log)) as gate:
                 gate.check_consent()
                 gate.check_statement(None)
-                sent = gate.release(sent, "the image")
+                sent = [
+                    gate.release(pixels, f"image {n}" if several else "the image")
+                    for n, pixels in enumerate(sent, start=1)
+                ]
                 others = [gate.release(other, f"reference {n}") for n, other in enumerate(others, start=1)]
-        (outcome,) = edit_all(editing, [Request(sent, instruction, seed, references=others)])
-    if isinstance(outcome, EditError):
-        raise outcome
-    return check_output(outcome, (pixels.shape[0], pixels.shape[1]))
+        requests = [Request(pixels, instruction, seed, references=others) for pixels in sent]
+        size = max(1, editing.batch_size)
+        outcomes = [
+            outcome
+            for start in range(0, len(requests), size)
+            for outcome in edit_all(editing, requests[start : start + size])
+        ]
+    edited = []
+    for pixels, outcome in zip(images, outcomes, strict=True):
+        if isinstance(outcome, EditError):
+            raise outcome
+        edited.append(check_output(outcome, (pixels.shape[0], pixels.shape[1])))
+    return edited
 
 
 def read_image(path: Location) -> Picture:
@@ -244,8 +282,7 @@ def read_image(path: Location) -> Picture:
             where=path,
             expected="a picture or DICOM file",
             found="a NIfTI, NRRD or MetaImage file",
-            fix="volumes are not edited slice by slice: save the slice as PNG, or build a dataset of the "
-            "volume's slices with `mie build` and edit it with `mie run`",
+            fix="`mie edit VOLUME ... -o OUT.nii.gz` edits all its slices; or save one slice as PNG",
         )
     return read_picture(path)
 

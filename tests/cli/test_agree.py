@@ -86,3 +86,17 @@ def test_there_is_no_bracket_where_there_is_no_interval(runs, tmp_path):
     done = invoke(*runs, "--human", write_ratings(tmp_path / "r.jsonl", ratings, "score"))
     assert "1.000" in done.stdout
     assert "[–" not in done.stdout
+
+
+def test_ratings_of_samples_that_changed_are_named_and_still_count_among_people(runs, tmp_path):
+    ratings = {(f"p{n}-0", r): {"x": 5, "y": 3, "z": 1} for n in range(4) for r in ("ann", "bob")}
+    ratings |= {(f"old-{n}", "ann"): {"x": 1, "y": 3, "z": 5} for n in range(7)}
+    path = write_ratings(tmp_path / "r.jsonl", ratings, "score")
+    done = invoke(*runs, "--human", path, "--metric", "dice@1")
+    assert done.exit_code == 3
+    text = " ".join(done.stdout.split())
+    assert (
+        "7 rated samples are not among the scored ones, changed or removed since the rating (old-0," in text
+    )
+    assert "4/4" in text  # the metric is correlated over what both have
+    assert "preference: 15 rankings" in text  # and no ranking is lost

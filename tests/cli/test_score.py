@@ -76,6 +76,7 @@ def test_the_list_of_benchmarks_and_metrics():
         "medebench",
         "miedb",
         "omni-iie",
+        "volume",
     ]
     metrics = {one["name"]: one for one in document["metrics"]}
     assert metrics["dice"]["needs"] == ["colours", "input", "region"]

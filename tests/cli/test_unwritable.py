@@ -45,6 +45,7 @@ OTHERS = {
     "doctor",
     "inspect",
     "parse",
+    "plan",
     "privacy",
     "sources",
     "verify",

@@ -163,3 +163,13 @@ def test_nothing_there(tmp_path, format):
     (tmp_path / "empty").mkdir()
     with pytest.raises(MieError):
         import_dataset(tmp_path / "empty", tmp_path / "dataset", format)
+
+
+@pytest.mark.parametrize(
+    ("format", "expected"), [("medebench", "editing_metadata.json"), ("imgedit", ""), ("omni-iie", "")]
+)
+def test_a_folder_without_the_benchmark_is_named(format, expected, tmp_path):
+    with pytest.raises(MieError) as error:
+        import_dataset(tmp_path, tmp_path / "out", format)
+    assert str(tmp_path) in str(error.value)
+    assert expected in str(error.value)

@@ -17,10 +17,11 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mie.datasets.card import GATES, data_card
+from mie.datasets.card import GATES, data_card, source_counts
 from mie.datasets.dataset import dataset_digest, shard_name, write_info
 from mie.datasets.rejected import write_rejected
 from mie.datasets.schema import SCHEMA, RowEncoder, ShardWriter
+from mie.datasets.stats import Tally
 from mie.perspectives.perception.samples import Perception
 from mie.records import Case, Rejection, Sample, Target
 
@@ -173,6 +174,24 @@ def test_counts_settings_and_refusals_are_in_the_tables() -> None:
     assert table(card, "gate") == [["`area`", "1,234", GATES["area"]], ["`leak`", "2", GATES["leak"]]]
     assert "ab" * 32 in card
     assert dict(table(card, "software")) == {"mie": "0.1.0", "numpy": "2.4.6"}
+
+
+def test_samples_by_perspective_stand_beside_the_published_images() -> None:
+    tally = Tally()
+    for source, perspective, n in (("a", "perception", 4), ("a", "modification", 2), ("b", "perception", 3)):
+        for at in range(n):
+            fields = {"task": "t", "modality": "CT", "patient_id": None, "sha256": f"{at}{source}"}
+            tally.keep({"split": "train", "source": source, "perspective": perspective, **fields})
+    recipe = {"sources": [{"entry": {"name": "a", "published": 1234}}, {"entry": {"name": "b"}}]}
+    info = tally.info(name="x", description="", recipe=recipe, licenses={}, deidentified=True)
+    text = section(data_card(info), "What is in it").split("| source |")[1]
+    assert [cells(line)[2:6] for line in text.splitlines()[2:4]] == [
+        ["6", "2", "4", "1,234"],
+        ["3", "0", "3", "-"],
+    ]
+    assert "by_source_and_perspective" not in make_info()["counts"]
+    columns, rows = source_counts(make_info())  # one perspective, nothing published: as before
+    assert (columns, rows["a"]) == (["samples"], ["6"])
 
 
 def test_every_column_is_explained() -> None:

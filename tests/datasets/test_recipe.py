@@ -53,8 +53,10 @@ def test_a_data_set_listed_twice_shows_no_internals():
 
 def test_environment_variables_in_roots(monkeypatch):
     monkeypatch.setenv("MIE_TEST_ROOT", "/data")
-    config = parse(sources=[{**SOURCE, "root": "${MIE_TEST_ROOT}/discs"}])
+    words = "${MIE_TEST_ROOT}"
+    config = parse(description=words, sources=[{**SOURCE, "root": f"{words}/discs", "title": words}])
     assert config.sources[0].root == Path("/data/discs")
+    assert (config.description, config.sources[0].entry.title) == (words, words), "read nowhere else"
 
 
 def test_a_catalogue_entry_can_be_changed_key_by_key():

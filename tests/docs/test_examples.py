@@ -107,7 +107,12 @@ EXAMPLES = [
 ]
 # Not run here, and why.
 _ELSEWHERE = {
+    "mie vqa import out/vlmevalkit --from vlmevalkit -o out/imported": "the page of mie vqa runs it",
     "mie demo -o out/demo": "the page of mie demo runs it",
+    "mie fake out/run --verdicts verdicts.csv": "the page of mie fake runs it",
+    "mie filter out/oracle --benchmark miedb --metric dice --threshold 0.95 -o out/filtered": (
+        "the page of mie filter runs it"
+    ),
     "mie export-model --editor compact -o compact.onnx": (
         "takes half a minute; tests/editors/compact/test_onnx.py runs it and looks at the file"
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import importlib.util
 import json
 from pathlib import Path
@@ -20,7 +21,7 @@ from mie.errors import ConfigError
 from mie.experiments.ablation import arms_of, own_samples
 from mie.experiments.config import AblationConfig, HoldoutConfig, read_experiment
 from mie.experiments.holdout import run_holdout
-from mie.experiments.results import Column, cell, difference
+from mie.experiments.results import Column, Results, cell, difference, write_results
 from mie.training import loop
 
 
@@ -199,6 +200,15 @@ def test_differences_are_paired_by_sample_and_average_the_seeds() -> None:
     assert (found["rows"], found["mean"]) == (2, pytest.approx((0.1 + 0.1) / 2))
     assert cell(first, column)["seeds"] == pytest.approx([0.7, 0.7])
     assert cell([[]], column)["mean"] is None
+
+
+def test_a_task_of_a_strangers_dataset_is_no_formula(tmp_path: Path) -> None:
+    task = '=HYPERLINK("http://x")'
+    record = {"id": "a", "perspective": task, "patient": "p", "scores": {"cp": 0.5}}
+    columns = [Column(task, "cp", "CP", 2)]
+    write_results(Results("t", "n", {"arm": "@arm"}, {"arm": [[record]]}, columns, (), ()), tmp_path)
+    rows = list(csv.reader((tmp_path / "table.csv").open(newline="")))
+    assert rows == [["trained on", f"'{task}: CP"], ["'@arm", "0.50"]]
 
 
 def test_a_few_samples_fine_tuned_and_shown(place: Path) -> None:

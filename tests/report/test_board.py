@@ -228,6 +228,17 @@ def test_people_fill_the_rank_over_rankings_of_all_models(board: ModelBoard) -> 
     assert found[HOSTILE][0] == pytest.approx((7 * 2 + 1) / 8)
 
 
+def test_ratings_of_samples_that_changed_are_named(runs: list[Path], human: Human) -> None:
+    orders = {**human.orders, "gone": {"ann": dict.fromkeys(human.models, 1.0)}}
+    found = read_board(runs, human=replace(human, orders=orders))
+    (note,) = [note for note in found.notices if "not among the scored ones" in note]
+    assert note.startswith("1 rated sample is not among")
+    assert "(gone)" in note
+    plain = read_board(runs, human=human)
+    assert [m.cells for m in found.models] == [m.cells for m in plain.models]
+    assert not any("not among the scored ones" in note for note in plain.notices)
+
+
 def test_published_rows_stand_apart_and_say_where_they_do_not_compare(board: ModelBoard) -> None:
     values = dict(board.published_values())
     assert values["OmniGen2-MIE"] == [0.831, 0.737, 28.1, 0.917, 65.9, 1.4, 22.6, 0.685]

@@ -16,7 +16,7 @@ from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, generate_uid
 
 from mie.errors import MieError
 from mie.sources.catalog import catalog, find, override
-from mie.sources.source import check_source, open_source
+from mie.sources.source import check_source, open_source, shared_patients
 from tests.conftest import crop
 
 MIEDB = yaml.safe_load((resources.files("mie.sources") / "catalog_miedb.yaml").read_text(encoding="utf-8"))
@@ -150,8 +150,12 @@ def msd(task: str, stem: str, *values: int):
 
 
 def pasta(root: Path) -> None:
-    volume(root / "images/a.nii.gz")
-    volume(root / "masks/a.nii.gz", labels={1: slice(8, 20)})
+    """Every organ, so that an entry shows that it takes its own alone."""
+    for folder in ("Bladder/Tumor/1", "Gall/Tumor/100", "Liver/Tumor/1020", "Liver/Cyst/103", "Lung/Tumor/7"):
+        volume(root / folder / "img.nii.gz")
+        volume(root / folder / "label.nii.gz", labels={1: slice(8, 20)})
+        volume(root / folder / "total.nii.gz", labels={5: slice(2, 30)})
+        (root / folder / "type.json").write_text("{}")
 
 
 def qata(root: Path) -> None:
@@ -227,7 +231,9 @@ COPIES = {
     "msd_lung": (msd("Task06_Lung", "lung", 1), 2, {None}),
     "msd_pancreas": (msd("Task07_Pancreas", "pancreas", 1, 2), 2, {None}),
     "msd_spleen": (msd("Task09_Spleen", "spleen", 1), 2, {None}),
-    "pasta_gen": (pasta, 1, {None}),
+    "pasta_gen": (pasta, 2, {None}),
+    "pasta_gen_liver": (pasta, 1, {None}),
+    "pasta_gen_lung": (pasta, 1, {None}),
     "qata_cov19": (qata, 2, {"train", "test"}),
     "refuge_train": (refuge_train, 2, {"train"}),
     "refuge_val": (refuge_val, 1, {"val"}),
@@ -241,7 +247,7 @@ COPIES = {
 def test_every_entry_has_a_copy() -> None:
     assert COPIES.keys() == MIEDB.keys()
     unconfirmed = {name for name in MIEDB if find(name).layout_basis == "unconfirmed"}
-    assert unconfirmed == {"pasta_gen", "synthrad2023_brain", "vindr_multiphase"}
+    assert unconfirmed == {"vindr_multiphase"}
 
 
 @pytest.mark.parametrize("name", COPIES)
@@ -341,9 +347,23 @@ class TestDownloads:
         assert {u.split for u in open_source(entry, tmp_path).scan() if hasattr(u, "split")} == {"test", None}
         assert any("TCGA_XX_0000_20000101" in r.reason for r in report.rejections)
 
+    def test_two_sources_that_share_patients(self, tmp_path) -> None:
+        for name in ("old", "new", "other"):
+            lgg(tmp_path / name)
+        (patient,) = (tmp_path / "new/kaggle_3m").glob("TCGA_HT*")
+        for path in patient.iterdir():
+            path.unlink()
+        cohorts = {"old": "lgg", "new": "lgg", "other": "elsewhere"}
+        reports = {
+            name: check_source(override(find("lgg_mri"), {"name": name, "cohort": cohort}), tmp_path / name)
+            for name, cohort in cohorts.items()
+        }
+        assert [report.patients for report in reports.values()] == [2, 1, 2]
+        assert shared_patients(reports) == [("old", "new", 1)]
+
     def test_an_unconfirmed_layout_says_so(self, tmp_path) -> None:
         (tmp_path / "volumes").mkdir()
-        report = check_source(find("pasta_gen"), tmp_path)
+        report = check_source(find("vindr_multiphase"), tmp_path)
         assert "not confirmed" in report.differences[-1]
 
 

@@ -25,7 +25,7 @@ class TinyData(Strict):
     fail_at: int | None = None  # the batch thread raises
     fits: int | None = None  # more images than this run out of memory
     digest: str = "0"
-    datasets: tuple[str, ...] = ()
+    datasets: tuple[Any, ...] = ()
 
 
 class TinyModel(Strict):
@@ -89,6 +89,15 @@ class Tiny(Trainee):
     def save(self, model: nn.Module, path: Path, facts: Mapping[str, Any]) -> None:
         tensors = {k: v.contiguous() for k, v in model.state_dict().items()}
         path.write_bytes(save(tensors, {"step": str(facts["step"])}))
+
+
+class TinyEditor(Tiny):
+    """Takes part in an experiment: what it trains edits as `otsu` does, whatever was learned."""
+
+    reads = "datasets"
+
+    def editor(self, product: Path) -> str:
+        return "otsu"
 
 
 def tiny_config(base: Path | str = ".", **changes: Any) -> TrainConfig:

@@ -18,9 +18,22 @@ from mie.errors import ConfigError, MieError
 # Every verb with its place in `mie --help`.
 _GROUPS: Final = {
     "Start": ("demo", "doctor"),
-    "Datasets": ("sources", "build", "merge", "choose", "verify", "stats", "export", "import", "privacy"),
+    "Datasets": (
+        "sources",
+        "plan",
+        "build",
+        "merge",
+        "choose",
+        "filter",
+        "verify",
+        "stats",
+        "export",
+        "import",
+        "privacy",
+    ),
     "Editors": ("parse", "edit", "inspect", "run"),
-    "Scores": ("score", "ground", "report", "board", "weights"),
+    "Questions": ("vqa",),
+    "Scores": ("score", "ground", "fake", "report", "board", "weights"),
     "People": ("propose", "review", "sample", "agree"),
     "Training": ("pack", "judge-set", "train", "experiment", "export-model"),
 }
@@ -39,6 +52,8 @@ COMMANDS: Final[Registry[Callable[..., Any] | typer.Typer]] = Registry(
         "experiment": "mie.cli.experiment:app",
         "export": "mie.cli.export:export",
         "export-model": "mie.cli.export_model:export_model",
+        "fake": "mie.cli.fake:fake",
+        "filter": "mie.cli.filter:filter_",
         "ground": "mie.cli.ground:ground",
         "import": "mie.cli.import_:import_",
         "inspect": "mie.cli.inspect:inspect",
@@ -46,6 +61,7 @@ COMMANDS: Final[Registry[Callable[..., Any] | typer.Typer]] = Registry(
         "pack": "mie.cli.pack:pack",
         "merge": "mie.cli.merge:merge",
         "parse": "mie.cli.parse:parse",
+        "plan": "mie.cli.plan:plan",
         "privacy": "mie.cli.privacy:privacy",
         "propose": "mie.cli.propose:propose",
         "report": "mie.cli.report:report",
@@ -57,13 +73,14 @@ COMMANDS: Final[Registry[Callable[..., Any] | typer.Typer]] = Registry(
         "stats": "mie.cli.stats:stats",
         "train": "mie.cli.train:train",
         "verify": "mie.cli.verify:verify",
+        "vqa": "mie.cli.vqa:app",
         "weights": "mie.cli.weights:app",
     },
     group="mie.commands",
     check=lambda thing: None if callable(thing) else "a function, or a typer.Typer",
 )
 # These keep what is done and take it up again when the same command is run once more.
-_RESUMING: Final = ("build", "merge", "run", "score", "ground", "train", "experiment", "demo")
+_RESUMING: Final = ("build", "merge", "run", "score", "ground", "train", "experiment", "demo", "vqa")
 
 
 class _Groups(TyperGroup):

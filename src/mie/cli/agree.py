@@ -85,6 +85,7 @@ def _write_all(
     from mie.report.agreement import correlation_table, write_agreement
     from mie.scoring.scored_runs import shared_benchmark
     from mie.scoring.statistics.agreement import agree_on_all
+    from mie.scoring.statistics.people import samples_in_words
 
     if not runs:
         raise ConfigError("a table of metrics needs scored runs", fix="name the runs that people rated")
@@ -97,6 +98,9 @@ def _write_all(
     table(
         "Spearman against people: mean over samples (samples), and over models", *correlation_table(document)
     )
+    gone = {name for found in document["criteria"].values() for name in found["human"]["not_scored"]}
+    if gone:
+        typer.echo(f"{samples_in_words(sorted(gone))}; they count among people alone")
     for criterion, found in document["criteria"].items():
         for pair in found["raters"]["spearman"]:
             who = " and ".join(pair["raters"])
@@ -109,6 +113,7 @@ def _write_all(
 
 def _show(document: dict[str, Any]) -> None:
     from mie.cli._show import plural, table
+    from mie.scoring.statistics.people import samples_in_words
 
     people = document["human"]
     counts = [plural(people[key], key.removesuffix("s")) for key in ("samples", "ratings")]
@@ -123,6 +128,8 @@ def _show(document: dict[str, Any]) -> None:
         table(title, columns, [_calibration(key, entry) for key, entry in calibrated])
     _show_raters(document["raters"])
     _show_preference(document["leaderboard"])
+    if people["not_scored"]:
+        typer.echo(f"{samples_in_words(people['not_scored'])}; they count among people alone")
     if document["not_among_the_runs"] and document["runs"]:
         typer.echo(f"not among the runs: {', '.join(document['not_among_the_runs'])}")
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
 from mie.vocabulary import SPLITS
 
 if TYPE_CHECKING:
+    from mie.core.documents import DatasetInfo
     from mie.datasets.rejected import Reason
     from mie.review.apply import Change
 
@@ -175,6 +176,7 @@ def _tell(
     reasons: Sequence[Reason] = (),
 ) -> None:
     from mie.cli._show import plural, print_json, table
+    from mie.datasets.card import source_counts
 
     if json:
         keys = ("name", "digest", "counts", "rejected")
@@ -187,6 +189,9 @@ def _tell(
     samples = plural(info["counts"]["samples"], "sample")
     typer.echo(f"{output} {done}: {samples}, digest {info['digest'][:16]}")
     table("samples", ("split", "n"), list(info["counts"]["by_split"].items()))
+    if len(info["counts"]["by_perspective"]) > 1:
+        columns, numbers = source_counts(cast("DatasetInfo", info))
+        table("by data set", ("data set", *columns), [(name, *row) for name, row in numbers.items()])
     if changes is not None:
         _tell_changes(changes)
     if "rephrased" in info:

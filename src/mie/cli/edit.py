@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 def edit(
     image: Path | None = typer.Argument(
-        None, help="A picture or DICOM file, or a folder of them.", show_default=False
+        None,
+        help="A picture or DICOM file, or a folder of them; a volume, or the folder of a DICOM series.",
+        show_default=False,
     ),
     instruction: str | None = typer.Argument(None, help="What to change.", show_default=False),
     editor: str | None = typer.Option(
@@ -35,11 +37,17 @@ def edit(
         None,
         "-o",
         "--output",
-        help="The .png or .dcm file to write; a folder for a folder.",
+        help="The .png or .dcm file to write; a folder for a folder; .nii.gz or .dcm for a volume.",
         show_default=False,
     ),
     modality: str | None = typer.Option(
         None, help="What the image is, such as CT: settles words that mean several things."
+    ),
+    plane: str | None = typer.Option(
+        None, help="Of a volume: axial, coronal or sagittal; by default as its slices are stored."
+    ),
+    window: str | None = typer.Option(
+        None, help="Of a volume: a CT window such as lung, or LOW,HIGH; by default found in its values."
     ),
     list_: bool = typer.Option(False, "--list", help="Print what can be asked for, in words and colours."),
     reference: list[Path] = typer.Option(
@@ -71,12 +79,15 @@ def edit(
     ),
     json: bool = typer.Option(False, "--json", help="Print the result as one JSON document."),
 ) -> None:
-    """Edit one image, or every image of a folder.
+    """Edit one image, every image of a folder, or a volume slice by slice.
 
-    In a folder, edits that are there already are kept, so the same command resumes.
+    In a folder, edits that are there already are kept, so the same command resumes. A volume (NIfTI, NRRD,
+    MetaImage, or the folder of a DICOM series with a .nii.gz or .dcm output) becomes a label volume where the
+    instruction marks something, else a volume in its own units, on the same grid.
 
     Example: mie edit scan.png "Mark the optic disc in red." -e http:http://127.0.0.1:8000/edit -o out.png
     """
+    from mie.cli._edit_volume import VolumeOptions, edit_volume_file
     from mie.cli._show import print_json, progress_bar
     from mie.core.files import WriteError, make_folder, remove_scratch
     from mie.core.registry import unknown_name
@@ -84,6 +95,7 @@ def edit(
     from mie.editors.base import StopRunError, open_editor
     from mie.editors.runs import plain
     from mie.editors.saving import Marks, edits_of
+    from mie.editors.volumes import is_volume_edit
     from mie.errors import ConfigError, MieError
     from mie.privacy.gate import LOG, Policy
     from mie.vocabulary import MODALITIES
@@ -99,6 +111,18 @@ def edit(
             expected='mie edit IMAGE "INSTRUCTION" -e EDITOR -o OUT.png, or mie edit --list',
         )
     marks = Marks(watermark, certificate, key)
+    if is_volume_edit(image, output):
+        edit_volume_file(
+            image,
+            instruction,
+            editor if modality is None else f"{editor},modality={modality}",
+            output,
+            VolumeOptions(modality, plane, window, seed, overwrite, json),
+            Policy(deidentified, redact, allow_phi, allow_remote),
+        )
+        return
+    if plane is not None or window is not None:
+        raise ConfigError("--plane and --window are for volumes", where=image)
     pairs = edits_of(image, output, dicom=dicom)
     whole_folder = image.is_dir()
     if output.exists() and not overwrite and not whole_folder:

@@ -16,7 +16,7 @@ def review(
     kind: list[str] = typer.Option(
         [],
         "--kind",
-        help="inspect, mask, rank or questions; repeatable. Default: inspect, and rank for two runs.",
+        help="inspect, mask, rank, questions or grade; repeatable. Default: inspect, and rank for two runs.",
     ),
     port: int | None = typer.Option(
         None, min=0, max=65535, help="The port to listen on; 0 for any free port. Default: 8000."
@@ -28,9 +28,9 @@ def review(
     db: str | None = typer.Option(
         None, help="A SQLite file or a postgresql:// URL. Default: DATASET-review/review.sqlite."
     ),
-    raters: int | None = typer.Option(None, min=1, help="People per item. Default: 1."),
+    raters: int | None = typer.Option(None, min=1, help="People per item. Default: 1; for grade 2."),
     overlap: float | None = typer.Option(
-        None, min=0, max=1, help="Share of the items that all of them see. Default: 1."
+        None, min=0, max=1, help="Share of the items that all of them see. Default: 1; for grade 0.5."
     ),
     sample: int | None = typer.Option(None, min=1, help="Review only this many samples, drawn by --seed."),
     stratify: str | None = typer.Option(None, help="Draw in proportion by these fields: modality,task"),

@@ -85,9 +85,9 @@ def check(
 
     Example: mie sources check sample_fundus
     """
-    from mie.cli._show import print_json, progress_bar
+    from mie.cli._show import plural, print_json, progress_bar
     from mie.errors import ConfigError
-    from mie.sources.source import check_source
+    from mie.sources.source import check_source, shared_patients
 
     if Path(name).suffix in (".yaml", ".yml"):
         if root is not None:
@@ -101,8 +101,14 @@ def check(
             reports[entry.name] = check_source(entry, folder, limit=limit, progress=bar)
         if not json:
             _show_report(entry.name, reports[entry.name])
+    shared = shared_patients(reports)
+    for one, other, number in shared if not json else ():
+        typer.echo(f"{one} and {other} share {plural(number, 'patient')}: a build keeps each on one side")
     if json:
         bodies = {name: report.as_dict() for name, report in reports.items()}
+        for one, other, number in shared:
+            bodies[one].setdefault("shares_patients_with", {})[other] = number
+            bodies[other].setdefault("shares_patients_with", {})[one] = number
         print_json(bodies if len(bodies) != 1 else next(iter(bodies.values())))
     if any(report.rejections or report.differences for report in reports.values()):
         raise typer.Exit(3)

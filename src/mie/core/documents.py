@@ -87,6 +87,7 @@ class Counts(TypedDict):
     by_task: dict[str, int]
     by_modality: dict[str, int]
     by_source: dict[str, int]
+    by_source_and_perspective: NotRequired[dict[str, dict[str, int]]]  # where there are several perspectives
     patients_known: int
 
 

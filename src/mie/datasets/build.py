@@ -206,13 +206,13 @@ def _samples(
             found=f"{len(plan.rejections)} files that match none",
             fix="`mie sources check NAME ROOT` shows what matches and what does not",
         )
-    plan = plan.with_weights(_prepare(plan, allow_remote))
+    plan = plan.with_weights(prepare(plan, allow_remote))
     parts = claim_parts(folder, plan.fingerprint)
     _make_parts(plan, parts, engine, workers, isolate, allow_remote, progress)
     return plan
 
 
-def _prepare(plan: Plan, allow_remote: bool) -> Weights | None:
+def prepare(plan: Plan, allow_remote: bool) -> Weights | None:
     """Let every perspective check that it can work; the weights that their networks use."""
     config = plan.config
     weights: dict[str, Mapping[str, str]] | None = None

@@ -79,6 +79,7 @@ GATES: Final[dict[str, str]] = {
     "duplicate": "the same image and region is already there",
     "leak": "the patient, or a nearly equal image, is also in a better guarded split",
     "review": "rejected by the people who reviewed the dataset",
+    "score": "its target image missed the threshold of `mie filter`, or has no score",
     "error": "an unexpected error while the file was read",
 }
 
@@ -150,10 +151,10 @@ def _front_matter(info: DatasetInfo) -> dict[str, Any]:
     matter: dict[str, Any] = {
         "pretty_name": info["name"],
         "language": ["en"],
-        **_license(list(_licenses(info).values())),
+        **hub_license(list(_licenses(info).values())),
         "task_categories": ["image-to-image"],
         "tags": [tag.lower().replace(" ", "-") for tag in tags],
-        "size_categories": [next((name for n, name in _SIZES if counts["samples"] < n), "100M<n<1B")],
+        "size_categories": [hub_size(counts["samples"])],
         # `datasets` caches by this front matter alone: without the digest, a rebuilt dataset would open as
         # the old one.
         "dataset_info": {"config_name": "default", "description": f"digest {info['digest']}"},
@@ -165,7 +166,12 @@ def _front_matter(info: DatasetInfo) -> dict[str, Any]:
     return matter
 
 
-def _license(licenses: Sequence[Mapping[str, str]]) -> dict[str, str]:
+def hub_size(count: int) -> str:
+    """How the Hub says so many rows."""
+    return next((name for n, name in _SIZES if count < n), "100M<n<1B")
+
+
+def hub_license(licenses: Sequence[Mapping[str, str]]) -> dict[str, str]:
     """An identifier only where every source states that licence; else `other`, named by what it allows."""
     names = {_slug(terms["name"]) for terms in licenses}
     stated = all(terms["basis"] == "stated" for terms in licenses)
@@ -214,6 +220,7 @@ def _counts(info: DatasetInfo) -> str:
         )
     ]
     entries = source_entries(_recipe(info))
+    columns, numbers_of = source_counts(info)
     rows = []
     for name, terms in _licenses(info).items():
         entry = entries.get(name, {})
@@ -221,12 +228,29 @@ def _counts(info: DatasetInfo) -> str:
         checked = "" if terms["basis"] == "stated" else " (not verified)"
         linked = f"[{title}]({home})" if home else title
         licence = markdown_cell(terms["name"]) + checked
-        rows.append(
-            (f"`{markdown_cell(name)}`", linked, f"{counts['by_source'][name]:,}", licence, terms["use"])
-        )
-    tables.append(markdown_table(("source", "data set", "samples", "licence", "use"), rows))
+        rows.append((f"`{markdown_cell(name)}`", linked, *numbers_of[name], licence, terms["use"]))
+    tables.append(markdown_table(("source", "data set", *columns, "licence", "use"), rows))
     tables.append(f"Patients told apart by their data sets: {counts['patients_known']:,}.")
     return "\n\n".join(tables)
+
+
+def source_counts(info: DatasetInfo) -> tuple[list[str], dict[str, list[str]]]:
+    """Columns, and each data set's numbers: its samples, by perspective, beside the images it publishes."""
+    counts = info["counts"]
+    pairs = counts.get("by_source_and_perspective", {})
+    perspectives = list(counts["by_perspective"]) if pairs else []
+    entries = source_entries(_recipe(info))
+    published = {name: entries.get(name, {}).get("published") for name in counts["by_source"]}
+    known = any(number is not None for number in published.values())
+    rows = {
+        name: [
+            f"{total:,}",
+            *(f"{pairs.get(name, {}).get(perspective, 0):,}" for perspective in perspectives),
+            *([f"{number:,}" if (number := published[name]) is not None else "-"] if known else []),
+        ]
+        for name, total in counts["by_source"].items()
+    }
+    return ["samples", *perspectives, *(["images published"] if known else [])], rows
 
 
 def _making(info: DatasetInfo) -> str:

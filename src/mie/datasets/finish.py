@@ -18,7 +18,15 @@ import pyarrow as pa
 from mie.core.documents import DatasetInfo, add_facts
 from mie.core.files import atomic_path, atomic_write
 from mie.datasets.dataset import shard_name
-from mie.datasets.leaks import Traces, duplicates, image_leaks, patient_leaks, whole_conversations
+from mie.datasets.leaks import (
+    Traces,
+    duplicates,
+    image_leaks,
+    intact_volumes,
+    patient_leaks,
+    whole_conversations,
+    whole_groups,
+)
 from mie.datasets.part import INDEX_SCHEMA, part_path
 from mie.datasets.rejected import read_rejected
 from mie.datasets.schema import REFERENCES, TEXT_COLUMNS, ShardWriter, has_references, read_rows, read_table
@@ -86,9 +94,15 @@ def compare(parts: Path, numbers: Sequence[int], *, several: bool) -> Index:
     traces = Traces.of(columns, goals=several)
     named = columns["perspective"] if several else [None] * len(of_part)
     dropped = _offenders(traces, columns["target"], named)
+    for i in intact_volumes(set(dropped), columns["volume"]):
+        del dropped[i]
     for i, other in whole_conversations(set(dropped), columns["group"], columns["turn"]).items():
         reason = f"another turn of its conversation was rejected: {dropped[other].reason}"
         dropped[i] = replace(dropped[other], reason=reason, target=columns["target"][i])
+    for i, other in whole_groups(set(dropped), columns["volume"]).items():
+        reason = f"another slice of its volume was rejected: {dropped[other].reason}"
+        where = columns["case_id"][i]
+        dropped[i] = replace(dropped[other], where=where, reason=reason, numbers={"id": columns["id"][i]})
     return Index(columns, of_part, dropped)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from mie.images.hashes import near_pairs
 from mie.perspectives.perspective import EditKind
+from mie.perspectives.volumes import volume_id
 from mie.records import Sample
 
 # A sample that leaks is taken from the side where it costs least: training first, test never.
@@ -55,11 +56,29 @@ def whole_conversations(
     dropped: set[int], groups: list[str | None], turns: list[int | None]
 ) -> dict[int, int]:
     """Samples that go because another turn of their conversation does -> that turn."""
-    broken = {groups[i]: i for i in sorted(dropped) if turns[i] is not None}
+    talks = [None if turn is None else group for group, turn in zip(groups, turns, strict=True)]
+    return whole_groups(dropped, talks)
+
+
+def whole_groups(dropped: set[int], groups: Sequence[str | None]) -> dict[int, int]:
+    """Samples that go because another one of their group does -> that one; None: of no group."""
+    broken = {groups[i]: i for i in sorted(dropped) if groups[i] is not None}
     return {
         i: broken[group]
-        for i, (group, turn) in enumerate(zip(groups, turns, strict=True))
-        if turn is not None and group in broken and i not in dropped
+        for i, group in enumerate(groups)
+        if group is not None and group in broken and i not in dropped
+    }
+
+
+def intact_volumes(dropped: set[int], volumes: Sequence[str | None]) -> set[int]:
+    """Samples of `dropped` that stay after all: slices of whole volumes of which less than half offend.
+
+    The ends of two patients' volumes may show the same few pixels; a volume that leaks does in most slices.
+    """
+    sizes = Counter(volume for volume in volumes if volume is not None)
+    offending = Counter(volumes[i] for i in dropped)
+    return {
+        i for i in dropped if (volume := volumes[i]) is not None and 2 * offending[volume] < sizes[volume]
     }
 
 
@@ -93,6 +112,15 @@ class FirstTraces:
 def turn_key(sample: Sample) -> bytes:
     """Turns are never duplicates of each other: an undo leads back to what was there before."""
     return hashlib.sha256(f"{sample.group}|{sample.turn}".encode()).digest()
+
+
+def sample_key(sample: Sample, digests: Mapping[str, bytes | None], edit: EditKind) -> bytes:
+    """`content_key`; of a slice of a whole volume with its place and target: empty slices may be alike."""
+    key = content_key(digests, edit)
+    if volume_id(sample) is None:
+        return key
+    place = f"|{sample.task}|{sample.target}|slice {sample.params['volume']['index']}"
+    return hashlib.sha256(key + place.encode()).digest()
 
 
 def content_key(digests: Mapping[str, bytes | None], edit: EditKind) -> bytes:

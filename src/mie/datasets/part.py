@@ -5,18 +5,19 @@ from __future__ import annotations
 import errno
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mie.core.files import atomic_path
 from mie.datasets.engine import Standing, report
-from mie.datasets.leaks import FirstTraces, content_key, turn_key
+from mie.datasets.leaks import FirstTraces, sample_key, turn_key
 from mie.datasets.names import Names
 from mie.datasets.plan import Part
 from mie.datasets.recipe import RecipeConfig, source_facts, split_of
@@ -25,8 +26,16 @@ from mie.datasets.schema import IMAGE_COLUMNS, RowEncoder, ShardWriter, table
 from mie.datasets.wide import widened
 from mie.errors import MieError
 from mie.images.hashes import perceptual
-from mie.perspectives import PERSPECTIVES, BuildFacts, Gate, Recipe, VolumeRecipe, find_perspective
-from mie.perspectives.volumes import volume_of
+from mie.perspectives import (
+    PERSPECTIVES,
+    BuildFacts,
+    Gate,
+    Recipe,
+    VolumeRecipe,
+    WholeVolumeRecipe,
+    find_perspective,
+)
+from mie.perspectives.volumes import is_whole, volume_id, volume_of
 from mie.records import Case, Pixels, Rejection, Sample, Unit
 from mie.sources.catalog import Entry
 from mie.sources.source import open_source
@@ -57,6 +66,7 @@ INDEX_SCHEMA = pa.schema(
         ("goal_hash", pa.uint64()),  # of a target image that shows the patient anew; null for an overlay
         ("goal_thumb", pa.binary()),
         ("references", pa.int32()),  # how many further images it has
+        ("volume", pa.string()),  # the whole volume that it is a slice of
     ]
 )
 
@@ -159,20 +169,50 @@ class _Maker:
     def outcomes(self, cases: Sequence[Case], *, volume: str | None = None) -> Iterator[Sample | Rejection]:
         """What becomes of one case, or of the slices of a volume."""
         several = len(self.config.makers) > 1
-        for sample in self._samples(cases, volume):
-            outcome = sample if isinstance(sample, Rejection) else self._judged(sample)
+        for outcome in self._outcomes(cases, volume):
             if several and isinstance(outcome, Rejection):
                 outcome = replace(outcome, perspective=self.name)
             yield outcome
 
+    def _outcomes(self, cases: Sequence[Case], volume: str | None) -> Iterator[Sample | Rejection]:
+        samples = self._samples(cases, volume)
+        for whole, group in itertools.groupby(
+            samples, lambda s: None if isinstance(s, Rejection) else volume_id(s)
+        ):
+            if whole is None:
+                for sample in group:
+                    yield sample if isinstance(sample, Rejection) else self._judged(sample)
+            else:
+                yield from self._judged_together([s for s in group if isinstance(s, Sample)])
+
+    def _judged_together(self, slices: Sequence[Sample]) -> list[Sample | Rejection]:
+        """A whole volume passes the gates, or does not, as one image: its slices below each other."""
+        verdict = next((r for gate in self.gates if (r := gate(_montage(slices))) is not None), None)
+        if verdict is not None:
+            return [verdict]
+        if not self.wide:
+            return list(slices)
+        words = widened(slices[0])  # one instruction for all of them
+        prompts: dict[str, Any] = {"prompt": words.prompt, "prompt_template": words.prompt_template}
+        return [replace(s, **prompts, params={**words.params, **s.params}) for s in slices]
+
     def _samples(self, cases: Sequence[Case], volume: str | None) -> Iterator[Sample | Rejection]:
         seed = self.config.seed
-        if volume is not None and isinstance(self.recipe, VolumeRecipe):
+        make: Callable[[Sequence[Case], str, int], Iterator[Sample | Rejection]] | None = None
+        if volume is not None and is_whole(cases[0]):
+            if not isinstance(self.recipe, WholeVolumeRecipe):
+                reason = f"{self.name} makes no samples of whole volumes; choose a number of slices"
+                yield Rejection(cases[0].source, volume, "source", reason)
+                return
+            make = self.recipe.whole_volume
+        elif volume is not None and isinstance(self.recipe, VolumeRecipe):
+            make = self.recipe.volume
+        if make is not None:
             try:
                 split = split_of(cases[0], self.config.split, seed)
-                yield from self.recipe.volume(cases, split, seed)
+                yield from make(cases, split, seed)
             except MemoryError:
-                yield Rejection(cases[0].source, volume, "error", _NO_MEMORY)
+                yield Rejection(cases[0].source, str(volume), "error", _NO_MEMORY)
             return
         for case in cases:
             try:
@@ -184,6 +224,18 @@ class _Maker:
         if self.wide:
             sample = widened(sample)
         return next((r for gate in self.gates if (r := gate(sample)) is not None), None) or sample
+
+
+def _montage(slices: Sequence[Sample]) -> Sample:
+    """The slices that show the region below each other; of a volume without one, all of them."""
+    marked = [s for s in slices if s.mask is not None and s.mask.any()] or list(slices)
+    first = marked[0]
+    return replace(
+        first,
+        input=np.concatenate([s.input for s in marked]),
+        target_image=np.concatenate([s.target_image for s in marked]),
+        mask=None if first.mask is None else np.concatenate([s.mask for s in marked if s.mask is not None]),
+    )
 
 
 def _open_makers(task: PartTask, resources: ExitStack) -> list[_Maker]:
@@ -215,9 +267,16 @@ def _outcomes(task: PartTask, units: _Count) -> Iterator[Sample | Rejection]:
             return item[0], None if isinstance(item[1], Rejection) else volume_of(item[1])
 
         # A volume's slices come one after the other; anything else is a group of its own.
-        for (unit, name), group in itertools.groupby(_cases(task, units), volume):
+        for (unit, name), group in itertools.groupby(
+            read_cases(task.part, task.sources, units.begin, task.deadly), volume
+        ):
             chosen = [makers[at] for at in task.part.units[unit].makers]
-            if name is None or not any(isinstance(maker.recipe, VolumeRecipe) for maker in chosen):
+            first = next(group)
+            group = itertools.chain([first], group)
+            together = isinstance(first[1], Case) and (
+                is_whole(first[1]) or any(isinstance(maker.recipe, VolumeRecipe) for maker in chosen)
+            )
+            if name is None or not together:
                 for _, case in group:
                     if isinstance(case, Rejection):
                         yield case
@@ -235,14 +294,22 @@ def _units(task: PartTask, source: int) -> list[Unit]:
     return [planned.unit for planned in task.part.units if planned.source == source]
 
 
-def _cases(task: PartTask, units: _Count) -> Iterator[tuple[int, Case | Rejection]]:
-    """The cases of every unit, each with the unit's index."""
-    sources = {at: open_source(entry, root) for at, (entry, root) in task.sources.items()}
-    for index, planned in enumerate(task.part.units):
-        units.begin(index)
-        entry, root = task.sources[planned.source]
+def read_cases(
+    part: Part,
+    places: Mapping[int, tuple[Entry, Path]],
+    begin: Callable[[int], None],
+    deadly: frozenset[int] = frozenset(),
+) -> Iterator[tuple[int, Case | Rejection]]:
+    """The cases of every unit, each with the unit's index. What cannot be read is a rejection.
+
+    `begin` is told the index of each unit before it is read; `deadly` units are not read at all.
+    """
+    sources = {at: open_source(entry, root) for at, (entry, root) in places.items()}
+    for index, planned in enumerate(part.units):
+        begin(index)
+        entry, root = places[planned.source]
         key = planned.unit.key
-        if index in task.deadly:
+        if index in deadly:
             yield index, Rejection(entry.name, key, "image", "reading it ended the worker process")
             continue
         try:
@@ -283,13 +350,14 @@ class PartTraces:
         edit = "image" if perspective is None else perspective.edit
         found = {
             "sha256": sha256,
-            "content": turn_key(sample) if turn else content_key(digests, edit),
+            "content": turn_key(sample) if turn else sample_key(sample, digests, edit),
             "hash": hash_,
             "thumb": thumb,
             "pixels": [digests[name] for name in IMAGE_COLUMNS],
             "goal_hash": goal[0],
             "goal_thumb": goal[1],
             "references": len(sample.references),
+            "volume": volume_id(sample),
         }
         self.rows.append({**row, **found})
 

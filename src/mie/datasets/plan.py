@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -90,11 +90,12 @@ def make_plan(config: RecipeConfig, progress: Callable[[str], None] = lambda _: 
             if makers:
                 number += 1
                 planned.append(PlannedUnit(index, found, makers))
-                digest.update(_file_facts(source.root, item.entry.name, found).encode())
-    return Plan(config, tuple(sources), _cut(planned, sources), tuple(rejections), digest.hexdigest())
+                digest.update(file_facts(source.root, item.entry.name, found).encode())
+    return Plan(config, tuple(sources), cut(planned, sources), tuple(rejections), digest.hexdigest())
 
 
-def _cut(planned: list[PlannedUnit], sources: list[tuple[Entry, Path]]) -> tuple[Part, ...]:
+def cut(planned: Sequence[PlannedUnit], sources: Sequence[tuple[Entry, Path]]) -> tuple[Part, ...]:
+    """Parts of about 64 images, in this order."""
     parts: list[Part] = []
     current: list[PlannedUnit] = []
     weight = 0
@@ -114,11 +115,13 @@ def _weight(entry: Entry, unit: Unit) -> int:
     if unit.rows is not None:
         return unit.rows[1] - unit.rows[0]
     if isinstance(entry.layout, VolumeLayout | DicomLayout):
-        return entry.layout.slices * len(entry.layout.planes) * max(1, len(entry.targets))
+        slices = _PART_WEIGHT if entry.layout.slices == "all" else entry.layout.slices
+        return slices * len(entry.layout.planes) * max(1, len(entry.targets))
     return 1
 
 
-def _file_facts(root: Path, name: str, unit: Unit) -> str:
+def file_facts(root: Path, name: str, unit: Unit) -> str:
+    """Size and age of a unit's files: other files make another plan."""
     facts = []
     for role, paths in sorted(unit.files.items()):
         for path in paths:

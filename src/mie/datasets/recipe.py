@@ -233,7 +233,8 @@ def read_recipe(path: Path) -> RecipeConfig:
     return parse_recipe(body, where=str(path), base=path.parent)
 
 
-def parse_recipe(body: Mapping[str, Any], *, where: str, base: Path) -> RecipeConfig:
+def listed_sources(body: Mapping[str, Any], where: str) -> list[Any]:
+    """What a recipe has under `sources:`; `ConfigError` where that is no list, or an empty one."""
     sources = body.get("sources")
     if not isinstance(sources, list) or not sources:
         near = next((k for k in body if k != "sources" and nearest_name(str(k), ["sources"])), None)
@@ -246,18 +247,24 @@ def parse_recipe(body: Mapping[str, Any], *, where: str, base: Path) -> RecipeCo
             if near
             else "`mie sources list` shows what is known",
         )
+    return sources
+
+
+def parse_recipe(body: Mapping[str, Any], *, where: str, base: Path) -> RecipeConfig:
+    sources = listed_sources(body, where)
     try:
-        configs = [_source(item, where, base) for item in sources]
+        configs = [source_config(item, where, base) for item in sources]
         return RecipeConfig.model_validate({**body, "sources": configs})
     except ValidationError as error:
-        raise _explained(error, where) from None
+        raise explained(error, where) from None
     except ConfigError as error:  # a name that no registry knows
         if error.where is None:
             error.where = where
         raise
 
 
-def _source(item: Any, where: str, base: Path) -> SourceConfig:
+def source_config(item: Any, where: str, base: Path) -> SourceConfig:
+    """One item of `sources:`."""
     if isinstance(item, str):
         item = {"name": item}
     if not isinstance(item, dict) or not isinstance(item.get("name"), str):
@@ -309,7 +316,8 @@ def _known_keys() -> Iterator[str]:
         yield from model.model_fields
 
 
-def _explained(error: ValidationError, where: str) -> ConfigError:
+def explained(error: ValidationError, where: str) -> ConfigError:
+    """The first problem of a recipe, in words."""
     first = error.errors()[0]
     place = ".".join(map(str, first["loc"]))
     if first["type"] == "extra_forbidden":

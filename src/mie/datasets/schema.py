@@ -59,7 +59,7 @@ _NOT_OURS: Final = (pa.ArrowException, ValueError, TypeError, AttributeError, Lo
 
 
 def table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
-    """`pa.Table.from_pylist` for columns of text, bytes, integers, lists and structures of them."""
+    """`pa.Table.from_pylist` for columns of text, bytes, numbers, lists and structures of them."""
     columns = [array([row[field.name] for row in rows], field.type) for field in schema]
     return pa.Table.from_arrays(columns, schema=schema)
 
@@ -69,7 +69,7 @@ def array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     if pa.types.is_struct(kind):
         fields = [array([None if v is None else v[field.name] for v in values], field.type) for field in kind]
         return pa.Array.from_buffers(kind, len(values), [_validity(values)], children=fields)
-    if pa.types.is_integer(kind):
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         numbers = np.array([0 if v is None else v for v in values], kind.to_pandas_dtype())
         return pa.Array.from_buffers(kind, len(values), [_validity(values), pa.py_buffer(numbers)])
     if pa.types.is_list(kind):

@@ -47,6 +47,7 @@ class Tally:
 
     def __init__(self) -> None:
         self._counts: dict[str, Counter[str]] = {name: Counter() for name in _COUNTED}
+        self._pairs: Counter[tuple[str, str]] = Counter()  # (source, perspective)
         self._digests: dict[str, list[str]] = {split: [] for split in SPLITS}
         self._patients: set[str] = set()
         self._rejected: Counter[str] = Counter()
@@ -56,6 +57,7 @@ class Tally:
         """Count a row; of its columns only `COLUMNS` are looked at."""
         for name, counter in self._counts.items():
             counter[row[name]] += 1
+        self._pairs[row["source"], row["perspective"]] += 1
         self._digests[row["split"]].append(row["sha256"])
         if row["patient_id"] is not None:
             self._patients.add(row["patient_id"])
@@ -100,6 +102,11 @@ class Tally:
                 **{package: importlib.metadata.version(package) for package in _VERSIONS},
             },
         }
+        if len(by["perspective"]) > 1:
+            table: dict[str, dict[str, int]] = {source: {} for source in by["source"]}
+            for (source, perspective), number in sorted(self._pairs.items()):
+                table[source][perspective] = number
+            info["counts"]["by_source_and_perspective"] = table
         if self._references:
             info["references"] = self._references
         return info

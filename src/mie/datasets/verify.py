@@ -20,10 +20,11 @@ from mie.datasets.faithful import fault, take_apart
 from mie.datasets.leaks import (
     FirstTraces,
     Traces,
-    content_key,
     duplicates,
     image_leaks,
+    intact_volumes,
     patient_leaks,
+    sample_key,
     turn_key,
 )
 from mie.datasets.rejected import read_rejected
@@ -31,6 +32,7 @@ from mie.datasets.schema import content_digest, pixel_digests, read_rows, sample
 from mie.errors import MieError
 from mie.images.hashes import perceptual
 from mie.perspectives import find_perspective
+from mie.perspectives.volumes import volume_id
 from mie.records import Sample
 from mie.vocabulary import MODALITIES, SPLITS, UNKNOWN
 
@@ -257,9 +259,10 @@ def _trace(
         **{name: getattr(sample, name) for name in _TRACED},
         "pixels": digests,
         "sha256": sha256,
-        "content": turn_key(sample) if turn else content_key(digests, edit),
+        "content": turn_key(sample) if turn else sample_key(sample, digests, edit),
         "hash": hash_,
         "thumb": thumb,
+        "volume": volume_id(sample),
         "goal_hash": goal_hash,
         "goal_thumb": goal_thumb,
     }
@@ -306,13 +309,19 @@ def _check_separation(rows: list[dict[str, Any]], *, across: bool) -> list[Probl
         return []
     traces = Traces.of({name: [row[name] for row in rows] for name in _COMPARED}, goals=across)
     problems = []
-    for name, find in (
-        ("duplicate", duplicates),
-        ("patient leak", patient_leaks),
-        ("image leak", image_leaks),
-    ):
-        for offence in find(traces):
-            i = offence.index
+    offences = [
+        (name, offence)
+        for name, find in (
+            ("duplicate", duplicates),
+            ("patient leak", patient_leaks),
+            ("image leak", image_leaks),
+        )
+        for offence in find(traces)
+    ]
+    intact = intact_volumes({o.index for _, o in offences}, [row["volume"] for row in rows])
+    for name, offence in offences:
+        i = offence.index
+        if i not in intact:
             where = f"{traces.sources[i]}/{traces.case_ids[i]} ({traces.ids[i]}, {traces.splits[i]})"
             problems.append(Problem(name, where, offence.reason))
     return problems

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from markupsafe import Markup
 
+from mie.core.csv_cells import safe_row
 from mie.core.files import atomic_write, make_folder
 from mie.datasets.dataset import Dataset
 from mie.experiments.arms import Measure, record_of, score_sample
@@ -168,7 +169,7 @@ def write_results(results: Results, folder: Path) -> Path:
         for arm, some in cells.items()
     ]
     text = io.StringIO()
-    csv.writer(text).writerows([header, *rows])
+    csv.writer(text).writerows(map(safe_row, [header, *rows]))
     atomic_write(folder / "table.csv", text.getvalue())
     style = asset("grounding.css")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()

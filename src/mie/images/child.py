@@ -86,7 +86,6 @@ class _Child:
     """A process that decodes, and the two pipes to it."""
 
     def __init__(self) -> None:
-        self.owner = os.getpid()
         self._process = subprocess.Popen(
             [sys.executable, "-c", _START, json.dumps(sys.path)],
             stdin=subprocess.PIPE,
@@ -99,8 +98,8 @@ class _Child:
 
     @property
     def alive(self) -> bool:
-        # After a fork the pipes belong to two processes.
-        return self.owner == os.getpid() and self._process.poll() is None
+        # In a process that was forked from us it is nobody's child, and counts as ended: see `Popen.poll`.
+        return self._process.poll() is None
 
     def send(self, head: Mapping[str, Any], bodies: Sequence[bytes]) -> None:
         assert self._process.stdin is not None  # noqa: S101 (a pipe)
@@ -129,9 +128,7 @@ class _Child:
         return data
 
     def end(self) -> int:
-        """Kill it; the exit code it had, if it ended by itself."""
-        if self.owner != os.getpid():
-            return 0
+        """Kill it, if it is ours; the exit code it had, if it ended by itself."""
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()

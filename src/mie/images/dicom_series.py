@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -160,7 +161,7 @@ def _place(into: NDArray[Any], seg: Any, index: int, grid: NDArray[np.float64], 
 # File names and instance numbers say nothing reliable about the order of slices; only ImagePositionPatient
 # along the normal of ImageOrientationPatient does. DICOM's patient axes are LPS+; volumes here are RAS+.
 
-__all__ = ["read_seg", "read_series"]
+__all__ = ["Series", "open_series", "read_seg", "read_series"]
 
 _UNEVEN: Final = 0.05  # of the slice distance; scanners round positions, but a lost slice is a whole one
 _OFF_LINE: Final = 0.1  # mm sideways
@@ -187,15 +188,87 @@ def read_series(files: Sequence[Path], *, max_voxels: int = MAX_VOXELS) -> Volum
 
 
 def _read_series(files: Sequence[Path], max_voxels: int) -> Volume:
+    headers = _headers(files)
+    if is_enhanced(headers):
+        return _read_enhanced(*headers[0], max_voxels)
+    series = _located(headers)
+    check_size(series.shape, max_voxels, series.where, width=4)
+    return canonical(
+        series.read(0, series.shape[2]),
+        series.affine,
+        steps=series.steps,
+        where=series.where,
+        frame_of_reference=series.frame_of_reference,
+    )
+
+
+@dataclass(frozen=True)
+class Series:
+    """The slices of one series in their order in space, before their pixels are read."""
+
+    planes: Sequence[_Plane]
+    affine: NDArray[np.float64]  # (column, row, slice, 1) to RAS+ millimetres
+    steps: tuple[Step, ...]
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(columns, rows, slices)."""
+        first = self.planes[0].header
+        return int(first.Columns), int(first.Rows), len(self.planes)
+
+    @property
+    def where(self) -> Path:
+        return self.planes[0].path.parent
+
+    @property
+    def files(self) -> list[Path]:
+        return [plane.path for plane in self.planes]
+
+    @property
+    def frame_of_reference(self) -> str | None:
+        return self.planes[0].header.get("FrameOfReferenceUID")
+
+    def read(self, start: int, stop: int) -> NDArray[np.float32]:
+        """Slices `start` to `stop` as (columns, rows, slices), after the modality's rescale."""
+        columns, rows, _ = self.shape
+        data = np.empty((stop - start, rows, columns), np.float32)
+        with decoding("DICOM", where=self.where):
+            for at, plane in enumerate(self.planes[start:stop]):
+                data[at] = _values(plane)
+        return data.transpose(2, 1, 0)
+
+
+def open_series(files: Sequence[Path]) -> Series:
+    """The files of one series, sorted and checked by their headers; nothing else is read."""
+    if not files:
+        raise ImageError("a series without files")
+    with decoding("DICOM", where=Path(files[0]).parent):
+        headers = _headers([Path(path) for path in files])
+        if is_enhanced(headers):
+            raise ImageError(
+                "this is an enhanced multi-frame file",
+                where=headers[0][0],
+                expected="one file for each slice",
+            )
+        return _located(headers)
+
+
+def is_enhanced(headers: Sequence[tuple[Path, pydicom.Dataset]]) -> bool:
+    """One file that holds all slices."""
+    return len(headers) == 1 and "PerFrameFunctionalGroupsSequence" in headers[0][1]
+
+
+def _headers(files: Sequence[Path]) -> list[tuple[Path, pydicom.Dataset]]:
     headers = [(path, _header(path)) for path in files]
     _one_series(headers)
-    if len(headers) == 1 and "PerFrameFunctionalGroupsSequence" in headers[0][1]:
-        return _read_enhanced(*headers[0], max_voxels)
+    return headers
+
+
+def _located(headers: Sequence[tuple[Path, pydicom.Dataset]]) -> Series:
     planes = [_plane(path, header) for path, header in headers]
     first = planes[0].header
     across, down = _directions(first, planes[0].path)
     _alike(planes)
-    check_size((first.Columns, first.Rows, len(planes)), max_voxels, planes[0].path.parent, width=4)
     check_pixels(first.Rows, first.Columns, where=planes[0].path, limits=DEFAULT_LIMITS)
     normal = np.cross(across, down)
     planes.sort(key=lambda plane: float(normal @ plane.position))
@@ -205,22 +278,13 @@ def _read_series(files: Sequence[Path], max_voxels: int) -> Volume:
     # PixelSpacing is (between rows, between columns); `across` is the way the column index grows.
     lps[:3, :3] = np.stack([across * column_mm, down * row_mm, between], axis=1)
     lps[:3, 3] = planes[0].position
-    data = np.empty((len(planes), first.Rows, first.Columns), np.float32)
-    for index, plane in enumerate(planes):
-        data[index] = _values(plane)
     tilt = float(
         np.degrees(np.arccos(min(1.0, abs(float(normal @ between)) / float(np.linalg.norm(between)))))
     )
     steps: list[Step] = [{"step": "series", "files": len(planes)}]
     if tilt > _TILT_DEGREES:
         steps.append({"step": "gantry tilt", "degrees": round(tilt, 2)})
-    return canonical(
-        data.transpose(2, 1, 0),
-        LPS_TO_RAS @ lps,
-        steps=steps,
-        where=planes[0].path.parent,
-        frame_of_reference=first.get("FrameOfReferenceUID"),
-    )
+    return Series(planes, LPS_TO_RAS @ lps, tuple(steps))
 
 
 def _header(path: Path) -> pydicom.Dataset:

@@ -80,12 +80,8 @@ def numbers(text: str, count: int, path: Path, name: str) -> NDArray[np.float64]
 def file_beside(path: Path, name: str) -> Path:
     """The data file that a header names: one plain file in the header's own folder, links resolved."""
     # LIST and name%03d are part of both formats, but through them one could name any file on the disk.
-    plain = (
-        name not in ("", ".", "..")
-        and not re.search(r"[/\\%\0]", name)
-        and not name.upper().startswith("LIST")
-    )
-    beside = path.with_name(name) if plain else None
+    plain = not re.search(r"[%\0]", name) and not name.upper().startswith("LIST")
+    beside = path.parent / name if plain else None
     if (
         beside is None
         or Path(os.path.realpath(beside)).parent != Path(os.path.realpath(path)).parent

@@ -10,10 +10,11 @@ import io
 import math
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import IO, Any, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple, Self
 
 import cv2
 import nibabel as nib
@@ -141,15 +142,64 @@ def _nifti_values(path: Path, image: Any, max_voxels: int, stream: IO[bytes] | N
         )
     data = np.asanyarray(image.dataobj)
     if stream is not None:
-        # To the file's end: only there does gzip's checksum tell whether the voxels are right.
-        left = _AFTER_VOXELS
-        while block := stream.read(_BLOCK):
-            left -= len(block)
-            if left < 0:
-                raise ImageError(
-                    "more data than the header says", where=path, expected=f"at most {_AFTER_VOXELS} bytes"
-                )
+        _read_to_end(stream, path)
     return StoredVolume(data.reshape(shape), affine, steps)
+
+
+class NiftiStream:
+    """A NIfTI file read forwards, a few slices along its last axis at a time. Not limited in voxels."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        path = self._path
+        with self._stack, decoding("NIfTI", where=path):
+            self._gzip: Any = None
+            if path.name.lower().endswith(".gz"):
+                self._gzip = self._stack.enter_context(igzip.open(path, "rb"))
+                self._image = _open_gzip(self._gzip)
+            else:
+                self._image = nib.load(path, mmap=False)
+            kind = self._image.get_data_dtype()
+            x, y, z = _three_axes(self._image.shape, path)
+            check_size((x, y, 1), MAX_VOXELS, path, width=8)  # one slice must fit
+            if kind.kind not in "iuf":
+                raise ImageError(
+                    "voxels are not plain numbers", where=path, expected="one number each", found=kind
+                )
+            self.shape = x, y, z
+            self.affine, self.steps = _nifti_affine(self._image)
+            self.header = self._image.header
+            promised = math.prod(self.shape) * kind.itemsize
+            if self._gzip is not None:
+                check_promise(promised, path.stat().st_size, where=path)
+            self._stack = self._stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Slices `start` to `stop`, `(X, Y, n)`, after the header's scale."""
+        x, y, z = self.shape
+        with decoding("NIfTI", where=self._path):
+            slab = np.asanyarray(self._image.dataobj[:, :, start:stop]).reshape(x, y, stop - start)
+            if stop == z and self._gzip is not None:
+                _read_to_end(self._gzip, self._path)
+        return slab
+
+
+def _read_to_end(stream: IO[bytes], path: Path) -> None:
+    """Only at the end of the file does gzip's checksum tell whether the voxels are right."""
+    left = _AFTER_VOXELS
+    while block := stream.read(_BLOCK):
+        left -= len(block)
+        if left < 0:
+            raise ImageError(
+                "more data than the header says", where=path, expected=f"at most {_AFTER_VOXELS} bytes"
+            )
 
 
 class _Bounded(io.BufferedIOBase):
@@ -272,7 +322,7 @@ def canonical(
     frame_of_reference: str | None = None,
 ) -> Volume:
     """Permute and flip the axes to the nearest RAS+ ones; `affine` is the RAS+ affine of `data` as given."""
-    _check_affine(affine, where)
+    check_affine(affine, where)
     if data.dtype.kind == "f":
         wrong = data.size - int(np.isfinite(data).sum())
         if wrong:
@@ -286,16 +336,15 @@ def canonical(
     steps = list(steps)
     if not any(step["step"] == "orientation" for step in steps):
         steps.append({"step": "orientation", "found": found, "to": "RAS"})
-    degrees = _obliquity(affine)
-    if degrees > _OBLIQUE_DEGREES:
-        steps.append({"step": "oblique", "degrees": round(degrees, 2)})
+    steps += obliquity_steps(affine)
     turn = nib.io_orientation(affine)
     affine = affine @ nib.orientations.inv_ornt_aff(turn, data.shape)
     x, y, z = (float(mm) for mm in np.linalg.norm(affine[:3, :3], axis=0))
     return Volume(nib.apply_orientation(data, turn), (x, y, z), affine, tuple(steps), frame_of_reference)
 
 
-def _check_affine(affine: NDArray[np.float64], where: object) -> None:
+def check_affine(affine: NDArray[np.float64], where: object) -> None:
+    """Refuse axes that do not span space, and voxels of absurd sizes."""
     sizes = np.linalg.norm(affine[:3, :3], axis=0)
     small, large = _VOXEL_MM
     if (
@@ -309,6 +358,12 @@ def _check_affine(affine: NDArray[np.float64], where: object) -> None:
             expected=f"three directions and voxels of {small:g} to {large:g} mm",
             found=affine[:3].tolist(),
         )
+
+
+def obliquity_steps(affine: NDArray[np.float64]) -> list[Step]:
+    """A step that says by how much the axes differ from the patient's; none where they do not."""
+    degrees = _obliquity(affine)
+    return [{"step": "oblique", "degrees": round(degrees, 2)}] if degrees > _OBLIQUE_DEGREES else []
 
 
 def _obliquity(affine: NDArray[np.float64]) -> float:
@@ -377,6 +432,14 @@ def square_pixels(image: NDArray[Any], spacing: tuple[float, float], *, is_mask:
     way = cv2.INTER_NEAREST_EXACT if is_mask else cv2.INTER_LINEAR
     pixels = np.ascontiguousarray(image, dtype=np.float32 if image.dtype.kind == "f" else np.uint8)
     return cv2.resize(pixels, (columns, rows), interpolation=way).astype(image.dtype, copy=False)
+
+
+def scaling(columns: float, rows: float) -> NDArray[np.float64]:
+    """From pixel centres of a scaled image to those of the original, which has so many pixels for one."""
+    matrix = np.eye(4)
+    matrix[0, 0], matrix[1, 1] = columns, rows
+    matrix[0, 3], matrix[1, 3] = (columns - 1) / 2, (rows - 1) / 2
+    return matrix
 
 
 def resampled(volume: Volume, onto: Volume, *, where: object = None) -> Volume:

@@ -14,6 +14,9 @@ from mie.records import Pixels, Step
 
 # Pixels converted at a time: a volume never exists a second time as float64.
 _BLOCK: Final = 1 << 20
+# The soft-tissue window most abdominal CT data sets are read with, in Hounsfield units.
+_SOFT_TISSUE: Final = (-160.0, 240.0)
+_PERCENTILES: Final = (0.5, 99.5)
 
 
 def to_8bit(
@@ -85,6 +88,19 @@ def find_window(
     smallest, largest = values.min().item(), values.max().item()
     step = {"step": "window", "low": smallest, "high": largest, "from": "min-max"}
     return step if smallest < largest else step | {"constant": True}
+
+
+def volume_window(values: NDArray[Any], *, hounsfield: bool, where: object = None) -> dict[str, Any]:
+    """One grey window for a whole volume, so that its slices can be compared.
+
+    Soft tissue for Hounsfield units; else percentiles of what is not exactly 0, because most of an MRI volume
+    can be zeros around the head, which would drag the percentiles down.
+    """
+    if hounsfield:
+        window = find_window(values, low=_SOFT_TISSUE[0], high=_SOFT_TISSUE[1], where=where)
+        return {**window, "from": "soft tissue"}
+    tissue = values[values != 0]
+    return find_window(tissue if tissue.size else values, percentiles=_PERCENTILES, where=where)
 
 
 def apply_window(values: NDArray[Any], step: Step) -> NDArray[np.uint8]:

@@ -1,6 +1,7 @@
 """Published models on this disk: a folder, or a hub id that is already in the local cache.
 
-Nothing is fetched, and only safetensors are read. LoRAs lie on top of a pipeline of diffusers.
+Nothing is fetched, and of models only safetensors are read. LoRAs lie on top of a pipeline of diffusers.
+A few networks are published as `.pth` alone: `read_pth` is the one place that opens these.
 """
 
 from __future__ import annotations
@@ -9,13 +10,15 @@ import hashlib
 import importlib.util
 import re
 import warnings
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, Final
 
 from mie.core.environment import install_hint
-from mie.errors import ConfigError
+from mie.errors import ConfigError, MieError
 
 _NEEDS: Final = ("torch", "safetensors", "transformers", "diffusers", "peft")
 _HUB_ID: Final = re.compile(r"[\w.-]+/[\w.-]+")
@@ -62,6 +65,43 @@ def refuse_pickles(folder: Path, names: Iterable[str]) -> None:
             found=", ".join(pickles),
             fix="download the safetensors version, or convert it on a machine that may run foreign code",
         )
+
+
+def read_pth(path: Path, plain: Sequence[Any] = ()) -> Any:
+    """What a `.pth` file holds: tensors, numbers, texts, and the classes in `plain`.
+
+    Such a file is a pickle in a zip archive, or an older form of it. PyTorch's restricted reader knows only
+    these kinds of values and raises for any other, so nothing in the file is run.
+    """
+    import torch
+
+    try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                promised = sum(member.file_size for member in archive.infolist())
+            if promised > path.stat().st_size:  # PyTorch compresses nothing, so this is none of its files
+                raise ValueError(f"its members promise {promised:,} bytes, more than the file has")
+        with torch.serialization.safe_globals(list(plain)):
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except (UnpicklingError, RuntimeError, EOFError, OSError, ValueError, LookupError, TypeError) as error:
+        reason = str(error).partition("WeightsUnpickler error:")[2] or str(error)
+        raise MieError(
+            "the file of weights cannot be opened safely",
+            where=path,
+            expected="tensors and plain values, as torch.save writes them",
+            found=reason.strip().partition("\n")[0][:200] or type(error).__name__,
+            fix="get it from its publisher again; or save its tensors anew, without any other object",
+        ) from None
+
+
+def read_pth_tensors(path: Path) -> dict[str, Any]:
+    """The tensors by name of a `.pth` file that holds nothing else."""
+    import torch
+
+    state = read_pth(path)
+    if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
+        raise MieError("not a file of weights", where=path, expected="tensors by name", found=type(state))
+    return state
 
 
 def model_digest(folder: Path) -> str:

@@ -12,6 +12,7 @@ from mie.perspectives.perspective import (
     SourceFacts,
     StrictModel,
     VolumeRecipe,
+    WholeVolumeRecipe,
     find_perspective,
     unnamed_words,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "SourceFacts",
     "StrictModel",
     "VolumeRecipe",
+    "WholeVolumeRecipe",
     "find_perspective",
     "unnamed_words",
 ]

@@ -79,6 +79,17 @@ class VolumeRecipe(Protocol):
         ...
 
 
+@runtime_checkable
+class WholeVolumeRecipe(Protocol):
+    """A recipe that makes samples of whole volumes, of which a data set gives every slice."""
+
+    def whole_volume(
+        self, cases: Sequence[Case], split: str, build_seed: int
+    ) -> Iterator[Sample | Rejection]:
+        """The samples of all slices, volume by volume, each in the order of its slices (`stacked`)."""
+        ...
+
+
 class Gate(Protocol):
     """Decides whether a sample is kept."""
 

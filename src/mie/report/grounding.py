@@ -14,10 +14,9 @@ import cv2
 import numpy as np
 from markupsafe import Markup
 
-from mie.core.files import atomic_write
+from mie.core.files import atomic_write, inside
 from mie.datasets.dataset import Dataset
 from mie.editors.runs import Run
-from mie.errors import MieError
 from mie.images.png import decode_png, encode_png
 from mie.images.resize import fitted_size, resize_image
 from mie.records import Mask, Pixels
@@ -71,10 +70,7 @@ def _pictures(dataset: Dataset, folder: Path, most: int) -> Iterator[Picture]:
         row, mask = rows[line["id"]], mask_of(rows[line["id"]])
         if mask is None:
             continue
-        try:
-            heat = decode_png((folder / line["map"]).read_bytes())
-        except OSError as error:
-            raise MieError("a map is missing", where=folder / line["map"], found=error) from None
+        heat = decode_png(inside(folder, folder, line["map"]).read_bytes())
         image = in_colour(decode_png(row["input"]["bytes"]))
         png = base64.b64encode(encode_png(heat_picture(image, heat, mask >= INSIDE))).decode()
         yield Picture(line, Markup(f"data:image/png;base64,{png}"))  # noqa: S704 (base64)
@@ -87,7 +83,7 @@ def heat_picture(image: Pixels, heat: Pixels, region: Mask) -> Pixels:
     small = cv2.resize(heat if heat.ndim == 2 else heat[..., 0], size[::-1], interpolation=cv2.INTER_AREA)
     colours = cv2.cvtColor(cv2.applyColorMap(small, cv2.COLORMAP_MAGMA), cv2.COLOR_BGR2RGB)
     mixed = np.rint((1 - _OPACITY) * image + _OPACITY * colours).astype(np.uint8)
-    inside = cv2.resize(region.astype(np.uint8), size[::-1], interpolation=cv2.INTER_NEAREST)
-    outline = cv2.dilate(inside, np.ones((3, 3), np.uint8)) != inside
+    filled = cv2.resize(region.astype(np.uint8), size[::-1], interpolation=cv2.INTER_NEAREST)
+    outline = cv2.dilate(filled, np.ones((3, 3), np.uint8)) != filled
     mixed[outline] = 255
     return mixed

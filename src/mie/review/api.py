@@ -1,4 +1,4 @@
-"""What the API exchanges: the four kinds of work, the answers to each, and errors."""
+"""What the API exchanges: the five kinds of work, the answers to each, and errors."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ KINDS: Final[dict[str, str]] = {
     "mask": "Choose or repair a mask",
     "rank": "Rank the outputs of several models",
     "questions": "Answer questions on several turns",
+    "grade": "Grade triplets, with zero tolerance",
 }
-Kind: TypeAlias = Literal["inspect", "mask", "rank", "questions"]
+Kind: TypeAlias = Literal["inspect", "mask", "rank", "questions", "grade"]
 
 CRITERIA: Final = ("accuracy", "preservation", "quality")
 REASONS: Final = (
@@ -29,6 +30,16 @@ QUESTIONS: Final[dict[str, str]] = {
     "understanding": "Does each turn change what its words refer to, where they refer to an earlier turn?",
     "backtracking": "Where a turn asks to go back, is the earlier state there again?",
 }
+# Graded 1 (faulty) to 3 (without fault); a sample passes with 3 in all of them.
+DIMENSIONS: Final[dict[str, str]] = {
+    "instruction": "Is the change what the instruction asks for, all of it and nothing else?",
+    "region": "Does the marked region cover what was changed, and only that?",
+    "preservation": "Is everything else as it was?",
+    "quality": "Is the result free of artefacts and plausible as a medical image?",
+}
+BEST_GRADE: Final = 3
+# What a kind of work asks, by its own name.
+ASKED: Final[dict[str, dict[str, str]]] = {"questions": QUESTIONS, "grade": DIMENSIONS}
 
 
 class ApiError(Exception):
@@ -144,9 +155,30 @@ class QuestionAnswers(_Answer):
     ]
 
 
+class Grading(_Answer):
+    """Four grades from 1 to 3."""
+
+    kind: Literal["grade"]
+    grades: dict[
+        Literal["instruction", "region", "preservation", "quality"],
+        Annotated[int, Field(ge=1, le=BEST_GRADE, strict=True)],
+    ]
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> Grading:
+        if missing := DIMENSIONS.keys() - self.grades.keys():
+            raise ValueError(f"grade all of {', '.join(DIMENSIONS)}; missing: {', '.join(sorted(missing))}")
+        return self
+
+
 Answer: TypeAlias = Annotated[
-    Inspection | MaskChoice | Ranking | QuestionAnswers, Field(discriminator="kind")
+    Inspection | MaskChoice | Ranking | QuestionAnswers | Grading, Field(discriminator="kind")
 ]
+
+
+def faults(payload: Mapping[str, Any]) -> list[str]:
+    """Return the dimensions of a grading in which the sample is not without fault."""
+    return [name for name in DIMENSIONS if payload["grades"][name] < BEST_GRADE]
 
 
 def verdict(payload: Mapping[str, Any]) -> str:
@@ -158,6 +190,8 @@ def verdict(payload: Mapping[str, Any]) -> str:
             return str(payload["choice"])
         case "rank":
             return "ranked"
+        case "grade":
+            return f"faults: {', '.join(found)}" if (found := faults(payload)) else "pass"
         case _:
             return ", ".join(f"{k}: {v}" for k, v in sorted(payload["answers"].items()))
 
@@ -171,5 +205,7 @@ def comparable(payload: Mapping[str, Any]) -> Any:
             return [payload["choice"], payload["mask"]]
         case "rank":
             return {name: [sorted(group) for group in r] for name, r in payload["rankings"].items()}
+        case "grade":
+            return "fault" if faults(payload) else "pass"
         case _:
             return payload["answers"]

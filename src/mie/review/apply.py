@@ -2,6 +2,7 @@
 
 A consensus decides. Without one, a sample is dropped if more people rejected than accepted it, and gets
 another mask if more than half of its raters chose the same. Otherwise it stays as it is, and is counted.
+Grading has zero tolerance: a sample that was to be graded stays only if all who graded it found no fault.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from mie.core.documents import DatasetInfo
 from mie.core.hashing import canonical, stable_hash
 from mie.datasets.dataset import Dataset
 from mie.datasets.rejected import read_rejected
+from mie.datasets.volumes import volume_slices
 from mie.datasets.write import write_dataset
 from mie.errors import MieError
 from mie.images.hashes import checksum
@@ -27,8 +29,9 @@ from mie.images.overlay import paint
 from mie.images.png import decode_png
 from mie.perspectives.perception.samples import proof_gate
 from mie.records import Pixels, Rejection, Sample
+from mie.review.api import faults
 from mie.review.database import Database, events, meta
-from mie.review.events import final_answers
+from mie.review.events import final_answers, items_of, settled_items
 from mie.review.masks import majority, propose_masks, stored_mask
 from mie.vocabulary import OPACITY
 
@@ -88,6 +91,7 @@ def apply_reviews(place: str, dataset_folder: Path, output: Path) -> Applied:
             provenance = _provenance(connection, dataset, found)
     finally:
         database.close()
+    _reject_whole_volumes(dataset, found)
     changes = {name: Change() for name in ("kept", "rejected", "repainted", "failed")}
     info = write_dataset(
         _samples(dataset, found, changes),
@@ -99,6 +103,14 @@ def apply_reviews(place: str, dataset_folder: Path, output: Path) -> Applied:
         deidentified=bool(dataset.info["deidentified"]),
     )
     return Applied(output, info, changes)
+
+
+def _reject_whole_volumes(dataset: Dataset, found: Decisions) -> None:
+    """A volume is looked at as a whole: with one slice go all."""
+    for slices in volume_slices(dataset).values() if found.rejected else ():
+        reason = next((found.rejected[one.id] for one in slices if one.id in found.rejected), None)
+        for one in slices if reason is not None else ():
+            found.rejected[one.id] = str(reason)
 
 
 def check_owner(connection: Connection, dataset: Dataset) -> None:
@@ -120,7 +132,27 @@ def decisions(connection: Connection) -> Decisions:
         _decide_inspection(found, sample_id, payloads)
     for (item_id, sample_id), payloads in final_answers(connection, "mask").items():
         _decide_mask(connection, found, item_id, sample_id, payloads)
+    graded = final_answers(connection, "grade")
+    settled = settled_items(connection, "grade")
+    for item_id, sample_id, wanted in items_of(connection, "grade"):
+        payloads = graded.get((item_id, sample_id), [])
+        if item_id not in settled and len(payloads) < wanted:
+            found.rejected[sample_id] = f"graded by {len(payloads)} of {wanted}: not passed yet"
+        elif outcomes := [faults(payload) for payload in payloads]:
+            _decide_grades(found, sample_id, outcomes)
     return found
+
+
+def _decide_grades(found: Decisions, sample_id: str, outcomes: Sequence[Sequence[str]]) -> None:
+    if not any(outcomes):
+        return
+    named = ", ".join(sorted({name for outcome in outcomes for name in outcome}))
+    if all(outcomes):
+        found.rejected[sample_id] = f"faults found by {len(outcomes)} of {len(outcomes)}: {named}"
+    else:
+        n = sum(map(bool, outcomes))
+        found.rejected[sample_id] = f"faults found by {n} of {len(outcomes)}, not arbitrated: {named}"
+        found.divided.add(sample_id)
 
 
 def _decide_inspection(found: Decisions, sample_id: str, payloads: Sequence[Mapping[str, Any]]) -> None:

@@ -244,3 +244,25 @@ def final_answers(connection: Connection, kind: str) -> dict[tuple[int, str], li
         else:
             final |= {(row.id, row.sample_id): [row.payload] for row in rows}
     return final
+
+
+def items_of(connection: Connection, kind: str) -> list[tuple[int, str, int]]:
+    """Return (item, sample, raters wanted) of a kind of work, answered or not."""
+    rows = connection.execute(
+        select(items.c.id, items.c.sample_id, items.c.wanted)
+        .join(tasks, tasks.c.id == items.c.task_id)
+        .where(tasks.c.kind == kind)
+        .order_by(items.c.id)
+    )
+    return [(row.id, row.sample_id, row.wanted) for row in rows]
+
+
+def settled_items(connection: Connection, kind: str) -> set[int]:
+    """Return the items of a kind of work that an adjudicator has decided."""
+    rows = connection.scalars(
+        select(items.c.id)
+        .join(tasks, tasks.c.id == items.c.task_id)
+        .join(consensus, consensus.c.item_id == items.c.id)
+        .where(tasks.c.kind == kind)
+    )
+    return set(rows)

@@ -219,6 +219,9 @@ def _values(opinion: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
                 yield run, "accept", _SCORES[answer["decision"]]
             for criterion, score in answer["scores"].items():
                 yield run, criterion, score
+        case "grade":
+            for dimension, grade in answer["grades"].items():
+                yield run, dimension, grade
         case "questions":
             for question, reply in answer["answers"].items():
                 if reply in _SCORES:

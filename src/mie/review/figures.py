@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Connection, case, func, select
 
-from mie.review.api import CRITERIA, QUESTIONS
+from mie.review.api import ASKED, CRITERIA
 from mie.review.database import Database, answers, assignments, items, users
 from mie.scoring.statistics.intervals import mean_interval
 from mie.scoring.statistics.ranks import kendall_w, krippendorff_alpha
@@ -88,7 +88,7 @@ def agreement(kind: str, ratings: Ratings) -> dict[str, Any]:
     empty: dict[str, Any] = {"krippendorff_alpha": None, "kendall_w": None, "n": len(ratings), "by": {}}
     if not ratings:
         return {**empty, "reason": "no item has two answers yet"}
-    names = {"rank": CRITERIA, "questions": tuple(QUESTIONS)}.get(kind, ("",))
+    names = CRITERIA if kind == "rank" else tuple(ASKED.get(kind, ("",)))
     by: dict[str, dict[str, float | None]] = {}
     for name in names:
         if kind == "rank":
@@ -96,7 +96,8 @@ def agreement(kind: str, ratings: Ratings) -> dict[str, Any]:
             alpha = krippendorff_alpha(_side_by_side(ratings, tables), "ordinal")
             w = _mean([kendall_w(table) for table in tables])
         else:
-            alpha, w = krippendorff_alpha(label_table(kind, ratings, name), "nominal"), None
+            level = "ordinal" if kind == "grade" else "nominal"
+            alpha, w = krippendorff_alpha(label_table(kind, ratings, name), level), None
         by[name] = {"krippendorff_alpha": _known(alpha), "kendall_w": w}
     overall = {name: _mean([row[name] for row in by.values()]) for name in _MEASURES}
     same = "all answers are equal, so reliability is undefined"
@@ -115,6 +116,9 @@ def label_table(kind: str, ratings: Ratings, question: str) -> Floats:
     table = np.full((len(raters), len(ratings)), np.nan)
     for at, given in enumerate(ratings.values()):
         for rater, answer in given.items():
+            if kind == "grade":
+                table[raters.index(rater), at] = answer["grades"][question]
+                continue
             if kind == "inspect":
                 label = answer["decision"]
             elif kind == "mask":

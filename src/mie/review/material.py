@@ -9,8 +9,9 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 from sqlalchemy import Row, select
@@ -19,6 +20,7 @@ from mie.core.files import inside
 from mie.core.hashing import canonical
 from mie.datasets.dataset import Dataset
 from mie.datasets.parquet import ShardFile
+from mie.datasets.volumes import most_telling, volume_slices
 from mie.editors.runs import Run, output_name
 from mie.errors import ConfigError, MieError
 from mie.images.limits import Limits, check_pixels
@@ -31,12 +33,21 @@ from mie.review.masks import propose_masks
 
 Place: TypeAlias = tuple[str, int, int]  # shard, row group, row
 
+
+class Stack(NamedTuple):
+    """The slices of a volume: where each is stored, and its sample; and which one shows most."""
+
+    slices: list[tuple[Place, str]]
+    first: Place
+
+
 INDEXED: Final = (
     "id", "sha256", "perspective", "task", "target", "modality", "anatomy", "source", "split",
     "group", "turn", "colour",
 )  # fmt: skip
 _COLUMNS: Final = {"input": "input", "reference": "target_image", "mask": "mask"}
 _TURN: Final = re.compile(r"turn(\d{1,3})-(input|reference|output)")
+_SLICE: Final = re.compile(r"slice(\d{1,5})-([a-z0-9-]+)")
 _CACHE_BYTES: Final = 96 * 2**20
 _LIMITS: Final = Limits(max_pixels=250_000_000)
 
@@ -102,6 +113,19 @@ class Material:
             table = file.read_row_group(group, columns=list(columns), use_threads=False)
         return dict(table.slice(at, 1).to_pylist()[0])
 
+    @cached_property
+    def volumes(self) -> dict[Place, Stack]:
+        """Each slice of a whole volume, by where its row is stored -> all slices of the volume, in order."""
+        found: dict[Place, Stack] = {}
+        for slices in volume_slices(self.dataset).values():
+            shown = most_telling(slices)
+            stack = Stack(
+                [((one.shard.name, one.group, one.row), one.id) for one in slices],
+                (shown.shard.name, shown.group, shown.row),
+            )
+            found.update({place: stack for place, _ in stack.slices})
+        return found
+
     def outputs(self, run: str) -> dict[str, str]:
         """Return sample id -> SHA-256 of the first attempt's output, for the edits that succeeded."""
         edits = self.runs[run].edits().values()
@@ -133,6 +157,7 @@ class ItemImages:
         self._database = database
         self._material = material
         self._cache = _Cache()
+        self._made: dict[int, dict[str, str]] = {}  # run -> sample -> SHA-256 of its output
         self._secret = bytes.fromhex(database.value("secret") or "")
         with database.read() as connection:
             self._run_names = {row.id: row.name for row in connection.execute(select(runs))}
@@ -183,6 +208,8 @@ class ItemImages:
 
     def _full(self, kind: str, item: Row[Any], name: str) -> bytes:
         what, _, rest = name.partition("-")
+        if match := _SLICE.fullmatch(name):
+            return self._slice(kind, item, int(match[1]), match[2])
         if name in _COLUMNS and not (kind == "mask" and name != "input"):  # they show the dataset's mask
             return self._stored(item.places[0], _COLUMNS[name])
         if kind == "mask" and what == "proposal":
@@ -202,6 +229,28 @@ class ItemImages:
             if turn < len(item.places):
                 return self._stored(item.places[turn], _COLUMNS[match[2]])
         raise _no_such_image()
+
+    def _slice(self, kind: str, item: Row[Any], at: int, name: str) -> bytes:
+        """An image of another slice of the item's volume, under the same rules as those of its own."""
+        stack = self._material.volumes.get(tuple(item.places[0]))
+        if kind not in ("inspect", "rank") or stack is None or at >= len(stack.slices):
+            raise _no_such_image()
+        place, sample_id = stack.slices[at]
+        what, _, rest = name.partition("-")
+        if name in _COLUMNS:
+            return self._stored(place, _COLUMNS[name])
+        if kind == "rank" and what == "output":
+            for run_id, _, _ in item.outputs:
+                if hmac.compare_digest(self.token(item.id, run_id), rest):
+                    made = self._outputs_of(run_id)
+                    if sample_id in made:
+                        return self._output(run_id, sample_id, made[sample_id])
+        raise _no_such_image()
+
+    def _outputs_of(self, run_id: int) -> dict[str, str]:
+        if run_id not in self._made:
+            self._made[run_id] = self._material.outputs(self._run_names[run_id])
+        return self._made[run_id]
 
     def _stored(self, place: Any, column: str) -> bytes:
         stored = self._material.row(place, [column])[column]

@@ -27,6 +27,7 @@ _INSERT_ROWS: Final = 5000
 _STRATA: Final = tuple(name for name in INDEXED if name not in ("id", "sha256", "group", "turn", "colour"))
 _REQUIREMENTS: Final[dict[str, dict[str, Any]]] = {
     "inspect": {"expected": "at least one sample"},
+    "grade": {"expected": "at least one sample"},
     "mask": {"expected": "samples with a painted region, which can be painted again"},
     "rank": {"expected": "samples with outputs of at least two runs", "fix": "give at least two run folders"},
     "questions": {
@@ -34,6 +35,9 @@ _REQUIREMENTS: Final[dict[str, dict[str, Any]]] = {
         "fix": "give a run folder on a dataset with several turns",
     },
 }
+_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
+    "grade": {"raters": 2, "overlap": 0.5}
+}  # a second review of half
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +152,7 @@ def _find_or_create_task(
 ) -> tuple[int, Settings]:
     if kind not in KINDS:
         raise unknown_name("kind of work", kind, KINDS)
-    settings = replace(Settings(), **requested)  # validates them
+    settings = replace(Settings(), **{**_DEFAULTS.get(kind, {}), **requested})  # validates them
     row = connection.execute(select(tasks).where(tasks.c.kind == kind)).one_or_none()
     if row is None:
         task = connection.execute(insert(tasks), {"kind": kind, "settings": asdict(settings)})
@@ -185,7 +189,7 @@ def _item_rows(
         connection.scalar(select(func.coalesce(func.max(items.c.position) + 1, 0)).where(of_task)) or 0
     )
     chosen = [by_id[i] for i in drawn]
-    if kind in ("inspect", "mask"):
+    if kind in ("inspect", "mask", "grade"):
         pairs = _with_regions(material, chosen, regions if kind == "mask" else None)
     else:
         pairs = _with_outputs(connection, kind, task_id, chosen, material, run_ids, settings.seed)
@@ -217,12 +221,20 @@ def _candidates(
     material: Material, kind: str, stratify: Sequence[str], regions: Container[str] | None
 ) -> Iterable[Candidate]:
     interned: dict[str, str] = {}  # one string per stratum, not one per sample
+    # A whole volume is looked at once: the item is the slice with most of its region.
+    volumes = material.volumes if kind in ("inspect", "rank") else {}
+    digests = {entry.fields["id"]: entry.fields["sha256"] for entry in material.entries()} if volumes else {}
     dialogues: dict[tuple[str, str], list[tuple[int, Candidate]]] = defaultdict(list)
     for entry in material.entries():
         row = entry.fields
         strata = canonical({name: row[name] for name in stratify})
         strata = interned.setdefault(strata, strata)
         colours = len(row["colour"].split(",")) if row["colour"] else 0
+        stack = volumes.get(entry.place)
+        if stack is not None:
+            if entry.place != stack.first:
+                continue
+            row = {**row, "sha256": "\n".join(digests[sample] for _, sample in stack.slices)}
         candidate = Candidate(row["id"], row["sha256"], strata, (entry.place,), (row["id"],), colours)
         if kind == "questions":
             if row["group"] is not None and row["turn"] is not None:

@@ -14,7 +14,7 @@ from sqlalchemy.exc import IntegrityError
 
 from mie.errors import ImageError
 from mie.images.png import encode_png, png_size
-from mie.review.api import CRITERIA, KINDS, QUESTIONS, REASONS, ApiError
+from mie.review.api import ASKED, CRITERIA, KINDS, QUESTIONS, REASONS, ApiError
 from mie.review.assignments import display_seed, find_assignment, next_items
 from mie.review.auth import Session
 from mie.review.database import Database, answers, iso, items, masks, tasks
@@ -95,7 +95,7 @@ class ReviewService:
             "progress": self.progress.of(task.id, session.user_id),
             "reasons": list(REASONS) if kind == "inspect" else [],
             "criteria": list(CRITERIA) if kind in ("inspect", "rank") else [],
-            "questions": [{"id": i, "text": t} for i, t in QUESTIONS.items()] if kind == "questions" else [],
+            "questions": [{"id": i, "text": t} for i, t in ASKED.get(kind, {}).items()],
         }
 
     # ---- Items ----

@@ -13,7 +13,7 @@ from sqlalchemy import Row
 
 from mie.core.hashing import generator
 from mie.images.png import png_size
-from mie.review.api import QUESTIONS
+from mie.review.api import ASKED
 from mie.review.material import ItemImages, Material
 
 # Modalities whose images are grey, so that window and level mean something.
@@ -96,12 +96,20 @@ class ItemViews:
             **{name: row[name] for name in _COLUMNS if name not in ("colour", "params")},
             "grey": row["modality"] in GREY,
             "size": [width, height],
+            "volume": self._volume(kind, item),
             "geometry": geometry(json.loads(row["params"]), width),
             "images": images,
             "classes": classes,
             "turns": self._turns(item) if kind == "questions" else [],
-            "questions": list(QUESTIONS) if kind == "questions" else [],
+            "questions": list(ASKED.get(kind, ())),
         }
+
+    def _volume(self, kind: str, item: Row[Any]) -> dict[str, int] | None:
+        """Which slice of how many the item is, where its whole volume can be moved through."""
+        place = tuple(item.places[0])
+        stack = self._material.volumes.get(place) if kind in ("inspect", "rank") else None
+        places = [] if stack is None else [where for where, _ in stack.slices]
+        return {"index": places.index(place), "slices": len(places)} if len(places) > 1 else None
 
     def _turns(self, item: Row[Any]) -> list[dict[str, Any]]:
         """Return what each turn started from and came to. A free run started from its own output."""

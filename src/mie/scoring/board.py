@@ -25,7 +25,7 @@ from mie.scoring.results import Mean, Results, judges_differ, yardstick
 from mie.scoring.scored_runs import aliases_of
 from mie.scoring.scores import Selected
 from mie.scoring.statistics.intervals import mean_interval
-from mie.scoring.statistics.people import Human
+from mie.scoring.statistics.people import Human, samples_in_words
 from mie.scoring.statistics.ranks import average_ranks
 
 FIRST: Final = "pass@1"
@@ -374,7 +374,11 @@ def _add_preference(
             )
             names[name].cells[FIRST, number] = BoardCell(mean)
     others = [name for name in rated if name not in names]
+    known = {sample for model in models for results in _with_samples(model) for sample in results.table.ids}
+    gone = [sample for sample in human.orders if sample not in known]
     notes = [f"People also ranked {', '.join(others)}, which are not on the board."] if others else []
+    if gone:
+        notes.append(f"{samples_in_words(gone)}, and left out here.")
     if not whole:
         notes.append("No ranking by people covers every model: there is no mean rank.")
     return notes

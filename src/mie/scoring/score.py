@@ -45,6 +45,7 @@ from mie.scoring.scores import (
     write_summary,
 )
 from mie.scoring.statistics.intervals import mean_interval
+from mie.scoring.volumes import VolumeChunk, make_volume_chunks
 from mie.vocabulary import PERSPECTIVES
 
 Progress: TypeAlias = Callable[[int, int], None]
@@ -75,7 +76,7 @@ class ScoreRun(Protocol):
 @dataclass(frozen=True, slots=True)
 class _Task:
     benchmark: Benchmark | str  # by name where another process has to find it
-    chunk: Chunk
+    chunk: Chunk | VolumeChunk
     variant: str
     metrics: tuple[str, ...]
     setup: Any
@@ -86,7 +87,7 @@ class _Task:
 class _Work:
     benchmark: Benchmark
     header: Mapping[str, Any]
-    chunks: list[Chunk]
+    chunks: Sequence[Chunk | VolumeChunk]
     parts: Path
     setup: Any
     progress: Progress | None = None
@@ -198,7 +199,7 @@ def score_run(
     scores = scores_path(run.folder, benchmark.name, variant)
     parts = run.folder / "scores/.parts" / f"{benchmark.name}.{variant}"
     with _tidied(parts), folder_lock(parts), contextlib.ExitStack() as stack:
-        chunks = make_chunks(run, dataset)
+        chunks: list[Any] = (make_volume_chunks if benchmark.unit == "volume" else make_chunks)(run, dataset)
         if not any(chunk.pairs for chunk in chunks):
             raise _no_samples(run)
         work = _Work(benchmark, header, chunks, parts, state, progress)

@@ -140,17 +140,42 @@ class PairedLayout(_Files):
     pair: str
 
 
-class VolumeLayout(_Files):
+Slices = Annotated[int, Field(ge=1, le=512)] | Literal["all"]
+
+
+class _Slices(Strict):
+    """Which slices of a volume become images."""
+
+    around: float | None = Field(
+        None, ge=0, description="with `slices: all`: only so many millimetres beyond what is marked"
+    )
+
+    @model_validator(mode="after")
+    def _needs_all(self) -> _Slices:
+        if self.around is not None and getattr(self, "slices", None) != "all":
+            raise ValueError("`around` is for `slices: all`")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_the_default(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """As written before the key existed: an entry without it is the same entry as ever."""
+        body: dict[str, Any] = handler(self)
+        if self.around is None:
+            body.pop("around", None)  # not there with `exclude_defaults`
+        return body
+
+
+class VolumeLayout(_Files, _Slices):
     """NIfTI, NRRD or MHA volumes with label maps (or one mask volume per target), or pairs of volumes."""
 
     kind: Literal["volume"]
     pair: str | None = Field(None, description="a second volume of the same place")
     planes: tuple[Literal["axial", "coronal", "sagittal"], ...] = ("axial",)
-    slices: int = Field(3, ge=1, le=512, description="at most this many slices per plane and target")
+    slices: Slices = Field(3, description="at most this many slices per plane and target; or all")
     gap: float = Field(5.0, ge=0, description="millimetres between chosen slices")
 
 
-class DicomLayout(Strict):
+class DicomLayout(_Slices):
     """One folder per series; masks as DICOM-SEG objects or label volumes."""
 
     kind: Literal["dicom"]
@@ -158,7 +183,7 @@ class DicomLayout(Strict):
     pair: str | None = Field(None, description="the files of a second series of the same place")
     masks: str | None = None
     planes: tuple[Literal["axial", "coronal", "sagittal"], ...] = ("axial",)
-    slices: int = Field(3, ge=1, le=512)
+    slices: Slices = 3
     gap: float = Field(5.0, ge=0)
 
     @field_validator("series", "masks", "pair")
@@ -279,6 +304,10 @@ class Entry(Strict):
     name: str
     title: str
     modality: str
+    # Not part of stored recipes, which would no longer be those of earlier builds.
+    submodality: str | None = Field(
+        None, exclude=True, description="sequence, stain or view: T1W, FLAIR, mammography"
+    )
     anatomy: str
     targets: tuple[TargetEntry, ...] = ()
     layout: Layout
@@ -388,7 +417,7 @@ def find(name: str) -> Entry:
 
 def override(entry: Entry, changes: Mapping[str, Any]) -> Entry:
     """The entry with some keys replaced; `layout` and `license` are merged key by key."""
-    body = entry.model_dump(exclude_unset=True)
+    body = {**entry.model_dump(exclude_unset=True), "submodality": entry.submodality}
     for key, value in changes.items():
         if (
             key in ("layout", "license")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,17 +17,14 @@ from mie.images.volumes import (
     is_square,
     resampled,
     same_geometry,
+    scaling,
     slice_of,
     slice_spacing,
     square_pixels,
 )
-from mie.images.windows import apply_window, find_window, holds_air
+from mie.images.windows import apply_window, find_window, holds_air, volume_window
 from mie.records import Case, Mask, Pixels, Rejection, Step, Unit
 from mie.sources.catalog import DicomLayout, Entry, VolumeLayout
-
-# The soft-tissue window most abdominal CT data sets are read with, in Hounsfield units.
-_SOFT_TISSUE: Final = (-160.0, 240.0)
-_PERCENTILES: Final = (0.5, 99.5)
 
 
 @dataclass(frozen=True)
@@ -102,7 +100,10 @@ def cases(
     pair = None if second is None else _second(entry, volume, second, window, unit.key)
     for plane in layout.planes:
         count, thickness = volume.data.shape[AXIS[plane]], volume.spacing[AXIS[plane]]
-        if regions is None:
+        whole = layout.slices == "all"
+        if layout.slices == "all":
+            chosen = all_slices(volume, regions, plane, window, layout.around)
+        elif regions is None:
             chosen = middle_slices(count, layout.slices)
         else:
             chosen = sorted(
@@ -113,7 +114,7 @@ def cases(
                 }
             )
         for index in chosen:
-            yield _case(entry, unit, volume, regions or {}, plane, index, window, pair)
+            yield _case(entry, unit, volume, regions or {}, plane, index, window, pair, whole=whole)
 
 
 def largest_slices(areas: NDArray[np.int64], thickness: float, most: int, gap: float) -> list[int]:
@@ -132,6 +133,40 @@ def largest_slices(areas: NDArray[np.int64], thickness: float, most: int, gap: f
     return chosen
 
 
+def all_slices(
+    volume: Volume, regions: Mapping[str, Region] | None, plane: str, window: Step, around: float | None
+) -> list[int]:
+    """Every slice from the first to the last that shows something, or to `around` mm beyond what is marked.
+
+    Slices of one grey value at both ends, such as the padding of a series, are left out.
+    """
+    count, thickness = volume.data.shape[AXIS[plane]], volume.spacing[AXIS[plane]]
+    first, last = 0, count - 1
+    if regions and around is not None:
+        marked = np.flatnonzero(sum(region.areas(plane) for region in regions.values()))
+        beyond = math.ceil(around / thickness - 1e-6)
+        first, last = max(0, int(marked[0]) - beyond), min(last, int(marked[-1]) + beyond)
+    shown = [index for index in range(first, last + 1) if _shows(volume, plane, index, window)]
+    return list(range(shown[0], shown[-1] + 1)) if shown else []
+
+
+def _shows(volume: Volume, plane: str, index: int, window: Step) -> bool:
+    grey = apply_window(slice_of(volume.data, plane, index), window)
+    return bool((grey != grey[0, 0]).any())
+
+
+def slice_affine(volume: Volume, plane: str, index: int) -> NDArray[np.float64]:
+    """(column, row, slices from this one, 1) of a slice as `slice_of` shows it to RAS+ millimetres."""
+    axis = AXIS[plane]
+    down, across = {"axial": (1, 0), "coronal": (2, 0), "sagittal": (2, 1)}[plane]
+    to_voxel = np.zeros((4, 4))
+    to_voxel[3, 3] = 1
+    for place, along in enumerate((across, down)):  # both run against the voxels' axes
+        to_voxel[along, place], to_voxel[along, 3] = -1, volume.data.shape[along] - 1
+    to_voxel[axis, 2], to_voxel[axis, 3] = 1, index
+    return volume.affine @ to_voxel
+
+
 def middle_slices(count: int, most: int) -> list[int]:
     """`most` slices spread evenly over the middle half.
 
@@ -147,13 +182,8 @@ def _window(entry: Entry, data: NDArray[Any], where: str) -> dict[str, Any]:
     if entry.window is not None:
         given = entry.window
         window = find_window(data, low=given.low, high=given.high, percentiles=given.percentiles, where=where)
-    elif entry.modality == "CT" and holds_air(data):
-        window = find_window(data, low=_SOFT_TISSUE[0], high=_SOFT_TISSUE[1], where=where)
-        window["from"] = "soft tissue"
     else:
-        # Most of an MRI volume can be exact zeros around the head; they would drag the percentiles down.
-        tissue = data[data != 0]
-        window = find_window(tissue if tissue.size else data, percentiles=_PERCENTILES, where=where)
+        window = volume_window(data, hounsfield=entry.modality == "CT" and holds_air(data), where=where)
     if window.get("constant"):
         raise ImageError("volume holds one value only", where=where, found=window["low"])
     return window
@@ -178,6 +208,8 @@ def _case(
     index: int,
     window: Step,
     second: tuple[Volume, Step] | None,
+    *,
+    whole: bool = False,
 ) -> Case:
     spacing = slice_spacing(volume.spacing, plane)
 
@@ -196,7 +228,12 @@ def _case(
         mask = region.slice(plane, index)
         if mask is not None:
             masks[name] = np.ascontiguousarray(square_pixels(mask, spacing, is_mask=True))
-    steps: list[Step] = [*volume.steps, window, {"step": "slice", "plane": plane, "index": index}]
+    cut: dict[str, Any] = {"step": "slice", "plane": plane, "index": index}
+    if whole:
+        rows, columns = slice_of(volume.data, plane, index).shape
+        affine = slice_affine(volume, plane, index) @ scaling(columns / image.shape[1], rows / image.shape[0])
+        cut["affine"] = affine.tolist()
+    steps: list[Step] = [*volume.steps, window, cut]
     if not is_square(spacing):
         side = min(spacing)
         steps.append({"step": "square pixels", "found": list(spacing), "to": [side, side]})

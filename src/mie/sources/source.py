@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -79,9 +80,12 @@ class SourceReport:
     patients: int = 0
     targets: Counter[str] = field(default_factory=Counter)
     rejections: list[Rejection] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)  # of the patients, with their cohort
 
     def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "targets": dict(self.targets)}
+        body = {**asdict(self), "targets": dict(self.targets)}
+        del body["names"]
+        return body
 
 
 def check_source(
@@ -103,7 +107,6 @@ def check_source(
     report.units = len(units)
     report.differences = differences(entry, source.root, len(units))
     report.targets.update({t.name: 0 for t in entry.targets})
-    patients = set()
     chosen = units[:limit]
     for done, unit in enumerate(chosen):
         progress(done, len(chosen))
@@ -115,8 +118,15 @@ def check_source(
                 report.cases += 1
                 report.without_target += not case.masks
                 report.targets.update(case.masks.keys())
-                patients.add(case.patient_id)
+                if case.patient_id is not None:
+                    report.names.add(case.patient_id)
         except MieError as error:
             report.rejections.append(Rejection(entry.name, unit.key, "image", error.reason))
-    report.patients = len(patients - {None})
+    report.patients = len(report.names)
     return report
+
+
+def shared_patients(reports: Mapping[str, SourceReport]) -> list[tuple[str, str, int]]:
+    """Every two data sets that show the same patients, with how many; only those of one cohort can."""
+    pairs = [(a, b, len(reports[a].names & reports[b].names)) for a, b in combinations(reports, 2)]
+    return [pair for pair in pairs if pair[2]]

@@ -20,6 +20,7 @@ from mie.editors.compact.kinds import EDIT_KINDS, PERSPECTIVE_OF, EditKind
 from mie.errors import ConfigError
 from mie.networks.compact import TEXT_WIDTH, CompactNet, NetConfig, load_weights, save_weights
 from mie.networks.compact_layers import Widths
+from mie.networks.pretrained import read_pth_tensors
 from mie.networks.text import TOKENS, EmbeddingCache, TextEncoder
 from mie.networks.trunk import BACKBONES, Trunk
 from mie.networks.weights import fit
@@ -318,7 +319,7 @@ class Compact(Trainee):
             pack.rows = [row for row in pack.rows if data_set_of(row.source) not in left_out]
 
     def _pretrain(self, trunk: Trunk, path: Path) -> None:
-        trunk.load_pretrained(torch.load(path, weights_only=True, map_location="cpu"))
+        trunk.load_pretrained(read_pth_tensors(path))
 
     def _trunk(self) -> Path | None:
         if self.shape.trunk is None or self.shape.start is not None:

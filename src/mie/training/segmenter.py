@@ -28,6 +28,7 @@ from mie.errors import ConfigError
 from mie.images.families import FAMILIES, family_of
 from mie.images.overlay import paint
 from mie.networks import weights
+from mie.networks.pretrained import read_pth_tensors
 from mie.networks.unet import STRIDE, NetConfig, UNet, mask_of, probabilities, score_of
 from mie.perspectives.modification.detectors.compact import FORMAT, load_detector
 from mie.perspectives.modification.detectors.quality import (
@@ -304,7 +305,7 @@ class Segmenter(Trainee):
     def model(self) -> nn.Module:
         net = UNet(self.net)
         if (path := self._trunk()) is not None and net.trunk is not None:
-            net.trunk.load_pretrained(torch.load(path, weights_only=True, map_location="cpu"))
+            net.trunk.load_pretrained(read_pth_tensors(path))
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
             net(torch.zeros(1, 3, self.pool.view, self.pool.view))
         self.flops_per_image = 3.0 * counter.get_total_flops()

@@ -113,6 +113,7 @@ TRAINEES: Final[Registry[type[Trainee]]] = Registry(
         "compact": "mie.training.compact:Compact",
         "diffusers-lora": "mie.training.diffusers_lora:DiffusersLora",
         "flow": "mie.training.flow:Flow",
+        "forensic": "mie.training.forensic:Forensic",
         "flux-fill-lora": "mie.training.flux_lora:FluxFillLora",
         "inpainter": "mie.training.inpainter:Inpainter",
         "judge-lora": "mie.training.judge_lora:JudgeLora",

@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mie.perspectives.modification.samples import Modification, background_gate, background_problems
+from mie.perspectives.modification.proof import background_gate, background_problems
+from mie.perspectives.modification.samples import Modification
 from tests.perspectives.modification.lesions import lesion_case
 
 

@@ -10,7 +10,8 @@ import pytest
 from mie.errors import ConfigError
 from mie.perspectives.modification import TASKS, ModificationConfig, experts, health, pair_facts, samples
 from mie.perspectives.modification.counterfactual import Bounds
-from mie.perspectives.modification.samples import Modification, prove
+from mie.perspectives.modification.proof import prove
+from mie.perspectives.modification.samples import Modification
 from mie.records import Rejection, Sample, Target
 from tests.perspectives.modification.lesions import DarkFinder, disc, lesion_case, tissue
 

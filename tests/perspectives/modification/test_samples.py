@@ -9,7 +9,8 @@ from mie.errors import ConfigError
 from mie.perspectives import VolumeRecipe
 from mie.perspectives.modification import TASKS, experts
 from mie.perspectives.modification.counterfactual import Bounds
-from mie.perspectives.modification.samples import Modification, background_gate
+from mie.perspectives.modification.proof import background_gate
+from mie.perspectives.modification.samples import Modification
 from mie.records import Rejection, Sample
 from mie.vocabulary import MODALITIES
 from tests.perspectives.modification.lesions import DarkFinder, disc, lesion_case, tissue, with_lesions

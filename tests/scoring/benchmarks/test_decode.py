@@ -1,5 +1,6 @@
 """The quick decoder against OpenCV's, and what it must leave to the careful one."""
 
+import os
 import zlib
 
 import cv2
@@ -89,3 +90,13 @@ def test_outputs(tmp_path):
         path.write_bytes(b"nothing of the kind")
         with pytest.raises(ImageError):
             read_output(path, variant)
+
+
+@pytest.mark.parametrize("variant", ["paper", "as_released"])
+def test_an_output_that_is_a_link_or_a_pipe_is_not_followed(tmp_path, variant):
+    (tmp_path / "secret.png").write_bytes(encode_png(crop(5, 20, 21)))
+    (tmp_path / "link.png").symlink_to(tmp_path / "secret.png")
+    os.mkfifo(tmp_path / "pipe.png")
+    for name in ("link.png", "pipe.png"):
+        with pytest.raises(ImageError, match="output cannot be read"):
+            read_output(tmp_path / name, variant)

@@ -27,7 +27,7 @@ from tests.scoring.benchmarks.scoring import miedb as score_run
 
 
 def test_registry():
-    assert BENCHMARKS.names() == ["dialogue", "imgedit", "medebench", "miedb", "omni-iie"]
+    assert BENCHMARKS.names() == ["dialogue", "imgedit", "medebench", "miedb", "omni-iie", "volume"]
     assert BENCHMARKS["miedb"] is BENCHMARK
     with pytest.raises(ConfigError, match="no benchmark named 'miebd'") as caught:
         BENCHMARKS["miebd"]
@@ -74,7 +74,7 @@ def test_other_packages_bring_theirs(monkeypatch, group, target):
 
     for module in (mie.core.registry, mie.scoring.benchmarks):
         monkeypatch.setattr(module, "entry_points", entry_points)
-    assert BENCHMARKS.names() == ["dialogue", "imgedit", "medebench", "miedb", "mine", "omni-iie"]
+    assert BENCHMARKS.names() == ["dialogue", "imgedit", "medebench", "miedb", "mine", "omni-iie", "volume"]
     assert BENCHMARKS["mine"] is BENCHMARKS["miedb"] is BENCHMARK
 
 

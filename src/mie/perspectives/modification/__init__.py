@@ -173,20 +173,20 @@ def _check(config: ModificationConfig, sources: Sequence[SourceFacts]) -> None:
 
 
 def _gates(_: Any, limits: GateConfig) -> Sequence[Gate]:
-    from mie.perspectives.modification.samples import background_gate
+    from mie.perspectives.modification.proof import background_gate
     from mie.perspectives.perspective import TrivialGate
 
     return TrivialGate.of(limits), background_gate
 
 
 def _prove(sample: Sample) -> list[Problem]:
-    from mie.perspectives.modification.samples import prove
+    from mie.perspectives.modification.proof import prove
 
     return prove(sample)
 
 
 def _prove_together(rows: Rows) -> list[Problem]:
-    from mie.perspectives.modification.samples import prove_pairs
+    from mie.perspectives.modification.proof import prove_pairs
 
     return prove_pairs(rows)
 
@@ -228,6 +228,8 @@ PERSPECTIVE: Final = Perspective(
             "texture": "the fill does not look like its surroundings: brightness, variance, gradients or "
             "spectrum",
             "seam": "the outline of the filled area shows",
+            "volume": "whole volumes: the lesion is in one slice only",
+            "flicker": "whole volumes: the fill changes from slice to slice more than the tissue around it",
             "detector": "a lesion detector misses the lesion before, or finds it after; "
             "or none can be trusted",
             "judge": "a language model saw the lesion, or the fill",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import groupby
 from typing import Any, Final
 
 import cv2
@@ -17,6 +18,7 @@ from mie.images.resize import fitted_size, nearest_bin
 from mie.perspectives.perception.phrasings import PHRASINGS, SEVERAL, ask_for_all, ask_for_one, describe
 from mie.perspectives.perspective import Problem
 from mie.perspectives.scaled import scaled_image, scaled_mask
+from mie.perspectives.volumes import plane_of, stacked
 from mie.records import Case, Mask, Pixels, Rejection, Sample, Target
 from mie.vocabulary import BINS, COLOURS, OPACITY
 
@@ -43,9 +45,7 @@ class Perception:
         if not case.masks:
             yield Rejection(case.source, case.case_id, "empty", "no target is marked in this image")
             return
-        height, width = case.image.shape[:2]
-        bin_ = None if split == "test" else nearest_bin(height, width, self.bins)
-        size = (height, width) if bin_ is None else fitted_size(height, width, bin_)
+        size, bin_ = self._size(case, split)
         image = scaled_image(case.image, size)
         masks = {name: scaled_mask(mask, size) for name, mask in case.masks.items()}
         make = _Maker(case, checksum(case.image), image, split, bin_, build_seed, self.opacity)
@@ -56,20 +56,94 @@ class Perception:
         if "holistic" in self.tasks and len(masks) > 1:
             yield make.sample("holistic", self._classes(case, masks, build_seed))
 
+    def whole_volume(
+        self, cases: Sequence[Case], split: str, build_seed: int
+    ) -> Iterator[Sample | Rejection]:
+        """A sample for each slice, target by target: one sentence, colour and seed for a whole volume.
+
+        Slices that do not show the target are samples too. Nothing is painted there.
+        """
+        for _, found in groupby(cases, plane_of):
+            slices = list(found)
+            first = slices[0]
+            areas: dict[str, int] = {}
+            for case in slices:
+                for name, mask in case.masks.items():
+                    areas[name] = areas.get(name, 0) + int(mask.sum())
+            if not areas:
+                yield Rejection(first.source, first.case_id, "empty", "no target is marked in this volume")
+                continue
+            volume = first.case_id.rpartition("-")[0]
+            for task, names in self._asked(first, areas, volume, build_seed):
+                shared = stable_hash("volume", build_seed, first.source, volume, task, names)
+                left_out = task == "holistic" and len(names) < len(areas)
+                made = [
+                    self._slice(case, split, build_seed, task, names, shared, left_out) for case in slices
+                ]
+                yield from stacked(made, slices)
+
+    def _asked(
+        self, case: Case, areas: Mapping[str, int], volume: str, build_seed: int
+    ) -> Iterator[tuple[str, list[str]]]:
+        for name in (name for name in case.targets if name in areas):
+            task = _KIND_TO_TASK[case.targets[name].kind]
+            if task in self.tasks:
+                yield task, [name]
+        if "holistic" in self.tasks and len(areas) > 1:
+            yield "holistic", _drawn_classes(areas, (build_seed, case.source, volume))
+
+    def _slice(
+        self,
+        case: Case,
+        split: str,
+        build_seed: int,
+        task: str,
+        names: list[str],
+        shared: int,
+        left_out: bool,
+    ) -> Sample:
+        size, bin_ = self._size(case, split)
+        image = scaled_image(case.image, size)
+        nothing = np.zeros(size, np.bool_)
+        masks = {
+            name: scaled_mask(case.masks[name], size) if name in case.masks else nothing for name in names
+        }
+        make = _Maker(
+            case, checksum(case.image), image, split, bin_, build_seed, self.opacity, shared, left_out
+        )
+        return make.sample(task, _without_overlap(names, masks, case.targets))
+
+    def _size(self, case: Case, split: str) -> tuple[tuple[int, int], int | None]:
+        height, width = case.image.shape[:2]
+        bin_ = None if split == "test" else nearest_bin(height, width, self.bins)
+        return ((height, width) if bin_ is None else fitted_size(height, width, bin_)), bin_
+
     def _classes(self, case: Case, masks: dict[str, Mask], build_seed: int) -> list[tuple[Target, Mask]]:
-        """At most three classes (there are three colours), large to small, the smaller on top."""
-        names = sorted(masks)
-        if len(names) > len(COLOURS):
-            draw = generator(stable_hash("classes", build_seed, case.source, case.case_id))
-            names = sorted(draw.choice(names, len(COLOURS), replace=False).tolist())
-        names.sort(key=lambda name: (-int(masks[name].sum()), name))
-        classes: list[tuple[Target, Mask]] = []
-        for at, name in enumerate(names):
-            visible = masks[name]
-            for smaller in names[at + 1 :]:
-                visible = visible & ~masks[smaller]
-            classes.append((case.targets[name], visible))
-        return classes
+        areas = {name: int(mask.sum()) for name, mask in masks.items()}
+        names = _drawn_classes(areas, (build_seed, case.source, case.case_id))
+        return _without_overlap(names, masks, case.targets)
+
+
+def _drawn_classes(areas: Mapping[str, int], content: tuple[Any, ...]) -> list[str]:
+    """At most three classes (there are three colours), large to small."""
+    names = sorted(areas)
+    if len(names) > len(COLOURS):
+        draw = generator(stable_hash("classes", *content))
+        names = sorted(draw.choice(names, len(COLOURS), replace=False).tolist())
+    return sorted(names, key=lambda name: (-areas[name], name))
+
+
+def _without_overlap(
+    names: Sequence[str], masks: Mapping[str, Mask], targets: Mapping[str, Target]
+) -> list[tuple[Target, Mask]]:
+    """The classes with what is seen of each: the later on top."""
+    classes: list[tuple[Target, Mask]] = []
+    for at, name in enumerate(names):
+        visible = masks[name]
+        for smaller in names[at + 1 :]:
+            visible = visible & ~masks[smaller]
+        classes.append((targets[name], visible))
+    return classes
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +155,19 @@ class _Maker:
     bin: int | None
     build_seed: int
     opacity: float
+    shared: int | None = None  # of a whole volume: what is drawn is drawn once for all its slices
+    left_out: bool = False  # of a whole volume: the sentence does not name all that is marked
 
     def sample(self, task: str, classes: Sequence[tuple[Target, Mask]]) -> Sample:
         case = self.case
         some_left_out = task == "holistic" and len(classes) < len(case.masks)
+        if self.shared is not None:
+            some_left_out = self.left_out
         names = [target.name for target, _ in classes]
-        regions = [checksum(case.masks[name]) for name in names]
+        regions = [checksum(case.masks[name]) if name in case.masks else 0 for name in names]
         content = (case.source, case.case_id, task, names, self.origin, regions)
         sample_id = f"{stable_hash(NAME, VERSION, *content):016x}"
-        seed = sample_seed(self.build_seed, sample_id)
+        seed = sample_seed(self.build_seed, sample_id if self.shared is None else f"{self.shared:016x}")
         draw = generator(seed)
         colours = [str(c) for c in draw.permutation(list(COLOURS))[: len(classes)]]
         template = str(draw.choice(SEVERAL if some_left_out else PHRASINGS[task]))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any, Final
 
 import cv2
@@ -22,9 +23,11 @@ from mie.perspectives.transformation.simulation import (
     as_acquired,
     hounsfield_missing,
     simulate,
+    simulate_volume,
     window_variants,
 )
 from mie.perspectives.transformation.targets import TARGETS, TransformTarget, find_target
+from mie.perspectives.volumes import plane_of, stacked, volume_id
 from mie.records import Case, Pairing, Pixels, Rejection, Sample
 from mie.vocabulary import BINS
 
@@ -70,18 +73,8 @@ class Transformation:
         if case.pair is not None:
             yield from self._paired(case, case.pair, maker)
             return
-        jobs = []
-        for key in self.targets:
-            target = TARGETS[key]
-            if case.modality not in target.modalities or (target.effect is None and key != "ct_window"):
-                continue
-            reason = hounsfield_missing(target, case)
-            if reason is not None:
-                yield Rejection(case.source, case.case_id, "units", reason, target.name)
-            elif key == "ct_window":
-                jobs += [(target, variant) for variant in window_variants(case.anatomy, self.windows)]
-            else:
-                jobs += [(target, variant) for variant in target.variants]
+        jobs, refused = self._jobs(case)
+        yield from refused
         if not jobs:
             yield _nothing(case, f"no target of the recipe can be made from {case.modality} without a pair")
         for target, variant in self._drawn(jobs, case, build_seed):
@@ -90,6 +83,76 @@ class Transformation:
                 yield maker.simulated(target, variant, fixed)
             except ImageError as error:
                 yield Rejection(case.source, case.case_id, "image", error.reason, target.name)
+
+    def whole_volume(
+        self, cases: Sequence[Case], split: str, build_seed: int
+    ) -> Iterator[Sample | Rejection]:
+        """A sample for each slice, target by target: one sentence, effect, window and seed for a volume."""
+        for _, found in groupby(cases, plane_of):
+            slices = list(found)
+            first = slices[0]
+            volume = first.case_id.rpartition("-")[0]
+            if first.pair is not None:
+                yield from self._paired_volume(slices, split, build_seed, volume)
+                continue
+            jobs, refused = self._jobs(first)
+            yield from refused
+            if not jobs:
+                yield _nothing(first, f"no target of the recipe can be made from {first.modality} volumes")
+            for target, variant in self._drawn(jobs, replace(first, case_id=volume), build_seed):
+                fixed = {**target.fixed, **self.severity.get(target.key, {}), **variant}
+                content = (first.source, volume, target.key, dict(variant))
+                seed = sample_seed(build_seed, f"{stable_hash('volume', *content):016x}")
+                makers = [self._maker(case, split, build_seed) for case in slices]
+                try:
+                    made = simulate_volume(target, fixed, slices, makers[0].size, seed)
+                except ImageError as error:
+                    yield Rejection(first.source, first.case_id, "image", error.reason, target.name)
+                    continue
+                samples = [
+                    maker.of_volume(target, variant, one, seed)
+                    for maker, one in zip(makers, made, strict=True)
+                ]
+                yield from stacked(samples, slices)
+
+    def _paired_volume(
+        self, slices: Sequence[Case], split: str, build_seed: int, volume: str
+    ) -> Iterator[Sample | Rejection]:
+        first, pairing = slices[0], slices[0].pairing
+        if pairing is None or find_target(pairing.target).key not in self.targets:
+            yield _nothing(first, "the recipe does not ask for what the pairs of this data set are")
+            return
+        target = find_target(pairing.target)
+        seed = sample_seed(build_seed, f"{stable_hash('volume', first.source, volume, target.key):016x}")
+        samples = []
+        for case in slices:
+            assert case.pair is not None  # noqa: S101 (the slices of two volumes)
+            maker = self._maker(case, split, build_seed)
+            samples.append(maker.paired(target, case.image, case.pair, pairing, {}, shared=seed))
+        yield from stacked(samples, slices)
+
+    def _maker(self, case: Case, split: str, build_seed: int) -> _Maker:
+        height, width = case.image.shape[:2]
+        bin_ = None if split == "test" else nearest_bin(height, width, self.bins)
+        size = (height, width) if bin_ is None else fitted_size(height, width, bin_)
+        return _Maker(case, (height, width), size, split, bin_, build_seed)
+
+    def _jobs(self, case: Case) -> tuple[list[tuple[TransformTarget, Mapping[str, Any]]], list[Rejection]]:
+        """(target, variant) for all that can be simulated from a case, and why some cannot."""
+        jobs: list[tuple[TransformTarget, Mapping[str, Any]]] = []
+        refused = []
+        for key in self.targets:
+            target = TARGETS[key]
+            if case.modality not in target.modalities or (target.effect is None and key != "ct_window"):
+                continue
+            reason = hounsfield_missing(target, case)
+            if reason is not None:
+                refused.append(Rejection(case.source, case.case_id, "units", reason, target.name))
+            elif key == "ct_window":
+                jobs += [(target, variant) for variant in window_variants(case.anatomy, self.windows)]
+            else:
+                jobs += [(target, variant) for variant in target.variants]
+        return jobs, refused
 
     def _drawn(
         self, jobs: list[tuple[TransformTarget, Mapping[str, Any]]], case: Case, build_seed: int
@@ -148,6 +211,12 @@ class _Maker:
         made = simulate(target, fixed, self.case, self.size, generator(stable_hash("pixels", seed)))
         return self._sample(target, sample_id, seed, made, self.case.modality)
 
+    def of_volume(self, target: TransformTarget, variant: Mapping[str, Any], made: Made, seed: int) -> Sample:
+        """A slice of a volume that was simulated as a whole."""
+        values = None if self.case.values is None else checksum(self.case.values)
+        sample_id = self._id(target, dict(variant), checksum(self.case.image), values)
+        return self._sample(target, sample_id, seed, made, self.case.modality)
+
     def paired(
         self,
         target: TransformTarget,
@@ -156,7 +225,9 @@ class _Maker:
         pairing: Pairing,
         facts: dict[str, Any],
         modality: str | None = None,
+        shared: int | None = None,
     ) -> Sample:
+        """A sample of two images; `shared` is the seed of a whole volume."""
         sample_id = self._id(target, [pairing.image, pairing.pair], checksum(source), checksum(goal))
         words = {"source": pairing.image, "goal": pairing.pair}
         if target.key == "dermoscopy_artifacts":
@@ -169,7 +240,7 @@ class _Maker:
         }
         shown = [resize_image(image, self.size) for image in (source, goal)]
         made = Made(shown[0], shown[1], params, {k: v for k, v in words.items() if v})
-        seed = sample_seed(self.build_seed, sample_id)
+        seed = sample_seed(self.build_seed, sample_id) if shared is None else shared
         return self._sample(target, sample_id, seed, made, modality or self.case.modality)
 
     def _id(self, target: TransformTarget, which: Any, *checksums: int | None) -> str:
@@ -276,7 +347,8 @@ def prove(sample: Sample) -> list[Problem]:
     wrong: list[Problem] = []
     if sample.mask is not None or sample.colour is not None:
         wrong.append(("overlay", "a transformation sample has neither mask nor colours"))
-    rejection = PairGate(math.inf)(sample)
+    # A slice of a whole volume may be empty, or hardly changed.
+    rejection = None if volume_id(sample) is not None else PairGate(math.inf)(sample)
     if rejection is not None:
         wrong.append(("pair", rejection.reason))
     return wrong + unnamed_words(sample)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -10,6 +10,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from mie.core.hashing import generator, stable_hash
 from mie.errors import ImageError
 from mie.images.resize import resize_values
 from mie.images.windows import FULL_RANGE, WINDOWS, CtWindow, apply_window, find_ct_window, through_ct_window
@@ -101,11 +102,7 @@ def simulate(
     """The case at `size`, clean and degraded. Everything random comes from `rng`."""
     if target.key == "ct_window":
         return _windowed(case, size, find_ct_window(fixed["window"]), rng)
-    if target.key == "ct_metal" and "kind" not in fixed:
-        place = "pelvis" if case.anatomy in _PELVIS else _region(case.anatomy)
-        fixed = {**fixed, "kind": str(rng.choice(_METAL[place]))}
-    effect = target.simulator().draw(rng, **fixed)
-    params: dict[str, Any] = {"made": "simulation", "effect": type(effect).__name__, **effect.params()}
+    effect, params = _drawn(target, fixed, case, rng)
     if target.domain == "HU":
         clean, degraded, facts = _hounsfield(target, effect, case, size, rng)
     elif target.domain == "magnitude":
@@ -117,6 +114,78 @@ def simulate(
         shown, facts = _one_channel(scaled_image(case.image, size)), _steps(case)
         clean, degraded = _rgb(shown), _rgb(effect.apply(shown, rng))
     return Made(degraded, clean, {**params, **facts}, _words(target, effect))
+
+
+def _drawn(
+    target: TransformTarget, fixed: Mapping[str, Any], case: Case, rng: np.random.Generator
+) -> tuple[Any, dict[str, Any]]:
+    """An effect of a severity that suits the case, and its parameters."""
+    if target.key == "ct_metal" and "kind" not in fixed:
+        place = "pelvis" if case.anatomy in _PELVIS else _region(case.anatomy)
+        fixed = {**fixed, "kind": str(rng.choice(_METAL[place]))}
+    effect = target.simulator().draw(rng, **fixed)
+    return effect, {"made": "simulation", "effect": type(effect).__name__, **effect.params()}
+
+
+def simulate_volume(
+    target: TransformTarget,
+    fixed: Mapping[str, Any],
+    cases: Sequence[Case],
+    size: tuple[int, int],
+    seed: int,
+) -> list[Made]:
+    """The slices of one volume, clean and degraded by one effect: one dose, bias field, history of motion.
+
+    Noise is each slice's own; everything else that is drawn is the same in all of them. All are shown in one
+    window.
+    """
+
+    def volume_rng() -> np.random.Generator:
+        return generator(seed)
+
+    if target.key == "ct_window":
+        goal = find_ct_window(fixed["window"])
+        return [_windowed(case, size, goal, volume_rng()) for case in cases]
+    effect, params = _drawn(target, fixed, cases[0], volume_rng())
+    words = _words(target, effect)
+    if target.domain == "magnitude":
+        return _magnitude_volume(effect, params, words, cases, size, stable_hash("volume", seed))
+    found = []
+    for at, case in enumerate(cases):
+        # No two slices share their noise; a fault of the scanner they do.
+        own = generator(stable_hash("slice", seed, at if getattr(effect, "NOISE", False) else 0))
+        if target.domain == "HU":
+            clean, degraded, facts = _hounsfield(target, effect, case, size, volume_rng(), own)
+        else:
+            shown, facts = _one_channel(scaled_image(case.image, size)), _steps(case)
+            clean, degraded = _rgb(shown), _rgb(effect.apply(shown, own))
+        found.append(Made(degraded, clean, {**params, **facts}, words))
+    return found
+
+
+def _magnitude_volume(
+    effect: Any,
+    params: Mapping[str, Any],
+    words: Mapping[str, Any],
+    cases: Sequence[Case],
+    size: tuple[int, int],
+    seed: int,
+) -> list[Made]:
+    stack = np.stack([_one_channel(scaled_image(case.image, size)) for case in cases]).astype(np.float32)
+    if hasattr(effect, "apply_volume"):
+        degraded = effect.apply_volume(stack, generator(seed))
+    else:
+        degraded = np.stack([effect.apply(one, generator(seed)) for one in stack])
+    high = max(255.0, float(np.percentile(degraded, 99.5)))
+    window = {"step": "window", "low": 0.0, "high": high}
+    found = []
+    for case, clean, worse in zip(cases, stack, degraded, strict=True):
+        facts = _steps(case)
+        if high > 255:
+            facts["image_steps"].append(window)
+        shown = [_rgb(apply_window(values, window)) for values in (worse, clean)]
+        found.append(Made(shown[0], shown[1], {**params, **facts}, dict(words)))
+    return found
 
 
 def _words(target: TransformTarget, effect: Any) -> dict[str, Any]:
@@ -132,8 +201,14 @@ def _words(target: TransformTarget, effect: Any) -> dict[str, Any]:
 
 
 def _hounsfield(
-    target: TransformTarget, effect: Any, case: Case, size: tuple[int, int], rng: np.random.Generator
+    target: TransformTarget,
+    effect: Any,
+    case: Case,
+    size: tuple[int, int],
+    rng: np.random.Generator,
+    noise: np.random.Generator | None = None,
 ) -> tuple[Pixels, Pixels, dict[str, Any]]:
+    """Clean, degraded and facts; what the effect draws comes from `noise`, where it is given."""
     side, assumed = _pixel_side(case, size)
     facts: dict[str, Any] = {"pixel_mm": side}
     if assumed:
@@ -159,7 +234,7 @@ def _hounsfield(
         def show(hu: Values) -> Pixels:
             return _rgb(apply_window(hu, {"low": low, "high": high}))
 
-    degraded = effect.apply(np.where(air, np.float32(_AIR_HU), values), rng, spacing=(side, side))
+    degraded = effect.apply(np.where(air, np.float32(_AIR_HU), values), noise or rng, spacing=(side, side))
     # Most noise of air is darker than what the picture shows.
     degraded[air] = np.maximum(degraded[air], values[air])
     return show(values), show(degraded), facts

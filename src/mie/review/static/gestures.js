@@ -92,6 +92,8 @@ export function listen(stage, viewer) {
       if (!canvas) return;
       event.preventDefault();
       const lines = event.deltaMode === 1 ? 33 : 1;
+      // Through the slices of a volume; with Ctrl, as everywhere else, nearer and farther.
+      if (viewer.scrolled && !event.ctrlKey) return viewer.scrolled(event.deltaY * lines);
       viewer.zoomed(
         canvas,
         Math.exp(-Math.max(-80, Math.min(80, event.deltaY * lines)) / 300),

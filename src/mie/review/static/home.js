@@ -8,6 +8,7 @@ const DESCRIPTIONS = {
     "Look at an image before and after an edit. Accept it, reject it with a reason, or flag it for a second opinion.",
   mask: "Choose the outline that fits the structure best, or repair it with a brush.",
   rank: "Rank the outputs of several models, without their names, by accuracy, preservation and quality.",
+  grade: "Grade each triplet from 1 to 3 in four respects. Only samples without any fault stay.",
   questions: "Follow an image through several edits and answer yes or no to each question.",
 };
 

@@ -1,6 +1,7 @@
 // Decoded images, so that the next sample appears at once. The least recently used are dropped.
 
 const MOST = 60; // 4 MB each at 1024 x 1024
+let most = MOST;
 const decoded = new Map(); // url -> promise of an ImageBitmap
 
 export function image(url) {
@@ -8,10 +9,15 @@ export function image(url) {
   decoded.delete(url); // so that it moves to the end
   decoded.set(url, bitmap);
   for (const oldest of decoded.keys()) {
-    if (decoded.size <= MOST) break;
+    if (decoded.size <= most) break;
     decoded.delete(oldest);
   }
   return bitmap;
+}
+
+/** Keep the slices of a volume: so many images of so many pixels, up to 512 MB. */
+export function keep(images, pixels) {
+  most = Math.max(MOST, Math.min(images, Math.floor(2 ** 27 / Math.max(1, pixels))));
 }
 
 function load(url) {

@@ -7,15 +7,17 @@
 
 import { button, h, plural } from "./dom.js";
 import { Feed } from "./feed.js";
+import * as grade from "./grade.js";
 import * as inspect from "./inspect.js";
 import { useKeys } from "./keys.js";
 import * as mask from "./mask.js";
 import * as questions from "./questions.js";
 import * as rank from "./rank.js";
+import { slices } from "./slices.js";
 import { toolbar } from "./toolbar.js";
 import { Viewer } from "./viewer.js";
 
-export const KINDS = { inspect, mask, rank, questions };
+export const KINDS = { inspect, mask, rank, questions, grade };
 
 /** The mask and its classes, if all panes share one. */
 export const regionOf = (kind, item) =>
@@ -57,6 +59,7 @@ export function taskPage(main, app, task) {
 
   let shown = null;
   let current = null;
+  let stack = null; // the slices of a volume
   let releases = [];
   const clock = stopwatch();
 
@@ -65,6 +68,8 @@ export function taskPage(main, app, task) {
     releases = [];
     current?.stop?.();
     current = null;
+    stack?.stop();
+    stack = null;
   };
 
   const undoLast = async () => {
@@ -130,6 +135,11 @@ export function taskPage(main, app, task) {
       if (here !== current) return;
       tools.refresh();
       here.ready?.();
+      stack = slices(viewer, item);
+      if (stack) {
+        stage.before(stack.element);
+        releases.push(useKeys("Slices", stack.keys));
+      }
       page.dataset.shown = item.id; // the images are visible
     });
   };

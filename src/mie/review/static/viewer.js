@@ -26,6 +26,7 @@ export class Viewer extends EventTarget {
     this.opacity = 0;
     this.levelling = false;
     this.paint = null; // a Brush while somebody paints
+    this.scrolled = null; // called with how far the wheel was turned, where an item is a volume
     this.tapped = null; // called with the name of a pane that was tapped
     this.panes = [];
     this.look = { zoom: 1, x: 0.5, y: 0.5 };
@@ -49,7 +50,7 @@ export class Viewer extends EventTarget {
    * blink and difference compare; same: keep zoom and window. Resolves when all images are visible.
    */
   async show({ panes, size, grey, geometry = null, mask = null, classes = [], pair, same = false }) {
-    Object.assign(this, { size, grey, geometry, classes, mask });
+    Object.assign(this, { size, grey, geometry, classes, mask, maskBase: null });
     this.alike = panes.every((pane) => pane.url === panes[0].url); // only the outlines differ
     this.pair = pair ?? [panes[0].name, panes.at(-1).name];
     if (!same) {
@@ -68,6 +69,24 @@ export class Viewer extends EventTarget {
     }));
     this.build();
     this.loadRegions(turn);
+  }
+
+  /** Show other images in the same panes: another slice of a volume. Zoom, window and mode stay. */
+  async swap(urlOf, slice) {
+    const turn = (this.turn = {});
+    const wanted = this.panes.map((pane) => urlOf((pane.base ??= pane.url)));
+    const loaded = await Promise.allSettled(wanted.map((url) => image(displayed(url, this.size))));
+    if (turn !== this.turn) return;
+    this.panes.forEach((pane, at) => {
+      const bitmap = loaded[at].value ?? null;
+      Object.assign(pane, { url: wanted[at], bitmap, windowedAt: null, regions: null });
+    });
+    this.maskBase ??= this.mask;
+    this.mask = this.maskBase && urlOf(this.maskBase);
+    this.difference = null;
+    for (const { marks } of this.frames) if (marks?.slice) marks.slice.textContent = slice;
+    this.draw();
+    await this.loadRegions(turn);
   }
 
   async loadRegions(turn) {
@@ -272,12 +291,13 @@ export class Viewer extends EventTarget {
   }
 }
 
+const MOST_OUTLINES = 200;
 const outlines = new Map(); // the most recent ones, by URL
 
 async function regionsOf(url, classes) {
   if (!outlines.has(url)) {
     outlines.set(url, regions(await image(url), classes));
-    if (outlines.size > 12) outlines.delete(outlines.keys().next().value);
+    if (outlines.size > MOST_OUTLINES) outlines.delete(outlines.keys().next().value);
   }
   return outlines.get(url);
 }

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from mie.core.registry import Registry, found_in, load_target, unknown_name
 from mie.errors import ConfigError
@@ -127,6 +127,8 @@ class Benchmark:
         title: The benchmark's own name.
         meaning: What it measures, in one line.
         variants: The ways of scoring it knows; the first is the default.
+        unit: What gets a line: "sample", or "volume" for whole volumes. Then the row that `measure` gets has
+            the slices' rows under "rows", and its outputs are those of each slice.
         measure: `(row, outputs, context) -> line`, for a benchmark with its own way to its numbers.
         columns: Of the dataset, that `measure` reads.
         questions: What it asks a judge.
@@ -166,6 +168,7 @@ class Benchmark:
     title: str = ""
     meaning: str = ""
     variants: tuple[str, ...] = VARIANTS
+    unit: Literal["sample", "volume"] = "sample"
     measure: Measure | str | None = None
     columns: tuple[str, ...] = ("input", "target_image", "mask", "colour")
     questions: Questions | str | None = None

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -33,6 +33,8 @@ from mie.scoring.statistics.ranks import (
     within,
 )
 
+_NAMED: Final = 5  # samples in a message
+
 
 @dataclass(frozen=True, slots=True)
 class Rating:
@@ -44,6 +46,13 @@ class Rating:
     rank: float | None
     score: float | None
     criterion: str = ""
+
+
+def samples_in_words(samples: Sequence[str]) -> str:
+    """Rated samples that the scored runs do not have: changed, or removed, since people rated them."""
+    named = ", ".join(samples[:_NAMED]) + (", …" if len(samples) > _NAMED else "")
+    what = "1 rated sample is" if len(samples) == 1 else f"{len(samples)} rated samples are"
+    return f"{what} not among the scored ones, changed or removed since the rating ({named})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from mie.errors import ImageError
 from mie.images.overlay import is_grey
 from mie.images.texture import compare, texture
-from mie.perspectives.modification.inpainters import make_inpainter
+from mie.perspectives.modification.inpainters import exemplar, make_inpainter
 from tests.conftest import crop, ellipse
 from tests.perspectives.modification.inpainters.regions import regions
 
@@ -87,6 +87,60 @@ def test_exemplar_is_a_function_of_its_seed():
     first, again, other = (INPAINTERS["exemplar"].fill(image, mask, seed=s) for s in (5, 5, 6))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
+
+
+def _closed(values, known, guide, centres, draws, half, paste):
+    """The plain search: every patch is compared as a whole with the one at the rim that is trusted most."""
+    height, width = known.shape
+    trust = known.astype(np.float64)
+    for draw in draws:
+        beside = np.pad(known, 1)
+        beside = beside[:-2, 1:-1] | beside[2:, 1:-1] | beside[1:-1, :-2] | beside[1:-1, 2:]
+        rim = np.argwhere(~known & beside)
+        if not len(rim):
+            return values
+        sums = [trust[max(y - half, 0) : y + half + 1, max(x - half, 0) : x + half + 1].sum() for y, x in rim]
+        y, x = rim[np.argmax(np.float32(sums))]
+        distances = []
+        for v, u in centres:
+            steps = [
+                ((guide[y + a, x + b] - guide[v + a, u + b]) ** 2).sum()
+                for a in (-half, 0, half)
+                for b in (-half, 0, half)
+                if 0 <= y + a < height and 0 <= x + b < width
+            ]
+            inside = [
+                ((values[y + a, x + b] - values[v + a, u + b]) ** 2).sum()
+                for a in range(-half, half + 1)
+                for b in range(-half, half + 1)
+                if 0 <= y + a < height and 0 <= x + b < width and known[y + a, x + b]
+            ]
+            distances.append(2 * np.mean(steps) + np.sum(inside) / max(len(inside), 1))
+        order = np.argsort(distances, kind="stable")[:4]
+        fit = sum(distances[m] <= distances[order[0]] * 1.15 for m in order)
+        v, u = centres[order[int(draw * fit)]]
+        sure = max(sums) / (2 * half + 1) ** 2
+        for i in range(max(y - paste, 0), min(y + paste + 1, height)):
+            for j in range(max(x - paste, 0), min(x + paste + 1, width)):
+                if not known[i, j]:
+                    values[i, j], known[i, j], trust[i, j] = values[v + i - y, u + j - x], True, sure
+    return values
+
+
+@pytest.mark.parametrize(("half", "paste", "channels"), [(2, 1, 1), (1, 1, 3), (0, 0, 1)])
+def test_exemplar_search_equals_the_plain_one(half, paste, channels):
+    rng = np.random.default_rng(half)
+    values = rng.integers(0, 256, (22, 24, channels)).astype(np.float32)
+    known = np.ones((22, 24), bool)
+    known[0:6, 10:17] = False  # at the border, where patches are cut off
+    guide = rng.uniform(0, 255, values.shape).astype(np.float32)
+    centres = exemplar._whole_patches(known, half).astype(np.int32)
+    draws = rng.random(int((~known).sum()))
+    values[~known] = 0
+    expected = _closed(values.copy(), known.copy(), guide, centres, draws, half, paste)
+    exemplar._close(values, known, guide, centres, draws, half, paste)
+    assert known.all()
+    assert np.array_equal(values, expected)
 
 
 def test_exemplar_takes_nothing_from_the_hole():

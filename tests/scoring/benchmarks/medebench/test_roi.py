@@ -61,3 +61,13 @@ def test_nothing_is_fetched(models, tmp_path):
 
     with pytest.raises(MieError, match="no model in this folder"):
         Proposer(tmp_path / "absent", models / "segmenter")
+
+
+def test_pickled_weights_are_rejected(models, tmp_path):
+    from mie.scoring.benchmarks.medebench.regions import Proposer
+
+    for file in (models / "detector").iterdir():
+        name = "pytorch_model.bin" if file.suffix == ".safetensors" else file.name
+        (tmp_path / name).write_bytes(file.read_bytes())
+    with pytest.raises(MieError, match="can run code"):
+        Proposer(tmp_path, models / "segmenter")

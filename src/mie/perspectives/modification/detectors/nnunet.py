@@ -21,7 +21,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any, Final
 
 import cv2
@@ -35,6 +34,7 @@ from mie.core.files import digest
 from mie.errors import ConfigError, MieError
 from mie.images.overlay import is_grey
 from mie.networks import weights
+from mie.networks.pretrained import read_pth
 from mie.networks.unet import score_of
 from mie.perspectives.modification.detectors import Finding
 from mie.records import Mask, Pixels, Values
@@ -128,18 +128,7 @@ def _checkpoint(path: Path) -> dict[str, Any]:
         raise ConfigError(
             "no such checkpoint", where=path, found=", ".join(beside) or "none", fix="say fold=, checkpoint="
         )
-    try:
-        with torch.serialization.safe_globals(_PLAIN):
-            state = torch.load(path, map_location="cpu", weights_only=True)
-    except (UnpicklingError, RuntimeError, EOFError, OSError) as error:
-        reason = str(error).partition("WeightsUnpickler error:")[2] or str(error)
-        raise MieError(
-            "the checkpoint cannot be opened safely",
-            where=path,
-            expected="tensors and plain values, as nnU-Net v2 writes them",
-            found=reason.strip().partition("\n")[0][:200],
-            fix="save it again with network_weights, init_args, inference_allowed_mirroring_axes and no more",
-        ) from None
+    state = read_pth(path, _PLAIN)
     missing = {"network_weights", "init_args"} - set(state if isinstance(state, dict) else ())
     if missing:
         raise MieError("not a checkpoint of nnU-Net v2", where=path, expected=", ".join(sorted(missing)))

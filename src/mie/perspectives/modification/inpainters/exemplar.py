@@ -54,6 +54,8 @@ _SHALLOW: Final = 3.0  # pixels: a hole this deep needs no coarser level
 _GUIDE: Final = 2.0  # weight of the guide against the known pixels
 _CHOICE: Final = 4  # patches that the seed chooses from,
 _ABOUT: Final = 1.15  # if they are worse than the best by no more than this factor
+_NEAREST: Final = 16  # patches compared first, those whose guide is nearest
+_GLANCE: Final = 16  # values compared before it is asked whether it is worth while
 
 
 class Exemplar:
@@ -127,101 +129,156 @@ def _close(values, known, guide, centres, draws, half, paste):  # type: ignore[n
     """
     height, width, channels = values.shape
     trust = known.astype(np.float32)  # 1 where given; less and less towards the middle of the hole
+    flat = values.reshape(-1)
+    starts = (centres[:, 0].astype(np.int64) * width + centres[:, 1]) * channels
+    guides = _guides(guide, centres, half)
+    far = np.empty(centres.shape[0], np.float64)
+    steps = np.empty((2 * half + 1) ** 2 * channels, np.int64)  # from a patch's centre to its known values,
+    wanted = np.empty(steps.size, np.float32)  # and those values
     best, found = np.empty(_CHOICE, np.float32), np.empty(_CHOICE, np.int64)
+    rim = np.full(known.shape, np.float32(-1))  # how far a pixel at the hole's rim is trusted
+    _trust_rim(rim, known, trust, half, 0, height, 0, width)
     for draw in draws:
-        y, x, sure = _next(known, trust, half)
+        y, x = _most_trusted(rim)
         if y < 0:
             break
+        sure = rim[y, x] / np.float32((2 * half + 1) ** 2)
+        _guide_distances(far, guides, guide, y, x, half)
+        pixels = 0
+        for dy in range(max(-half, -y), min(half, height - 1 - y) + 1):
+            for dx in range(max(-half, -x), min(half, width - 1 - x) + 1):
+                if known[y + dy, x + dx]:
+                    for c in range(channels):
+                        steps[pixels * channels + c] = (dy * width + dx) * channels + c
+                        wanted[pixels * channels + c] = values[y + dy, x + dx, c]
+                    pixels += 1
+        worst = _enough(far, flat, starts, steps, wanted, pixels, channels)
         best[:] = np.inf
-        for m in range(centres.shape[0]):
-            v, u = centres[m, 0], centres[m, 1]
-            worse = _distance(values, known, guide, y, x, v, u, half, best[_CHOICE - 1])
-            if worse < best[_CHOICE - 1]:
-                k = _CHOICE - 1
-                while k > 0 and best[k - 1] > worse:
-                    best[k], found[k] = best[k - 1], found[k - 1]
-                    k -= 1
-                best[k], found[k] = worse, m
+        for m in range(far.size):
+            limit = best[_CHOICE - 1]
+            if far[m] > worst or far[m] > limit:
+                continue
+            worse = _distance(far[m], flat, starts[m], steps, wanted, pixels, channels, limit)
+            if worse < limit:
+                _insert(best, found, worse, m)
         fit = 1
         while fit < _CHOICE and best[fit] <= best[0] * _ABOUT:
             fit += 1
         v, u = centres[found[int(draw * fit)]]
-        for c in range(channels):
-            for dy in range(-paste, paste + 1):
-                for dx in range(-paste, paste + 1):
-                    i, j = y + dy, x + dx
-                    if 0 <= i < height and 0 <= j < width and not known[i, j]:
-                        values[i, j, c] = values[v + dy, u + dx, c]
-        for i in range(max(y - paste, 0), min(y + paste + 1, height)):
-            for j in range(max(x - paste, 0), min(x + paste + 1, width)):
+        top, bottom = max(y - paste, 0), min(y + paste + 1, height)
+        left, right = max(x - paste, 0), min(x + paste + 1, width)
+        for i in range(top, bottom):
+            for j in range(left, right):
                 if not known[i, j]:
+                    values[i, j] = values[v + i - y, u + j - x]
                     known[i, j] = True
                     trust[i, j] = sure
+        near = max(half, 1)
+        top, bottom = max(top - near, 0), min(bottom + near, height)
+        _trust_rim(rim, known, trust, half, top, bottom, max(left - near, 0), min(right + near, width))
 
 
 @numba.njit(cache=True, nogil=True)
-def _next(known, trust, half):  # type: ignore[no-untyped-def]
-    """The pixel at the hole's rim whose patch is trusted most, and how much; -1 when nothing is left."""
+def _trust_rim(rim, known, trust, half, top, bottom, left, right):  # type: ignore[no-untyped-def]
+    """Writes into part of `rim` how far the patch of each pixel is trusted, -1 off the rim."""
     height, width = known.shape
-    at_y, at_x, most = -1, -1, np.float32(-1)
-    for y in range(height):
-        for x in range(width):
-            if known[y, x]:
-                continue
-            rim = (
+    for y in range(top, bottom):
+        for x in range(left, right):
+            rim[y, x] = -1
+            if known[y, x] or not (
                 (y > 0 and known[y - 1, x])
                 or (y + 1 < height and known[y + 1, x])
                 or (x > 0 and known[y, x - 1])
                 or (x + 1 < width and known[y, x + 1])
-            )
-            if not rim:
+            ):
                 continue
             total = np.float32(0)
             for i in range(max(y - half, 0), min(y + half + 1, height)):
                 for j in range(max(x - half, 0), min(x + half + 1, width)):
                     total += trust[i, j]
-            if total > most:
-                at_y, at_x, most = y, x, total
-    return at_y, at_x, most / np.float32((2 * half + 1) ** 2)
+            rim[y, x] = total
 
 
 @numba.njit(cache=True, nogil=True)
-def _distance(values, known, guide, y, x, v, u, half, limit):  # type: ignore[no-untyped-def]
-    """Mean squared difference of the patches at (y, x) and (v, u): guide at nine points, known pixels.
+def _most_trusted(rim):  # type: ignore[no-untyped-def]
+    """The first pixel of the rim whose patch is trusted most; -1 when nothing is left."""
+    at_y, at_x, most = -1, -1, np.float32(-1)
+    for y in range(rim.shape[0]):
+        for x in range(rim.shape[1]):
+            if rim[y, x] > most:
+                at_y, at_x, most = y, x, rim[y, x]
+    return at_y, at_x
 
-    Something over `limit` as soon as it is clear that it will be over.
+
+@numba.njit(cache=True, nogil=True)
+def _guides(guide, centres, half):  # type: ignore[no-untyped-def]
+    """The guide at nine points of every patch, `(9, C, M)`: patches last, to compare all of them at once."""
+    guides = np.empty((9, guide.shape[2], centres.shape[0]), np.float32)
+    for point in range(9):
+        dy, dx = (point // 3 - 1) * half, (point % 3 - 1) * half
+        for c in range(guide.shape[2]):
+            for m in range(centres.shape[0]):
+                guides[point, c, m] = guide[centres[m, 0] + dy, centres[m, 1] + dx, c]
+    return guides
+
+
+@numba.njit(cache=True, nogil=True)
+def _guide_distances(far, guides, guide, y, x, half):  # type: ignore[no-untyped-def]
+    """Writes into `far` how the guide at (y, x) differs from every patch's, weighted."""
+    height, width, channels = guide.shape
+    totals, points = np.zeros(far.size, np.float32), 0
+    for point in range(9):
+        i, j = y + (point // 3 - 1) * half, x + (point % 3 - 1) * half
+        if 0 <= i < height and 0 <= j < width:
+            points += 1
+            for c in range(channels):
+                here, there = guide[i, j, c], guides[point, c]
+                for m in range(totals.size):
+                    step = here - there[m]
+                    totals[m] += step * step
+    for m in range(far.size):
+        far[m] = np.float32(_GUIDE) * totals[m] / points
+
+
+@numba.njit(cache=True, nogil=True)
+def _enough(far, flat, starts, steps, wanted, pixels, channels):  # type: ignore[no-untyped-def]
+    """A distance that the patches to choose from do not exceed: the last of those nearest by the guide.
+
+    It only spares comparisons. The margin covers the rounding of what is kept as 32 bits.
     """
-    height, width, channels = values.shape
-    total, points = np.float32(0), 0
-    for a in range(-1, 2):
-        for b in range(-1, 2):
-            i, j = y + a * half, x + b * half
-            if 0 <= i < height and 0 <= j < width:
-                points += 1
-                for c in range(channels):
-                    step = guide[i, j, c] - guide[v + a * half, u + b * half, c]
-                    total += step * step
-    far = np.float32(_GUIDE) * total / points
-    if far > limit:
-        return far
-    pixels = 0
-    for dy in range(-half, half + 1):
-        i = y + dy
-        if 0 <= i < height:
-            for dx in range(-half, half + 1):
-                j = x + dx
-                pixels += 0 <= j < width and known[i, j]
+    near, found = np.full(_NEAREST, np.inf), np.empty(_NEAREST, np.int64)
+    for m in range(far.size):
+        if far[m] < near[_NEAREST - 1]:
+            _insert(near, found, far[m], m)
+    best, unused = np.full(_CHOICE, np.inf), np.empty(_CHOICE, np.int64)
+    for k in range(min(_NEAREST, far.size)):
+        m, limit = found[k], best[_CHOICE - 1]
+        if near[k] < limit:
+            worse = _distance(near[k], flat, starts[m], steps, wanted, pixels, channels, limit)
+            if worse < limit:
+                _insert(best, unused, worse, m)
+    return best[_CHOICE - 1] * 1.0001
+
+
+@numba.njit(cache=True, nogil=True)
+def _insert(best, found, value, number):  # type: ignore[no-untyped-def]
+    """Puts a value that is below the last one into an ascending list, after its equals."""
+    k = best.size - 1
+    while k > 0 and best[k - 1] > value:
+        best[k], found[k] = best[k - 1], found[k - 1]
+        k -= 1
+    best[k], found[k] = value, number
+
+
+@numba.njit(cache=True, nogil=True)
+def _distance(far, flat, start, steps, wanted, pixels, channels, limit):  # type: ignore[no-untyped-def]
+    """`far` and the mean squared difference of the known pixels; infinite if it is clearly over `limit`."""
     bound = (limit - far) * pixels
     total = np.float32(0)
-    for dy in range(-half, half + 1):
-        i = y + dy
-        if i < 0 or i >= height:
-            continue
-        for dx in range(max(-half, -x), min(half, width - 1 - x) + 1):
-            if known[i, x + dx]:
-                for c in range(channels):
-                    step = values[i, x + dx, c] - values[v + dy, u + dx, c]
-                    total += step * step
+    for first in range(0, pixels * channels, _GLANCE):
+        for k in range(first, min(first + _GLANCE, pixels * channels)):
+            step = wanted[k] - flat[start + steps[k]]
+            total += step * step
         if total > bound:
-            return np.float32(np.inf)
+            return np.inf
     return far + total / max(pixels, 1)

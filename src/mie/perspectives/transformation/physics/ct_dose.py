@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +54,8 @@ class LowDose:
     photons: float
     kernel: str = "hann"
     electronic: float = 10.0
+
+    NOISE: ClassVar[bool] = True  # each slice of a volume has its own
 
     def __post_init__(self) -> None:
         check_ranges(self, {"photons": PHOTONS, "electronic": ELECTRONIC})

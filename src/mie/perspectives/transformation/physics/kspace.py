@@ -38,6 +38,17 @@ def cosine_surface(shape: tuple[int, int], order: int, rng: np.random.Generator)
     return surface / np.float32(max(largest, 1e-30))
 
 
+def cosine_volume(shape: tuple[int, ...], order: int, rng: np.random.Generator) -> NDArray[np.float32]:
+    """`(S, H, W)`: `cosine_surface` with a third axis."""
+    axes = np.meshgrid(*(np.arange(order + 1) for _ in shape), indexing="ij")
+    total = np.sum(axes, axis=0)
+    low = (total >= 1) & (total <= order)
+    weights = np.where(low, rng.standard_normal(total.shape) / np.maximum(total, 1), 0)
+    waves = [np.cos(np.pi * np.outer((np.arange(n) + 0.5) / n, np.arange(order + 1))) for n in shape]
+    surface = np.einsum("ijk,si,hj,wk->shw", weights, *waves, optimize=True).astype(np.float32)
+    return surface / np.float32(max(float(np.abs(surface).max()), 1e-30))
+
+
 # Largest deviation of the phase map, radians.
 PHASE: Final = 2.0
 

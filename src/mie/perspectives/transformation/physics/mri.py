@@ -49,6 +49,10 @@ class RicianNoise:
         magnitude = kspace.check_magnitude(image)
         return rician(magnitude, self.percent / 100 * signal_level(magnitude), rng)
 
+    def apply_volume(self, stack: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
+        """`(S, H, W)`: one sigma for the volume, noise of its own in every slice."""
+        return rician(stack, self.percent / 100 * signal_level(stack), rng)
+
     def params(self) -> dict[str, Any]:
         return as_params(self)
 
@@ -97,7 +101,9 @@ class BiasField:
 
     def field(self, head: Mask, rng: np.random.Generator) -> NDArray[np.float32]:
         """The field over the whole image, `(H, W)` float32, for a head that lies at `head`."""
-        log_field = cosine_surface(head.shape, self.order, rng)
+        return self._scaled(cosine_surface(head.shape, self.order, rng), head)
+
+    def _scaled(self, log_field: NDArray[np.float32], head: Mask) -> NDArray[np.float32]:
         inside = log_field[head]
         spread = max(float(np.ptp(inside)), np.finfo(np.float32).tiny)
         contrast = np.log((1 + self.percent / 200) / (1 - self.percent / 200))
@@ -107,6 +113,12 @@ class BiasField:
         """`(H, W)` float32 magnitude -> the shaded magnitude; same units."""
         magnitude = kspace.check_magnitude(image)
         return magnitude * self.field(head_of(magnitude), rng)
+
+    def apply_volume(self, stack: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
+        """`(S, H, W)`: one field, as smooth from slice to slice as inside one."""
+        head = head_of(stack)
+        log_field = kspace.cosine_volume(head.shape, self.order, rng)
+        return stack * self._scaled(log_field, head)
 
     def params(self) -> dict[str, Any]:
         return as_params(self)

@@ -64,15 +64,23 @@ class Motion:
 
     def apply(self, image: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
         """`(H, W)` float32 magnitude -> the same with motion; same units, zero motion gives it back."""
-        magnitude = kspace.check_magnitude(image)
+        return self.apply_volume(kspace.check_magnitude(image)[None], rng)[0]
+
+    def apply_volume(self, stack: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
+        """`(S, H, W)`: one history of motion for all slices, as when they are acquired interleaved."""
         if self.phase_axis == 1:
-            magnitude = np.ascontiguousarray(magnitude.T)
-        shape = kspace.good_shape(magnitude.shape)
-        still = kspace.pad_to(magnitude, shape) * kspace.smooth_phase(shape, rng)
-        segment, poses = self.poses(line_weights(still), min(magnitude.shape), rng)
-        moved = shifted_onto(reconstruct(still, segment, poses), still)
-        out = kspace.crop_to(np.abs(moved), magnitude.shape)
-        return np.ascontiguousarray(out.T if self.phase_axis == 1 else out)
+            stack = np.ascontiguousarray(stack.transpose(0, 2, 1))
+        side = stack.shape[1], stack.shape[2]
+        shape = kspace.good_shape(side)
+        phase = kspace.smooth_phase(shape, rng)
+        weights = np.mean([line_weights(kspace.pad_to(one, shape) * phase) for one in stack], axis=0)
+        segment, poses = self.poses(weights, min(side), rng)
+        out = np.empty_like(stack)
+        for at, one in enumerate(stack):
+            still = kspace.pad_to(one, shape) * phase
+            moved = shifted_onto(reconstruct(still, segment, poses), still)
+            out[at] = kspace.crop_to(np.abs(moved), side)
+        return np.ascontiguousarray(out.transpose(0, 2, 1) if self.phase_axis == 1 else out)
 
     def poses(
         self, weights: NDArray[np.float64], side: int, rng: np.random.Generator

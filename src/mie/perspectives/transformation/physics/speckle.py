@@ -58,6 +58,8 @@ class Speckle:
         "looks": (1, 32), "axial": (0.3, 8.0), "lateral": (0.3, 12.0), "dynamic_range": (30.0, 100.0)
     }  # fmt: skip
 
+    NOISE: ClassVar[bool] = True  # each slice of a volume has its own
+
     def __post_init__(self) -> None:
         check_ranges(self, self.RANGES)
         check_choice(self, "centre", ("envelope", "display"))

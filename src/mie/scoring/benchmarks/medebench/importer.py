@@ -37,9 +37,9 @@ _TEXTS: Final = ("prompt", "previous_image", "changed_image")
 def read(folder: Path) -> Incoming:
     """The records of the repository's folder, with the list in it or in `editing`, or of `editing` itself."""
     base = folder / "editing" if (folder / "editing" / _LIST).is_file() else folder
-    path = inside(folder, base, _LIST)
-    if not path.is_file():
+    if not (base / _LIST).is_file():
         raise MieError("no MedEBench here", where=folder, expected=f"editing/{_LIST}", fix="check the path")
+    path = inside(folder, base, _LIST)
     body = load_json(path.read_bytes(), where=path)
     records = body.get("samples") if isinstance(body, dict) else None
     if not isinstance(records, list) or not records:

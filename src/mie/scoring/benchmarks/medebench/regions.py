@@ -22,6 +22,7 @@ from mie.core.hashing import file_stem
 from mie.datasets.dataset import Dataset
 from mie.errors import MieError
 from mie.images.png import encode_png
+from mie.networks.pretrained import refuse_pickles
 from mie.records import Mask, Pixels
 from mie.scoring.reference import in_colour
 
@@ -53,14 +54,18 @@ class Proposer:
                     expected="config.json and weights as `transformers` saves them",
                     fix="download the model into the folder, or use the source's masks",
                 )
+            files = [path.name for path in Path(folder).iterdir()]
+            if not any(name.endswith(".safetensors") for name in files):
+                refuse_pickles(Path(folder), files)
         self._torch = torch
         self._device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        local: dict[str, Any] = {"local_files_only": True}
+        local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+        weights = {**local, "use_safetensors": True}
         self._find_inputs = transformers.AutoProcessor.from_pretrained(detector, **local)
-        found = transformers.AutoModelForZeroShotObjectDetection.from_pretrained(detector, **local)
+        found = transformers.AutoModelForZeroShotObjectDetection.from_pretrained(detector, **weights)
         self._finder = found.to(self._device).eval()
         self._fill_inputs = transformers.SamProcessor.from_pretrained(segmenter, **local)
-        self._filler = transformers.SamModel.from_pretrained(segmenter, **local).to(self._device).eval()
+        self._filler = transformers.SamModel.from_pretrained(segmenter, **weights).to(self._device).eval()
 
     def propose(self, image: Pixels, name: str, *, count: int = COUNT) -> list[Proposal]:
         """The best `count` regions of `(H, W, 3) uint8` for a name such as "optic disc"; maybe fewer."""

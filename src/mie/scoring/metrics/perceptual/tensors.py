@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mie.errors import MetricError
+from mie.errors import MetricError, MieError
+from mie.networks.pretrained import read_pth_tensors
 from mie.records import Pixels
 
 T = TypeVar("T")
@@ -35,14 +35,12 @@ def exactly() -> Iterator[None]:
 
 
 def read_state(path: Path) -> dict[str, torch.Tensor]:
-    """A `.pth` file's tensors by name. Nothing else can be in it: no code is run."""
+    """A `.pth` file's tensors by name. Nothing else may be in it."""
     try:
-        state: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except (UnpicklingError, RuntimeError, EOFError, ValueError) as error:
-        raise MetricError("not a file of weights", where=path, found=str(error).split("\n")[0]) from None
-    if not isinstance(state, dict) or not all(isinstance(v, torch.Tensor) for v in state.values()):
-        raise MetricError("not a file of weights", where=path, expected="tensors by name", found=type(state))
-    return state
+        return read_pth_tensors(path)
+    except MieError as error:
+        expected = "tensors by name, as torch.save writes them"
+        raise MetricError("not a file of weights", where=path, expected=expected, found=error.found) from None
 
 
 def fill(module: torch.nn.Module, state: dict[str, torch.Tensor], *, where: object = None) -> None:

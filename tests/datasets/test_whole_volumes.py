@@ -1,0 +1,206 @@
+"""Whole volumes from files to scores: geometry, gates, leaks, runs with a slice missing."""
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+import pytest
+from scipy import ndimage
+
+import mie
+from mie.datasets.dataset import Dataset
+from mie.datasets.leaks import intact_volumes, whole_groups
+from mie.datasets.verify import verify
+from mie.errors import MieError
+from mie.images.volumes import read_volume
+from mie.records import Sample
+
+LIVER = {"name": "liver", "kind": "anatomy", "value": 1}
+SPLEEN = {"name": "spleen", "kind": "anatomy", "value": 2}
+
+
+def volume(seed: int, shape: tuple[int, int, int] = (40, 36, 14)) -> tuple[np.ndarray, np.ndarray]:
+    """CT-like values (air around a smooth body) and two organs of no symmetry."""
+    draw = np.random.default_rng(seed)
+    data = ndimage.gaussian_filter(draw.normal(0, 300, shape), 1.5)
+    data[:3] = data[-3:] = -1000
+    labels = np.zeros(shape, np.uint8)
+    labels[8:20, 6 + 3 * seed : 18 + 3 * seed, 4:10] = 1
+    labels[25:32, 12:18, 2:6] = 2
+    data[labels == 1] += 120
+    data[:, :, 0] = -1000  # padding: a slice that shows nothing
+    return data.astype(np.int16), labels
+
+
+def recipe(root: Path, **layout: Any) -> dict[str, Any]:
+    return {
+        "name": "volumes",
+        "seed": 3,
+        "recipe": {"kind": "perception"},
+        "split": {"test": 1.0},
+        "sources": [
+            {
+                "name": "lits",
+                "root": str(root),
+                "title": "Livers",
+                "modality": "CT",
+                "anatomy": "abdomen",
+                "license": {"name": "CC0", "use": "open"},
+                "patient": r"p(\d+)",
+                "targets": [LIVER, SPLEEN],
+                "layout": {
+                    "kind": "volume",
+                    "images": "img/{id}.nii.gz",
+                    "masks": "lab/{id}.nii.gz",
+                    "slices": "all",
+                    **layout,
+                },
+            }
+        ],
+    }
+
+
+AFFINE = nib.orientations.inv_ornt_aff(nib.orientations.axcodes2ornt("LPS"), (40, 36, 14)) @ np.diag(
+    [1.5, 1.0, 4.0, 1.0]
+)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("volumes")
+    for name in ("img", "lab"):
+        (folder / name).mkdir()
+    for number in (1, 2):
+        data, labels = volume(number)
+        for name, values in (("img", data), ("lab", labels)):
+            nib.save(nib.Nifti1Image(values, AFFINE), folder / name / f"p{number}.nii.gz")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def dataset(root: Path) -> Dataset:
+    return mie.build(recipe(root), root / "ds", workers=1)
+
+
+def by_volume(dataset: Dataset) -> dict[str, list[Sample]]:
+    found: dict[str, list[Sample]] = defaultdict(list)
+    for sample in dataset:
+        found[sample.params["volume"]["id"]].append(sample)
+    return dict(found)
+
+
+def test_a_volume_has_one_sentence_colour_and_seed(dataset: Dataset) -> None:
+    volumes = by_volume(dataset)
+    assert len(volumes) == 6  # two patients, two organs and both together
+    for slices in volumes.values():
+        assert [s.params["volume"]["index"] for s in slices] == list(range(13))  # padding is left out
+        assert {s.params["volume"]["slices"] for s in slices} == {13}
+        assert len({(s.prompt, s.colour, s.seed, s.target, s.patient_id) for s in slices}) == 1
+        empty = [s for s in slices if s.mask is not None and not s.mask.any()]
+        assert empty
+        assert all((s.input == s.target_image).all() for s in empty)
+    assert verify(dataset.folder).problems == []
+
+
+def test_slices_and_affine_put_the_volume_together_again(dataset: Dataset, root: Path) -> None:
+    """The stored masks at the stored affine are the label file's voxels, each at its place in space."""
+    checked = 0
+    for slices in by_volume(dataset).values():
+        if slices[0].target != "liver":
+            continue
+        facts = slices[0].params["volume"]
+        stack = np.stack([s.mask > 0 for s in slices], axis=2).transpose(1, 0, 2)  # (column, row, slice)
+        affine = np.array(facts["affine"])
+        assert facts["spacing"] == pytest.approx([4.0, 1.0, 1.0])  # square pixels: 1.5 mm became 1 mm
+        files = [read_volume(root / "lab" / f"p{n}.nii.gz", labels=True) for n in (1, 2)]
+        voxels = np.argwhere(stack)
+        points = (affine @ np.c_[voxels, np.ones(len(voxels))].T)[:3]
+        found = []
+        for file in files:
+            places = np.rint((np.linalg.inv(file.affine) @ np.r_[points, np.ones((1, points.shape[1]))])[:3])
+            inside = file.data[tuple(places.astype(int))] == 1
+            found.append(inside.mean())
+            if inside.all():
+                assert len(voxels) * 4.0 == pytest.approx((file.data == 1).sum() * 6.0, rel=0.05)
+        assert max(found) == 1.0
+        assert min(found) < 1.0
+        checked += 1
+    assert checked == 2
+
+
+def test_around_keeps_what_is_near(root: Path) -> None:
+    near = mie.build(recipe(root, around=4.0), root / "near", workers=1)
+    # Marked from 2 to 9, and one slice of 4 mm on either side.
+    assert {s.params["volume"]["slices"] for s in near} == {10}
+    with pytest.raises(MieError, match="`around` is for `slices: all`"):
+        mie.build(recipe(root, around=4.0, slices=3), root / "wrong", workers=1)
+
+
+def scored(dataset: Dataset, name: str, editor: Any, **options: Any) -> Any:
+    run = mie.run(dataset, editor, dataset.folder.parent / name, **options)
+    return mie.score(run, "volume")
+
+
+def test_oracle_and_identity(dataset: Dataset) -> None:
+    best = scored(dataset, "oracle", "oracle").frame
+    assert len(best) == 6
+    for name, value in (("volume_dice", 1.0), ("hd95", 0.0), ("nsd", 1.0), ("slice_consistency", 1.0)):
+        assert (best[name] == value).all()
+    nothing = scored(dataset, "identity", "identity").frame
+    assert (nothing["volume_dice"] < 1e-6).all()
+    assert "hd95" not in nothing  # an empty output has no surface: unscored, not a number
+    assert nothing["unscored"].str.contains("the output marks nothing").all()
+    assert (nothing["nsd"] == 0).all()
+
+
+def test_one_slice_without_output_leaves_its_volume_unscored(dataset: Dataset) -> None:
+    broken = next(s for s in dataset if s.params["volume"]["index"] == 5)
+
+    def fails(image: Any, instruction: str) -> Any:
+        if instruction == broken.prompt and (image == broken.input).all():
+            raise ValueError("no")
+        return image
+
+    frame = scored(dataset, "fails", fails).frame
+    assert frame["nsd"].isna().sum() == 1
+    run = Path(dataset.folder.parent / "fails")
+    lines = (run / "scores" / "volume.paper.jsonl").read_text()
+    assert "1 of 13 slices have no output; slice 5" in lines
+
+
+def test_a_limited_run_scores_only_volumes_that_are_whole(dataset: Dataset) -> None:
+    frame = scored(dataset, "limited", "oracle", limit=20).frame
+    assert len(frame) == 2
+    assert frame["volume_dice"].isna().sum() == 1
+    text = (dataset.folder.parent / "limited/scores/volume.paper.jsonl").read_text()
+    assert "6 of the volume's 13 slices are not in the run" in text
+
+
+def test_pictures_have_no_volumes(root: Path, dataset: Dataset) -> None:
+    plain = mie.build(recipe(root, slices=2), root / "plain", workers=1)
+    assert all("volume" not in s.params for s in plain)
+    run = mie.run(plain, "identity", root / "plain_run")
+    with pytest.raises(MieError, match="no whole volumes"):
+        mie.score(run, "volume")
+
+
+def test_labels_on_another_grid_are_refused(root: Path, tmp_path: Path) -> None:
+    for name in ("img", "lab"):
+        (tmp_path / name).mkdir()
+    data, labels = volume(1)
+    nib.save(nib.Nifti1Image(data, AFFINE), tmp_path / "img/p1.nii.gz")
+    nib.save(nib.Nifti1Image(labels[:, :, :12], AFFINE), tmp_path / "lab/p1.nii.gz")
+    with pytest.raises(MieError, match="shapes differ"):
+        mie.build(recipe(tmp_path), tmp_path / "ds", workers=1)
+
+
+def test_volumes_leak_as_a_whole() -> None:
+    volumes = ["a", "a", "a", "b", "b", "b", None]
+    assert intact_volumes({0, 3, 4, 6}, volumes) == {0}
+    assert whole_groups({3, 4, 6}, volumes) == {5: 4}
+
+
+def test_same_bytes_with_more_workers(dataset: Dataset, root: Path) -> None:
+    assert mie.build(recipe(root), root / "again", workers=2).digest == dataset.digest

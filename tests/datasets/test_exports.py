@@ -32,7 +32,8 @@ def pixels(data: bytes | Path) -> np.ndarray:
     return np.asarray(Image.open(io.BytesIO(data) if isinstance(data, bytes) else data))
 
 
-@pytest.mark.parametrize("format", sorted(FORMATS))
+# What came by an importer is written back as it came: tests/datasets/test_imported_lists.py.
+@pytest.mark.parametrize("format", sorted(set(FORMATS) - {"imgedit", "omni-iie"}))
 def test_repeated_export_writes_the_same_bytes_and_reports_every_sample(
     dataset: Dataset, tmp_path: Path, format: str
 ) -> None:

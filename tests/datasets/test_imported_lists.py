@@ -111,6 +111,9 @@ def test_there_and_back(format, request, tmp_path) -> None:
     there = import_dataset(root, tmp_path / "there", format)
     assert there.rejections == ()
     export(Dataset(tmp_path / "there"), tmp_path / "out", format)
+    first = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    export(Dataset(tmp_path / "there"), tmp_path / "out", format)  # again: the same bytes
+    assert {path: path.read_bytes() for path in first} == first
     assert lists_of(tmp_path / "out") == lists_of(root)
     files = {path.relative_to(root) for path in root.rglob("*") if path.is_file()}
     written = {path.relative_to(tmp_path / "out") for path in (tmp_path / "out").rglob("*") if path.is_file()}

@@ -14,7 +14,7 @@ export function filmStrip(item, look) {
   const start = h(
     "li",
     {},
-    button("All turns", null, () => look(-1)),
+    button("All turns", null, chosen(-1, look)),
     still("Start", "First image", item.turns[0].input, item.size),
   );
   const turns = item.turns.map((turn, at) => column(item, turn, at, look));
@@ -25,13 +25,19 @@ export function filmStrip(item, look) {
   );
   const mark = (at) => {
     [start, ...turns].forEach((each, place) => {
-      const chosen = place === at + 1;
-      each.querySelector("button").setAttribute("aria-pressed", String(chosen));
-      if (chosen) each.scrollIntoView({ block: "nearest", inline: "nearest" });
+      const here = place === at + 1;
+      each.querySelector("button").setAttribute("aria-pressed", String(here));
+      if (here) each.scrollIntoView({ block: "nearest", inline: "nearest" });
     });
   };
   return { element, mark };
 }
+
+/** After a click, keys work on the answer again; whoever came by the keyboard stays on the button. */
+const chosen = (at, look) => (event) => {
+  if (event.detail) event.currentTarget.blur();
+  look(at);
+};
 
 function column(item, turn, at, look) {
   const words = h("span", {}, h("b", {}, `Turn ${at + 1} `), turn.prompt);
@@ -39,7 +45,7 @@ function column(item, turn, at, look) {
   return h(
     "li",
     {},
-    button(words, null, () => look(at)),
+    button(words, null, chosen(at, look)),
     turn.reference ? still("Truth", `Truth of ${name}`, turn.reference, item.size) : null,
     still("Output", `Output of ${name}`, turn.output, item.size),
     turn.reference ? apart(turn, name, item.size) : null,

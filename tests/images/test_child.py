@@ -104,12 +104,15 @@ def test_memory_and_files_are_limited(ask, tmp_path):
 def test_a_forked_process_has_a_child_of_its_own(ask):
     mine = ask("echo")[0]["pid"]
     reader, writer = os.pipe()
+    child._lock.acquire()  # as while another thread decodes
     if (pid := os.fork()) == 0:
-        assert child._child is not None
+        signal.alarm(40)
         child._end_child()  # as at the end of a process that decoded nothing: not its to kill
         os.write(writer, str(ask("echo")[0]["pid"]).encode())
         child._end_child()
         os._exit(0)
+    child._lock.release()
+    os.close(writer)
     os.waitpid(pid, 0)
     assert int(os.read(reader, 20)) != mine
     assert ask("echo")[0]["pid"] == mine

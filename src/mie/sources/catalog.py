@@ -493,10 +493,8 @@ def patient_of(entry: Entry, name: str, places: Mapping[str, str]) -> str | None
 
 def split_of(entry: Entry, places: Mapping[str, str]) -> tuple[str | None, str | None]:
     """(split, reason why there is none). The data set's own split is written in the path or fixed for all."""
-    written = places.get("split")
-    if written is None:
+    if (written := places.get("split")) is None:
         return entry.split, None
-    split = entry.splits.get(written, written)
-    if split in SPLITS:
+    if (split := entry.splits.get(written, written)) in SPLITS:
         return split, None
     return None, f"unknown split {written!r}; map it to train, val or test under `splits`"

@@ -12,8 +12,9 @@ import pytest
 from mie.errors import ConfigError
 from mie.perspectives import PERSPECTIVES
 from mie.perspectives.dialogue import TASKS
+from mie.perspectives.dialogue.bases import SPOKEN
 from mie.perspectives.dialogue.families import FAMILIES, PLANS, Plan, World, make_plan, scale_pair
-from mie.perspectives.dialogue.phrasings import PHRASINGS, SPOKEN, fill_in, read_back
+from mie.perspectives.dialogue.phrasings import PHRASINGS, fill_in, read_back
 from mie.perspectives.dialogue.proof import prove, prove_group
 from mie.perspectives.dialogue.samples import Dialogue
 from mie.perspectives.dialogue.state import ORIGINAL, kind_of, without_name

@@ -396,63 +396,6 @@ PHRASINGS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
 }
 
-# What is said in a conversation beside the phrasings of transformation, by its targets. Of those, every word
-# in `named` must be there.
-SPOKEN: Final[Mapping[str, tuple[str, ...]]] = {
-    "low_dose_ct_soft": (
-        "Before we start: denoise this low-dose CT, it has a soft kernel.",
-        "Too much quantum noise for a soft-kernel CT; take it out first.",
-    ),
-    "low_dose_ct_sharp": (
-        "Before we start: denoise this low-dose CT, it has a sharp kernel.",
-        "Too much quantum noise for a sharp-kernel CT; take it out first.",
-    ),
-    "mri_noise": (
-        "First get the noise out of this MRI.",
-        "Before I mark anything, denoise this MRI slice for me.",
-    ),
-    "ultrasound_speckle": (
-        "First take the speckle down in this ultrasound.",
-        "Before I mark anything, despeckle this ultrasound for me.",
-    ),
-    "oct_speckle": (
-        "First take the speckle out of this OCT.",
-        "Before I mark anything, denoise this OCT scan for me.",
-    ),
-    "ct_metal": (
-        "First remove the metal artifact from this CT.",
-        "Before I mark anything, take the metal streaks out of this CT.",
-    ),
-    "ct_sparse_view": (
-        "First remove the sparse-view streaks from this CT.",
-        "Before I mark anything, clean up this sparse-view CT.",
-    ),
-    "mri_motion": (
-        "First correct the motion artifact of this MRI.",
-        "Before I mark anything, remove the motion ghosts from this MRI.",
-    ),
-    "mri_bias_field": (
-        "First correct the bias field of this MR slice.",
-        "Before I mark anything, remove the bias field from this MRI.",
-    ),
-    "mri_undersampling": (
-        "First remove the aliasing from this accelerated MRI.",
-        "Before I mark anything, remove the undersampling artifacts from this MRI.",
-    ),
-    "dermoscopy_artifacts": (
-        "First remove {artifacts} from this picture of the skin.",
-        "Before I mark anything, take {artifacts} off this dermoscopic image.",
-    ),
-    "ct_window": (
-        "Let me see this CT in the {window} window: level {level}, width {width}.",
-        "The {window} window, please, level {level} and width {width}.",
-    ),
-    "super_resolution": (
-        "First super-resolve this MRI {factor}x.",
-        "Before I mark anything, apply {factor}x super-resolution to this MRI.",
-    ),
-}
-
 
 def fill_in(
     template: str,

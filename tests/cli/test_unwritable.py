@@ -37,6 +37,7 @@ VERBS = {
     "pack": "pack perception -o OUT",
     "review": "review perception --db OUT/review.sqlite --invite Ada",
     "review --export": "review perception runs/otsu --db new.sqlite --kind inspect --export OUT/x.csv",
+    "vqa": "vqa build questions.yaml -o OUT --workers 1",
     "export-model": "export-model -e compact:tiny.safetensors -o OUT.onnx",
 }
 # These write nothing or what `mie weights get` or a server sends, or need models or people; `score` is below.
@@ -53,6 +54,8 @@ OTHERS = {
     "propose",
     "ground",
     "experiment",
+    "fake",
+    "filter",
     "judge-set",
     "train",
     "score",
@@ -71,6 +74,7 @@ def here(tmp_path, monkeypatch, request):
     root = write_folder(tmp_path / "source", 4, patients=4)
     recipe = {"name": "small", "sources": [folder_source(root)]}
     (tmp_path / "recipe.yaml").write_text(json.dumps(recipe))
+    (tmp_path / "questions.yaml").write_text(json.dumps(recipe))
     monkeypatch.chdir(tmp_path)
     if "export-model" in request.node.name:
         pytest.importorskip("onnx", reason="the export needs the extra `onnx`")

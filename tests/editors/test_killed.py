@@ -205,7 +205,7 @@ def test_what_cannot_be_written_or_edited_is_said_plainly(many, tmp_path):
         (("run", many, "-e", "identity", "-o", "/sys/run"), 1, "cannot write here"),
         (("edit", tmp_path / "in.png", "x", "-e", "identity", "-o", "/sys/o.png"), 1, "cannot write here"),
         (("run", many, "-e", "identity", "-o", tmp_path / "v", "--split", "val"), 2, "nothing to edit"),
-        (("edit", volume, "x", "-e", "identity", "-o", tmp_path / "o.png"), 1, "this is a volume"),
+        (("edit", volume, "x", "-e", "identity", "-o", tmp_path / "o.png"), 2, ".nii.gz, .nii or .dcm"),
     ]
     for words, code, text in cases:
         done = mie(*words)

@@ -220,6 +220,7 @@ def test_trainees_of_installed_packages(monkeypatch: pytest.MonkeyPatch) -> None
         "diffusers-lora",
         "flow",
         "flux-fill-lora",
+        "forensic",
         "inpainter",
         "judge-lora",
         "omnigen2",

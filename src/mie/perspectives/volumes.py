@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mie.core.hashing import stable_hash
-from mie.images.volumes import scaling
 from mie.records import Case, Sample
 
 Item = TypeVar("Item")
@@ -112,6 +111,8 @@ def _marked(sample: Sample) -> int:
 
 def stored_affine(case: Case, size: tuple[int, int]) -> NDArray[np.float64]:
     """(column, row, slices from this one, 1) of the case's image, scaled to `size`, to RAS+ millimetres."""
+    from mie.images.volumes import scaling  # imports nibabel, which most builds do without
+
     cut = _cut(case)
     assert cut is not None  # noqa: S101 (see above)
     affine = np.array(cut["affine"], np.float64)

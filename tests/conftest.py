@@ -73,7 +73,7 @@ _LONGEST = (
     "tests/docs/test_examples.py",
     "tests/review/test_walk.py",
     "tests/datasets/test_build.py",
-    "tests/docs/test_docs.py",
+    "tests/docs/test_examples.py::test_the_examples_run[docs/reference/tables.md]",
     "tests/datasets/test_build_modification.py",
     "tests/test_kills.py",
     "tests/scoring/benchmarks/omni_iie/test_score.py",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,6 +65,7 @@ def environment(folder: Path, *first: Path) -> dict[str, str]:
     }
 
 
+@lru_cache
 def commands() -> dict[str, Any]:
     """Every command with its full name: `mie sources list`."""
     group: Any = get_command(app)

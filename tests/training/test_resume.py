@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -17,7 +18,7 @@ pytest.importorskip("accelerate", reason="training needs the extra `models`")
 
 from mie.errors import ConfigError, MieError
 from mie.training.checkpoints import amend_checkpoint, newest
-from mie.training.folder import read_log
+from mie.training.folder import Recorder, TrainingFolder, read_log
 from mie.training.loop import train
 from tests import forked_python
 from tests.training.tiny import tiny_config
@@ -135,3 +136,15 @@ def test_a_kill_in_the_validation_loses_no_step(whole: Path, tmp_path: Path) -> 
     assert again["best"]["step"] == state["step"]  # the only one that it knows of
     assert history(out) == history(whole)
     assert (out / "weights.safetensors").exists()
+
+
+@pytest.mark.parametrize("left", [b"", b'{"event": "sta'])
+def test_a_run_that_could_not_write_its_first_line_has_not_begun(left: bytes, tmp_path: Path) -> None:
+    """As a full disk leaves it. The next run is the first, not one that resumes."""
+    (tmp_path / "log.jsonl").write_bytes(left)
+    for _ in range(2):
+        with contextlib.ExitStack() as stack:
+            Recorder(tiny_config(), TrainingFolder(tmp_path), {}).open(stack, 0)
+    events = [json.loads(line)["event"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert events == ["start", "resume"]
+    assert [line["event"] for line in read_log(tmp_path / "log.jsonl")] == ["start"]

@@ -86,13 +86,14 @@ def _described(key: str, value: Any, other: Any) -> str:
 class TrainingLog:
     """`log.jsonl`: one line per event, never rewritten.
 
-    A killed run may have logged steps that its last checkpoint
-    does not know. They stay in the file; the line `{"event": "resume", "step": s}` says that lines after step
-    `s` above it are superseded. A run that was killed in a validation repeats it: the later line counts.
+    A killed run may have logged steps that its last checkpoint does not know. They stay in the file; the line
+    `{"event": "resume", "step": s}` says that lines after step `s` above it are superseded. A run that was
+    killed in a validation repeats it: the later line counts.
     """
 
     def __init__(self, path: Path) -> None:
         self._journal = Journal(path)
+        self.begun = self._journal.size > 0  # a run that could not write its first line has not begun
 
     def append(self, event: str, step: int, facts: Mapping[str, Any]) -> None:
         body = {"event": event, "step": step, **facts}
@@ -171,10 +172,9 @@ class Recorder:
 
     def open(self, stack: contextlib.ExitStack, first: int) -> None:
         """Start to write, from step `first` on."""
-        event = "resume" if self.folder.log.exists() else "start"
         self._log = TrainingLog(self.folder.log)
         stack.callback(self._log.close)
-        self._log.append(event, first, {"versions": machine.versions()})
+        self._log.append("resume" if self._log.begun else "start", first, {"versions": machine.versions()})
         self._board = TensorBoard(self.folder.path / "tensorboard", first)
         stack.callback(self._board.close)
         self.status("running", first)

@@ -197,7 +197,7 @@ def test_the_lmms_eval_task_runs_on_its_own(asked: QuestionSet, tmp_path: Path) 
 
     Loader.add_constructor("!function", lambda loader, node: loader.construct_scalar(node))
     export_questions(asked, "lmms-eval", tmp_path / "task")
-    task = yaml.load((tmp_path / "task" / "asked.yaml").read_text(), Loader)
+    task = Loader((tmp_path / "task" / "asked.yaml").read_text()).get_single_data()
     spec = importlib.util.spec_from_file_location("utils", tmp_path / "task" / "utils.py")
     assert spec is not None
     assert spec.loader is not None

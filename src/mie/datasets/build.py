@@ -28,8 +28,8 @@ from mie.datasets.finish import (
     write_shards,
 )
 from mie.datasets.names import Names
-from mie.datasets.part import PartTask, make_part, part_path, without_deadly_unit
-from mie.datasets.plan import Plan, make_plan
+from mie.datasets.part import PartTask, make_part, part_path, unit_name, without_deadly_unit
+from mie.datasets.plan import Plan, first_files, make_plan
 from mie.datasets.recipe import RecipeConfig, source_facts
 from mie.datasets.rejected import (
     BAD_FILE_GATES,
@@ -258,6 +258,9 @@ def _make_parts(
         listen=lambda index, standing: show(todo[index].number, standing),
         isolate=isolate,
         rescue=without_deadly_unit,
+        describe=unit_name,
+        output=parts,
+        inputs=first_files(plan.parts, plan.sources),
     ):
         show(result.number, (result.units, result.kept, result.refused.total()))
 

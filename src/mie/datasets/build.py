@@ -25,6 +25,7 @@ from mie.datasets.finish import (
     claim_parts,
     compare,
     part_rejections,
+    pixel_digests_of,
     write_shards,
 )
 from mie.datasets.names import Names
@@ -280,7 +281,7 @@ def finish(plan: Plan, folder: Path, wordings: Wordings | None = None) -> tuple[
     if wordings is None:
         write_shards(parts, numbers, folder / "data", index.drop)
     else:
-        pixels = dict(zip(columns["id"], columns["pixels"], strict=True))
+        pixels = pixel_digests_of(parts, numbers)
         change = partial(_reworded, wordings=wordings, pixels=pixels)
         digests = write_shards(parts, numbers, folder / "data", index.drop, change)
         columns["sha256"] = [digests.get(i) for i in columns["id"]]  # None for what is dropped

@@ -233,7 +233,9 @@ def _shown_to_others(output: Path | None, inputs: Sequence[Path]) -> Iterator[Pr
     if output is None:
         yield Proof(proof.folder, proof.version, inputs=files)
         return
-    path = output.absolute() / f".shared-{proof.token[:12]}.tmp"  # as `atomic_path` names what may be left by a kill
+    path = (
+        output.absolute() / f".shared-{proof.token[:12]}.tmp"
+    )  # as `atomic_path` names what may be left by a kill
     path.write_text(proof.token)
     try:
         yield Proof(proof.folder, proof.version, proof.token, path, files)

@@ -10,7 +10,6 @@ import pytest
 
 pytest.importorskip("torch", reason="trains, which needs the extra `models`")
 pytest.importorskip("fastapi", reason="reviews, which needs the extra `review`")
-pytest.importorskip("openai", reason="asks a judge, which needs the extra `judges`")
 
 from bench.kills.faults import compiler
 from bench.kills.harness import Harness, harness

@@ -22,8 +22,6 @@ from mie.questions.write import write_questions
 from tests.judges.server import JudgeServer, Say, images_of, texts_of
 from tests.questions.tiny import closed
 
-pytest.importorskip("openai", reason="needs the extra `judges`")
-
 
 def shown(body: dict[str, Any]) -> str:
     """The words of a request."""

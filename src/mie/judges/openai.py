@@ -11,9 +11,9 @@ import base64
 import json
 import os
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote_to_bytes, urlsplit
 
 import cv2
 import httpx
@@ -23,8 +23,9 @@ from mie.core.retry import retry_after
 from mie.core.spec import mask_secrets
 from mie.errors import ConfigError, MieError
 from mie.images.png import encode_png
+from mie.judges.connections import open_transport
 from mie.judges.contracts import CallError, CallLimits, Image, Message, Reply, Request, Usage
-from mie.privacy.endpoints import is_loopback, is_proxied
+from mie.privacy.endpoints import is_loopback
 from mie.records import Pixels
 
 _MEMORY: Final = 64 * 2**20  # characters of base64 that are kept
@@ -81,12 +82,24 @@ class OpenAI:
         self._target = httpx.URL(f"{url.rstrip('/')}/chat/completions")
         self._key_variable = key_env or self.key_env
         self._key: str | None = None
+        self._headers: Mapping[str, str] = {}
         self._urls = DataUrls()
-        self._http: httpx.AsyncClient | None = None
+        self._transport: httpx.AsyncBaseTransport | None = None
 
     def ready(self) -> None:
         self._key = _key(self._key_variable, needed=self.remote)
-        self._http = _http(self._url, self._key)
+        password = self._target.userinfo  # in the URL
+        basic = f"Basic {base64.b64encode(unquote_to_bytes(password)).decode()}" if password else None
+        login = basic or (self._key and f"Bearer {self._key}")
+        self._headers = {
+            **({"Authorization": login} if login else {}),
+            "Host": self._target.netloc.decode("ascii"),
+            "Content-Type": "application/json",
+            "Accept": "application/json, text/event-stream",
+            "Accept-Encoding": "identity",
+            "User-Agent": "mie",
+        }
+        self._transport = open_transport(self._url)
 
     async def ask(self, request: Request) -> Reply:
         settings: dict[str, Any] = {"model": self.model, **self.parameters}
@@ -113,8 +126,8 @@ class OpenAI:
             raise CallError("failed", self._shown(f"{type(error).__name__}: {error}")) from None
 
     async def close(self) -> None:
-        if self._http is not None:
-            await self._http.aclose()
+        if self._transport is not None:
+            await self._transport.aclose()
 
     async def _message(self, message: Message) -> bytes:
         parts = []
@@ -129,9 +142,9 @@ class OpenAI:
         return b"".join((b'{"role":', _json(message.role), b',"content":[', b",".join(parts), b"]}"))
 
     async def _post(self, body: bytes) -> httpx.Response:
-        assert self._http is not None  # noqa: S101 (`ready` was called)
-        request = httpx.Request("POST", self._target, headers=self._http.headers, content=body)
-        return await self._http.send(request, stream=True)
+        assert self._transport is not None  # noqa: S101 (`ready` was called)
+        request = httpx.Request("POST", self._target, headers=self._headers, content=body)
+        return await self._transport.handle_async_request(request)
 
     async def _whole(self, response: httpx.Response) -> Reply:
         reply = self._json(await response.aread())
@@ -230,23 +243,6 @@ class Anthropic(OpenAI):
     token_field = "max_tokens"  # noqa: S105
 
 
-def _http(url: str, key: str | None) -> httpx.AsyncClient:
-    # httpx itself handles a proxy that the environment names; a server on this machine has none.
-    proxied = is_proxied(url)
-    return httpx.AsyncClient(
-        headers={
-            **({} if key is None else {"Authorization": f"Bearer {key}"}),
-            "Content-Type": "application/json",
-            "Accept": "application/json, text/event-stream",
-            "User-Agent": "mie",
-        },
-        transport=None if proxied else SeparateConnections(),
-        trust_env=proxied,
-        follow_redirects=False,
-        timeout=None,  # noqa: S113 (the executor limits the whole call; httpx counts from byte to byte)
-    )
-
-
 def _key(variable: str, *, needed: bool) -> str | None:
     key = os.environ.get(variable)
     if not key and needed:
@@ -341,62 +337,3 @@ def _one_channel(pixels: Pixels) -> Pixels:
         return pixels
     first, *others = cv2.split(pixels)
     return first if all(np.array_equal(first, other) for other in others) else pixels
-
-
-class SeparateConnections(httpx.AsyncBaseTransport):
-    """A pool in which each connection is a pool of one, and a request takes any that is free.
-
-    httpx's own pool asks each of its sockets, for each request, whether it is still alive: with 16
-    connections that is most of what a call costs. The connection that was used last is used first, so it is
-    alive.
-    """
-
-    def __init__(self) -> None:
-        self._context = httpx.create_ssl_context()  # reads all certificates: once, not for each connection
-        self._free: list[httpx.AsyncHTTPTransport] = []
-        self._all: list[httpx.AsyncHTTPTransport] = []
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        connection = self._free.pop() if self._free else self._new()
-        try:
-            response = await connection.handle_async_request(request)
-        except BaseException:
-            self._free.append(connection)
-            raise
-        stream = response.stream
-        assert isinstance(stream, httpx.AsyncByteStream)  # noqa: S101 (of an async transport)
-        response.stream = _Stream(stream, connection, self._free)
-        return response
-
-    def _new(self) -> httpx.AsyncHTTPTransport:
-        limits = httpx.Limits(max_connections=1, max_keepalive_connections=1)
-        connection = httpx.AsyncHTTPTransport(verify=self._context, limits=limits)
-        self._all.append(connection)
-        return connection
-
-    async def aclose(self) -> None:
-        for connection in self._all:
-            await connection.aclose()
-
-
-class _Stream(httpx.AsyncByteStream):
-    """Returns its connection once it is read or closed."""
-
-    def __init__(
-        self,
-        stream: httpx.AsyncByteStream,
-        connection: httpx.AsyncHTTPTransport,
-        free: list[httpx.AsyncHTTPTransport],
-    ) -> None:
-        self._stream, self._connection, self._free = stream, connection, free
-        self._open = True
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for piece in self._stream:
-            yield piece
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-        if self._open:
-            self._open = False
-            self._free.append(self._connection)

@@ -68,6 +68,8 @@ def test_the_funnel_counts_every_step(built: QuestionSet) -> None:
     numbers = question_stats(built)
     assert sum(sum(row.values()) for row in numbers["task_by_modality"].values()) == len(built)
     assert numbers["guessing"]["random option"]["right"] < 0.5
+    assert built.info["deidentified"] is False
+    assert built.info["deidentification"] == {"made": "not stated"}
 
 
 def test_other_workers_and_a_resumed_build_give_the_same_digest(

@@ -28,7 +28,22 @@ def question_stats(questions: QuestionSet) -> dict[str, Any]:
         "funnel": questions.info["funnel"],
         "task_by_modality": {task: dict(sorted(row.items())) for task, row in sorted(by_task.items())},
         "guessing": _guessing(closed),
-        "blind": sum("blind" in flags for flags in columns["flags"]),
+        "blind": sum("blind" in (flags or ()) for flags in columns["flags"]),
+        "blind_by_task": _blind_by_task(columns),
+        "blind_evidence": questions.blind_evidence,
+    }
+
+
+def _blind_by_task(columns: dict[str, list[Any]]) -> dict[str, dict[str, float]]:
+    """Of each task's closed questions, how many are marked as answered without the image."""
+    counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for task, kind, flags in zip(*(columns[name] for name in ("task", "kind", "flags")), strict=True):
+        if kind == "closed":
+            counts[task][0] += 1
+            counts[task][1] += "blind" in (flags or ())
+    return {
+        task: {"closed": closed, "blind": blind, "share": round(blind / closed, 4)}
+        for task, (closed, blind) in sorted(counts.items())
     }
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import mie
 from mie.core.files import atomic_write
 from mie.questions.record import PHASES, TASKS
-from mie.questions.scoring.metrics import METRICS, NAME
+from mie.questions.scoring.metrics import MARKED, METRICS, NAME, NOT_MARKED
 from mie.report.answer_rows import AnswerRow, labels, read_rows
 from mie.report.charts import Chart, means_chart, radars_for_page, tradeoff_chart
 from mie.report.layouts import Radar
@@ -111,13 +111,52 @@ def _blind(rows: Sequence[AnswerRow], plots: Path) -> Section | None:
         for row in rows
         if all(row.cells.get(key) and row.cells[key].n for key in ("blind@1", "accuracy@1"))
     }
-    if not points:
+    tables = _marks(rows)
+    if not points and not tables:
         return None
     caption = "With images against without"
-    chart = tradeoff_chart(
-        plots, "blind", caption, axes, points, diagonal=True, runs=[row.name for row in rows]
+    charts = (
+        [tradeoff_chart(plots, "blind", caption, axes, points, diagonal=True, runs=[r.name for r in rows])]
+        if points
+        else []
     )
-    return Section("blind", "Blind against seeing", "Blind", "question_blind.html", {"charts": [chart]})
+    content = {"charts": charts, "tables": tables}
+    return Section("blind", "Blind against seeing", "Blind", "question_blind.html", content)
+
+
+def _marks(rows: Sequence[AnswerRow]) -> list[MeansTable | TextTable]:
+    """Accuracy on questions that are marked blind and on the rest, and who marked them."""
+    groups = (NOT_MARKED, MARKED)
+    if not any(_has(row, "marked", name) for row in rows for name in groups):
+        return []
+    names = {name: f"{_number(rows, name):,} closed questions" for name in groups}
+    marks = rows[0].results.document.get("marks") or {"built": 0, "runs": []}
+    lines: list[Row] = [
+        (Label("the build's guess from other patients' answers"), ["", "", "", count(marks["built"]), ""])
+    ]
+    lines += [
+        (
+            Label(one["answerer"]),
+            [
+                ", ".join(one["models"]),
+                one["run"],
+                ", ".join(one["passes"]),
+                count(one["right"]),
+                f"{one['by_luck']:.0f}",
+            ],
+        )
+        for one in marks["runs"]
+    ]
+    heads = ("Answerer", "Model", "Run", "Passes", "Right", "By luck alone")
+    return [
+        _grid(rows, "marked", names, "Accuracy on questions marked as needing no image, and on the others"),
+        TextTable("Who marked them", heads, lines, numbers=2),
+    ]
+
+
+def _number(rows: Sequence[AnswerRow], group: str) -> int:
+    cells = [row.by("marked").get(group, {}).get("accuracy@1") for row in rows]
+    return max((cell.n + cell.unscored for cell in cells if cell is not None), default=0)
 
 
 def _phases(rows: Sequence[AnswerRow], plots: Path) -> Section | None:

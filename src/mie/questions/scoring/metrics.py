@@ -9,8 +9,9 @@ from mie.scoring.metric import SHARE, Metric
 NAME: Final = "omnibrain"
 VERSION: Final = 1
 VARIANTS: Final = ("paper", "as_released")
-PARTITIONS: Final = ("phase", "task", "modality", "submodality", "kind", "template", "source")
-GROUPS: Final = ("phase", "kind", "submodality", "template")
+PARTITIONS: Final = ("phase", "task", "modality", "submodality", "kind", "template", "source", "marked")
+GROUPS: Final = ("phase", "kind", "submodality", "template", "marked")
+MARKED, NOT_MARKED = "blind", "not blind"  # of the group `marked`: what is answered without the image
 
 
 def _share(name: str, label: str, meaning: str) -> Metric:

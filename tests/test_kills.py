@@ -46,6 +46,8 @@ def test_a_run_survives(one: Harness, kind: str) -> None:
         ("export", "full"),
         ("import", "broken"),
         ("pack", "interrupted"),
+        ("vqa build", "kill"),
+        ("vqa run", "kill"),
     ],
 )
 def test_a_command_survives(one: Harness, name: str, kind: str) -> None:

@@ -63,7 +63,7 @@ def test_the_funnel_counts_every_step(built: QuestionSet) -> None:
     assert steps[-1] == "blind"
     assert left == sorted(left, reverse=True)
     assert left[-1] == len(built)
-    gates = ("leak", "domain", "duplicate", "answers", "cluster", "blind")
+    gates = ("leak", "domain", "duplicate", "answers", "options", "cluster", "blind")
     assert left[0] - left[-1] == sum(built.info["rejected"].get(gate, 0) for gate in gates)
     numbers = question_stats(built)
     assert sum(sum(row.values()) for row in numbers["task_by_modality"].values()) == len(built)

@@ -186,7 +186,12 @@ def import_(
     from mie.questions.recipe import CurateConfig
 
     config = CurateConfig(
-        domain=tuple(domain or ()), keep=keep, near_duplicates=False, most_same_answer=1.0, blind="off"
+        domain=tuple(domain or ()),
+        keep=keep,
+        near_duplicates=False,
+        most_same_answer=1.0,
+        most_above_chance=10,
+        blind="off",
     )
     with progress_bar("importing") as bar:
         found = import_questions(

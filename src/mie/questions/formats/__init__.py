@@ -76,7 +76,9 @@ def import_questions(
     source, place, folder = find_format(kind), Path(place), Path(folder)
     if not place.exists():
         raise MieError("no such file or folder", where=place, expected=source.about)
-    config = curate or CurateConfig(near_duplicates=False, most_same_answer=1.0, blind="off")
+    config = curate or CurateConfig(
+        near_duplicates=False, most_same_answer=1.0, most_above_chance=10, blind="off"
+    )
     refuse_other_files(folder)
     refuse_taken(folder)
     with folder_lock(folder):

@@ -192,7 +192,7 @@ def show_marks(numbers: Mapping[str, Any]) -> None:
     from mie.cli._show import table
 
     rows = [(task, *values.values()) for task, values in numbers["blind_by_task"].items()]
-    table("closed questions answered without the image", ("task", "closed", "marked", "share"), rows)
+    table("closed test questions answered without the image", ("task", "closed", "marked", "share"), rows)
     evidence = numbers["blind_evidence"]
     who = [("the build's guess from other patients' answers", "", "", "", evidence["built"], "")]
     who += [

@@ -36,7 +36,7 @@ class CurateConfig(StrictModel):
         0.6, gt=0, le=1, description="share of one answer among questions of one template and subject"
     )
     most_above_chance: float = Field(
-        1.5, ge=1, description="times that an option may be right as often as by chance, where it is offered"
+        2.0, ge=1, description="times that an option may be right as often as by chance, where it is offered"
     )
     keep: int | None = Field(None, ge=1, description="so many questions, spread over tasks and modalities")
     strata: tuple[Literal["task", "phase", "modality", "anatomy", "template", "source", "split"], ...] = (

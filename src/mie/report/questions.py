@@ -10,7 +10,7 @@ from typing import Any, Final
 import mie
 from mie.core.files import atomic_write
 from mie.questions.record import PHASES, TASKS
-from mie.questions.scoring.metrics import MARKED, METRICS, NAME, NOT_MARKED
+from mie.questions.scoring.metrics import MARKED, METRICS, NAME, NOT_MARKED, PUBLISHED
 from mie.report.answer_rows import AnswerRow, labels, read_rows
 from mie.report.charts import Chart, means_chart, radars_for_page, tradeoff_chart
 from mie.report.layouts import Radar
@@ -41,6 +41,7 @@ _MARKER: Final = ".mie-question-report"
 _MACRO: Final = Metric("macro", "Accuracy, mean of tasks", "each task weighs the same", scale=SHARE)
 _SHOWN: Final = ("accuracy", "blind", "permuted", "consistent", "number", "place")
 _WORDS: Final = ("exact", "rouge1", "rougel", "bleu", "bertscore", "text", "judged")
+NOT_FOUND: Final = "not found"
 Progress = Callable[[int, int], None]
 
 
@@ -65,6 +66,7 @@ def write_question_report(
         files = _write_tables(rows, folder / "tables")
         sections = [
             _results(rows),
+            _published(),
             _blind(rows, folder / "plots"),
             _phases(rows, folder / "plots"),
             _tasks(rows, folder / "plots"),
@@ -102,6 +104,23 @@ def _results(rows: Sequence[AnswerRow]) -> Section:
     if words:
         tables.append(means_table("Open questions", "Answerer", words, cells, best=True))
     return Section("results", "Results", "Results", "question_results.html", {"tables": tables})
+
+
+def _published() -> Section:
+    lines: list[Row] = [
+        (
+            Label(name, badge="published"),
+            [
+                NOT_FOUND if value is None else c.show(value)
+                for c, value in zip(PUBLISHED.columns, values, strict=True)
+            ],
+        )
+        for name, values in PUBLISHED.rows
+    ]
+    heads = ("Answerer", *(column.label for column in PUBLISHED.columns))
+    table = TextTable(PUBLISHED.caption, heads, lines, numbers=len(PUBLISHED.columns))
+    content = {"tables": [table], "lead": f"{PUBLISHED.note} Source: {PUBLISHED.source}."}
+    return Section("published", "Published accuracies", "Published", "question_tables.html", content)
 
 
 def _blind(rows: Sequence[AnswerRow], plots: Path) -> Section | None:

@@ -97,6 +97,7 @@ def test_scores_and_report_tell_the_marked_from_the_rest(marked, tmp_path):
     assert "Not" in result.output
     page = write_question_report([knows, constant], tmp_path / "page").read_text()
     assert "Who marked them" in page
+    assert "Marked by task" in page
     assert questions.blind["runs"][0]["run"] in page
 
 

@@ -43,7 +43,7 @@ class SeparateConnections(httpx.AsyncBaseTransport):
     """
 
     def __init__(self) -> None:
-        self._context = httpx.create_ssl_context()  # reads all certificates: once, not for each connection
+        self._context: ssl.SSLContext | None = None  # reads all certificates: once, not for each connection
         self._free: list[_Connection] = []
         self._all: set[_Connection] = set()
 
@@ -77,6 +77,8 @@ class SeparateConnections(httpx.AsyncBaseTransport):
             if not connection.http.is_closed() and not (rested and connection.http.has_expired()):
                 return connection
             await self._drop(connection)
+        if origin.scheme == b"https" and self._context is None:
+            self._context = httpx.create_ssl_context()
         connection = _Connection(origin, self._context)
         self._all.add(connection)
         return connection
@@ -91,7 +93,7 @@ class SeparateConnections(httpx.AsyncBaseTransport):
 
 
 class _Connection:
-    def __init__(self, origin: httpcore.Origin, context: ssl.SSLContext) -> None:
+    def __init__(self, origin: httpcore.Origin, context: ssl.SSLContext | None) -> None:
         self.http = httpcore.AsyncHTTPConnection(origin, context, keepalive_expiry=_EXPIRY)
         self.used = 0.0
 

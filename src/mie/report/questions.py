@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -169,8 +170,26 @@ def _marks(rows: Sequence[AnswerRow]) -> list[MeansTable | TextTable]:
     heads = ("Answerer", "Model", "Run", "Passes", "Right", "By luck alone")
     return [
         _grid(rows, "marked", names, "Accuracy on questions marked as needing no image, and on the others"),
+        _shares(rows[0]),
         TextTable("Who marked them", heads, lines, numbers=2),
     ]
+
+
+def _shares(row: AnswerRow) -> TextTable:
+    """Of each task's closed questions, how many are marked."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for line in row.lines.values():
+        if line.group["kind"] == "closed":
+            counts[line.group["task"]][line.group["marked"]] += 1
+    lines: list[Row] = [
+        (
+            Label(task, note=TASKS[task].name),
+            [count(found.total()), count(found[MARKED]), f"{found[MARKED] / found.total():.0%}"],
+        )
+        for task in TASKS
+        if (found := counts.get(task))
+    ]
+    return TextTable("Marked by task", ("Task", "Closed questions", "Marked", "Share"), lines, numbers=3)
 
 
 def _number(rows: Sequence[AnswerRow], group: str) -> int:

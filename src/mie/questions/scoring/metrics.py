@@ -57,9 +57,8 @@ PUBLISHED: Final = PublishedRows(
         ("Janus-Pro-7B", (0.4511, None, None)),
         ("LLaVA-Med-7B", (0.3884, None, None)),
     ),
-    note="They are on other questions than the rows above, unless these are the benchmark's own "
-    "(`mie vqa import --from omnibrain`). Accuracies by task and phase are published as a picture: those "
-    "that are not here were not found as text.",
+    note="They are on other questions than the rows above, unless these are the benchmark's own. Accuracies "
+    "by task and phase are published as a picture: those that are not here were not found as text.",
     source="https://arxiv.org/abs/2511.00846",
 )
 CLOSED: Final = ("accuracy", "blind", "permuted", "consistent")

@@ -159,7 +159,7 @@ def _begins_aside(found: Scan, at: int, mention: Mention | None) -> bool:
     if before in ENDS:
         return False
     if mention is not None and mention.says("aside"):
-        return not mention.operations()
+        return not mention.operations() - {"none"}
     if word in _RELATIVES:
         noun = at - 1 if before in _BEFORE_RELATIVES else at
         named = found.covering[noun - 1] if noun else None
@@ -176,6 +176,18 @@ def _begins_aside(found: Scan, at: int, mention: Mention | None) -> bool:
     return target is not None and target.says("target")
 
 
+def _own_words(found: Scan, clause: Clause) -> list[str]:
+    """The words of a clause without those of phrases that say nothing: "when you have a minute"."""
+    return [
+        found.words[at]
+        for at in range(clause.first, clause.last)
+        if (own := found.covering[at]) is None
+        or own.last - own.first == 1
+        or not own.says("filler")
+        or own.operations()
+    ]
+
+
 def _set_mood(found: Scan, clause: Clause) -> None:
     mentions = found.within(clause.first, clause.last)
     opening = next((m for m in mentions if not m.says("filler") or m.operations()), None)
@@ -185,7 +197,7 @@ def _set_mood(found: Scan, clause: Clause) -> None:
     if _is_question(found, clause, mentions):
         clause.mood = "question"
         return
-    words = found.words[clause.first : clause.last]
+    words = _own_words(found, clause)
     clause.heads = tuple(m for m in mentions if m.operations() & VERBS and asks(found, clause, m))
     if clause.heads:
         return

@@ -53,6 +53,8 @@ _STRONG: Final = word_set(
     "insertar inserte simula simular 添 增 加 插 模 放"
 )
 _INPAINTS: Final = word_set("inpaint inpainting fill simulate simulates sim synthesize")
+_SIMULATES: Final = word_set("simulate simulates simulating simulation sim simuliere simulieren simule simuler simula simular 模")
+_DISEASES: Final = word_set("disease pathology condition lesion finding krankheit maladie enfermedad")
 _ABSENT: Final = word_set("without no any ohne kein keine sans sin")
 _FILLS: Final = word_set("fill inpaint complete restore reconstruct fuelle rempli remplis rellena 填 补")
 _HEALS: Final = word_set("heal heals cure cures resolve resolves treat")
@@ -107,13 +109,18 @@ def decide(found: Scan, rows: Sequence[Clause], transforms: bool) -> Decision:
     if fills and not white and not things:
         return Decision("inpainting")
     if white and (fill or addition or removal or (not perception and _named_healthy(found, asked))):
-        return Decision("simulation" if _fills_with_lesion(found, requests) else "inpainting")
+        simulates = _fills_with_lesion(found, requests) or _simulates(found, asked)
+        return Decision("simulation" if simulates else "inpainting")
+    if _simulates_by_key(found, asked):
+        return Decision("simulation")
     if (
         any(m.says("hide") and m not in removal for m in asked if not m.says("target"))
         and not removal
         and not strong
     ):
         return Decision("none", "to hide something may mean to remove it or to cover it: say which")
+    if removal and any(m.says("body") for m in found.mentions):
+        return Decision("none", "it asks for a treatment; an editor changes images alone")
     if removal and is_file(found, removal, FILES | TEXTS):
         return Decision("none", "the request is about files or records, not about what an image shows")
     marks = [m for m in removal if is_mark(found, [m])]
@@ -177,6 +184,17 @@ def _fills_with_lesion(found: Scan, requests: list[Mention]) -> bool:
         return True
     healthy = any(m.says("healthy") for m in requests)
     return not healthy and any(not DEFINITE & set(found.before(m.first, 2)) for m in lesions)
+
+
+def _simulates(found: Scan, asked: list[Mention]) -> bool:
+    """Whether something that is not healthy is to be simulated, known or not."""
+    return bool(_SIMULATES & set(found.words)) and not any(m.says("healthy") for m in asked)
+
+
+def _simulates_by_key(found: Scan, asked: list[Mention]) -> bool:
+    """Whether it reads "simulate; disease = glioma"."""
+    keys = [at for at, word in enumerate(found.words[:-1]) if word in _DISEASES]
+    return any(found.words[at + 1] in ("=", ":") for at in keys) and _simulates(found, asked)
 
 
 def _marks_elsewhere(found: Scan, rows: Sequence[Clause], verbs: list[Mention]) -> bool:
@@ -340,6 +358,8 @@ def _is_gone(found: Scan, mention: Mention) -> bool:
     before = set(found.words[start : mention.first])
     if found.words[-1] in ("?", "？") and {"should", "must", "soll", "sollen", "doit", "debe"} & before:
         return False
+    if found.words[-1] in ("?", "？") and not before & _MAKES:
+        return False  # "cancer gone?"
     if before & {"when", "was", "were", "whether"} or ("if" in before and "as" not in before):
         return False
     return bool(before & _MAKES) or _looks(found, mention) or found.words[mention.first] == "make"

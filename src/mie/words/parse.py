@@ -14,14 +14,14 @@ from mie.words.clauses import Clause, clauses
 from mie.words.operation import decide
 from mie.words.requested import Requested, meaning
 from mie.words.scan import TAKEN_BACK, Mention, Scan, clean, scan
+from mie.words.strangers import unknown_words
 from mie.words.transformations import wished
 from mie.words.vocabulary import phrase, vocabulary, word_set
 from mie.words.wanted import MODIFICATIONS, wanted
 
 LONGEST: Final = 1000  # characters of an instruction
-_CODE: Final = re.compile(r"^\s*[\[{<]|```|<\|?\w+\|?>|\b(?:system|assistant|user)\s*:", re.IGNORECASE)
+_CODE: Final = re.compile(r"^\s*[\[{<]|\{\s*[\"']|```|<\|?\w+\|?>|\b(?:system|assistant|user)\s*:", re.IGNORECASE)
 _COLOUR_BEFORE: Final = word_set("in as with to a it them en color gelb auf 成 为 用")
-_PURPOSE: Final = word_set("for because since pour para weil damit fuer")
 _UNITS: Final = word_set("mm cm um ml cc mg % percent px pixel pixels hu mm2 cm2 cm3 degrees kg")
 _NO_PLACE: Final = word_set("part side middle border margin edge segment")  # say little alone
 _IN_NUMBER: Final = ("kidney", "kidneys")  # data sets name one or both: no other thing
@@ -119,7 +119,9 @@ class _Reader:
         contradiction = contradiction or self._contradiction(targets, names)
         if contradiction is not None:
             return _nothing(contradiction, self.found)
-        unknown = self._unknown()
+        unknown = unknown_words(
+            self.found, self.rows, bool(asked.mentions), bool(asked.mentions) or self.alters
+        )
         if names:
             attributes["exclude"] = names
         self._add_words(attributes)
@@ -314,43 +316,6 @@ class _Reader:
         word = self.found.words[mention.first]
         hour = [before for before in self.found.before(mention.first) if before.isdigit()]
         return " ".join([*hour, "o'clock"]) if word == "o" else word
-
-    def _unknown(self) -> tuple[str, ...]:
-        """Words that nothing is known about; not those of a purpose ("for the tumour board on Monday")."""
-        found = self.found
-        organs = bool(self.asked.mentions) or self.alters
-        named = [m for m in found.mentions if organs or not m.says("organ")]
-        covered = {at for m in named for at in range(m.first, m.last)}
-        words: list[str] = []
-        skipping = -1
-        for at, token in enumerate(found.tokens):
-            if found.words[at] in _PURPOSE:
-                skipping = found.starts[at]
-            if not self._is_asked(at, covered):
-                continue
-            if (
-                at in covered
-                or found.starts[at] == skipping
-                or not token.text.isalpha()
-                or len(token.text) < 2
-            ) and (at in covered or not "\u3400" <= token.text <= "\u9fff"):
-                continue
-            written = found.text[token.start : token.end]
-            words.append(written)
-        return tuple(dict.fromkeys(words))[:12]
-
-    def _is_asked(self, at: int, covered: set[int]) -> bool:
-        """Whether a word belongs to the request; an ordinary word does only beside a target."""
-        row = next((row for row in self.rows if row.first <= at < row.last), None)
-        if not self.asked.mentions:
-            return True
-        if row is None or row.mood in ("report", "aside", "question"):
-            return False
-        token = self.found.tokens[at]
-        if self.found.text[token.start : token.end].casefold() not in vocabulary().ordinary:
-            return True
-        beside = [m for m in self.found.all_of("target") if m.last == at or m.first == at + 1]
-        return bool(beside) or not any(m.says("target") for m in self.found.mentions)
 
     def _unavailable_colours(self) -> tuple[str, ...]:
         names = []

@@ -54,6 +54,7 @@ _ARTICLES: Final = word_set("the le la el der die das den")
 _NONE: Final[frozenset[str]] = frozenset()
 _TELLING: Final = frozenset(("target", "not", "except", "other colour"))
 _VERBS: Final = word_set("perception removal addition fill")
+_LISTED: Final = word_set("and or nor und oder noch et ou ni y o 和 或")
 _TURNS: Final = word_set("but just instead rather then aber sondern mais pero sino")
 
 
@@ -308,6 +309,11 @@ def _sentences(words: Sequence[str]) -> list[int]:
 def _mark_scopes(found: Scan) -> None:
     """Say of each mention whether it is negated, excepted or to be kept."""
     for index, mention in enumerate(found.mentions):
+        if mention.says("left_out"):
+            start = _stretch(found, mention)
+            for other in found.mentions[:index]:  # "Ödem aussparen", "oedema excluded"
+                other.excepted |= other.says("target") and other.first >= start
+            continue
         if mention.says("stays"):
             for other in found.mentions[:index]:  # "take the hairs off, the lesion stays"
                 other.kept |= other.last == mention.first and other.says("target")
@@ -421,6 +427,18 @@ def _verb_follows(found: Scan, index: int) -> bool:
     return bool(following) and bool(following[0].operations() & _VERBS) and not following[0].says("target")
 
 
+def _other_named(found: Scan, index: int, at: int) -> bool:
+    """Whether "not this, that" names what is meant: nothing before it, one thing behind, and no list."""
+    if any(m.says("target") or m.operations() & _VERBS for m in found.mentions[:index]):
+        return False
+    start = found.starts[found.mentions[index].first]
+    behind = [m for m in found.mentions[at:] if found.starts[m.first] == start]
+    words = set(found.words[found.mentions[index].last : behind[-1].last if behind else None])
+    targets = [m for m in behind if m.says("target") and not m.operations()]
+    verbs = any(m.operations() & _VERBS and not m.says("target") for m in behind)
+    return len(targets) == 1 and not verbs and not words & _LISTED
+
+
 def _scope_end(found: Scan, index: int) -> int:
     """The mention at which what begins at mention `index` ends: the clause does, or a new verb follows."""
     start = found.mentions[index]
@@ -436,6 +454,10 @@ def _scope_end(found: Scan, index: int) -> int:
         if named and mention.says("colour") and broken | bool(COMMAS & set(between)):
             return at  # "the liver, not the spleen, in green"
         verb = mention.operations() & _VERBS and not mention.says("target")
+        if verb and start.says("instead") and any(m.says("target") for m in found.mentions[index + 1 : at]):
+            return at  # "instead of the left kidney show the right one"
+        if named and COMMAS & set(between) and _other_named(found, index, at):
+            return at  # "not the right kidney, the left one"
         if COMMAS & set(between) and not broken and _verb_ahead(found, at):
             return at  # "不要动肿瘤，把肝脏标红"
         broken |= bool(COMMAS & set(between))

@@ -57,7 +57,7 @@ def wished(found: Scan, modality: str | None) -> Wish | None:
     scores: Counter[str] = Counter()
     sure: set[str] = set()
     for mention in found.mentions:
-        for sense in () if mention.excepted else mention.senses:
+        for sense in () if mention.excepted or mention.kept else mention.senses:
             if sense.kind in ("sure", "hint"):
                 scores[sense.value] += _SURE if sense.kind == "sure" else 1
             if sense.kind == "sure":

@@ -14,6 +14,12 @@ MODIFICATIONS: Final = ("removal", "addition", "inpainting", "simulation")
 _PRONOUNS: Final = word_set("it them that those these one ihn sie es la le les lo los las 它")
 _CLITICS: Final = ("alo", "ala", "alos", "alas")  # "márcalo"
 _LISTS: Final = word_set("and or und oder et ou y o 和 与 及 as well also plus")
+_CASES: Final = word_set(
+    "follow followup patient patients case cases stain stains protocol staging surveillance workup screening "
+    "clinic history survey series cohort study"
+)
+_STOPS: Final = frozenset(".:!。：")
+_PLAIN: Final = ("able", "ible", "ful", "less", "ish", "ious", "uous", "ed", "ing", "ly", "looking")  # adjectives
 _GENERIC: Final = ("bones", "artery", "cells", "glands", "blood vessels", "cell membranes", "lung lesion")
 _NEAR: Final = 3  # tokens between a lesion and the organ that it lies in, without a preposition
 _FAR: Final = 8  # and with one
@@ -38,7 +44,7 @@ def wanted(found: Scan, rows: Sequence[Clause], operation: str, modality: str | 
     for mention in every:
         if mention.kept or is_tissue(found, mention) or _is_compound(found, mention, modality):
             continue
-        if _is_told(rows, mention):
+        if _is_told(rows, mention) or (mention.is_free() and _is_context(found, rows, mention)):
             (told_places if is_place(found, mention, every, alters) else told).append(mention)
         elif mention.negated or mention.excepted or mention.first in without:
             excluded.append(mention)
@@ -77,6 +83,33 @@ def _is_told(rows: Sequence[Clause], mention: Mention) -> bool:
     return any(
         row.first <= mention.first < row.last and row.mood in ("question", "report", "aside") for row in rows
     )
+
+
+def _is_context(found: Scan, rows: Sequence[Clause], mention: Mention) -> bool:
+    """Whether a mention says what a case is about: "glioma follow-up", "PAS stain, kidney. Ring the glomeruli".
+
+    So does a name before the colon in "White blood cells: nucleus red", and one in a sentence without a verb
+    or a colour before a request that names something else.
+    """
+    if found.words[mention.last : mention.last + 1] and found.words[mention.last] in _CASES:
+        return True
+    at = next((i for i, row in enumerate(rows) if row.first <= mention.first < row.last), None)
+    if at is None or at + 1 == len(rows) or rows[at].mood != "name":
+        return False
+    row, following = rows[at], rows[at + 1]
+    end = found.words[row.last - 1]
+    inside = found.within(row.first, row.last)
+    if end not in _STOPS or any(m.says("colour") or m.says("address") or m.says("only") for m in inside):
+        return False
+    behind = found.within(following.first, following.last)
+    named = [m for m in behind if m.says("target") and m.is_free()]
+    if not named or _PRONOUNS & set(found.words[following.first : following.last]):
+        return False
+    if end in (":", "："):
+        first = next((m for m in behind if not m.is_small()), None)
+        return following.mood in ("name", "request") and first is not None and not first.says("colour")
+    wishes = bool(following.heads) or any(m.says("wish") for m in behind)
+    return wishes and found.words[following.first] not in _LISTS
 
 
 def _organs(found: Scan, modality: str | None) -> list[Mention]:
@@ -126,6 +159,7 @@ def _is_compound(found: Scan, mention: Mention, modality: str | None) -> bool:
     if (
         before is None
         and found.words[mention.first - 1].isalpha()
+        and not found.words[mention.first - 1].endswith(_PLAIN)
         and found.english
         and (
             any(sense.value in _GENERIC for sense in mention.of("target"))
@@ -145,9 +179,17 @@ def _is_compound(found: Scan, mention: Mention, modality: str | None) -> bool:
         and (len(word) > 2 or found.tokens[mention.last].capitals)
         and not word.endswith(("ly", "ed", "ing"))
         and found.english
-        and "where" not in found.words
+        and not _is_where(found, mention)
         and found.tokens[mention.last].text.isalpha()
     )
+
+
+def _is_where(found: Scan, mention: Mention) -> bool:
+    """Whether a verb may follow a mention: "show where the polyp hides", not "where is the bile duct"."""
+    if "where" not in found.words[: mention.first]:
+        return False
+    at = found.words.index("where")
+    return not {"is", "are"} & set(found.words[at + 1 : at + 3])
 
 
 def _lies_beside(found: Scan, mention: Mention, every: list[Mention], modality: str | None) -> bool:

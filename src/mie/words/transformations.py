@@ -143,7 +143,7 @@ def _two(found: Scan, images: list[Mention]) -> tuple[str | None, str | None]:
     goals, sources, neither = [], [], []
     derived = any(_FROM & set(found.before(m.first, 2)) for m in images)
     for mention in images:
-        before = found.before(mention.first, 3)
+        before = [w for at, w in enumerate(found.before(mention.first, 3), mention.first - 3) if at >= found.starts[mention.first]]
         near = [w for w in before if w in _BEFORE_GOAL or w in _SOURCE]
         last = near[-1] if near else ""
         follows = found.after(mention.last, 5)

@@ -138,11 +138,13 @@ class Vocabulary:
         for name, words in body["grammar"].items():
             self._add_all(name, name, _split(words))
         self._add_all("filler", "filler", (w for words in body["filler"].values() for w in _split(words)))
+        inflected: set[str] = set()
         for entry in self.targets.values():
             for language in ("de", "fr", "es"):
                 for word in entry.synonyms.get(language, ()):
                     for form in _inflected(phrase(word), language):
                         if form not in self.senses:  # no other word of any language
+                            inflected.update(form)
                             self._put(form, Sense("target", entry.name, 2))
         self._fillers = {
             language: word_set(words.replace(",", " ")) for language, words in body["filler"].items()
@@ -154,6 +156,21 @@ class Vocabulary:
         }
         self.ordinary = frozenset(body["ordinary"].split())
         self.words = frozenset(word for key in self.senses for word in key)
+        self.foreign = self._other_languages(body, inflected)
+
+    def _other_languages(self, body: Mapping[str, Any], inflected: set[str]) -> frozenset[str]:
+        """Words of German, French or Spanish alone: an English text is not corrected to them."""
+        groups = [body[key] for key in ("targets", "operations", "colours", "other_colours", "sides", "images")]
+        entries = [entry for group in groups for entry in group.values()]
+        own = {word for name in (*self.targets, *self.colours) for word in phrase(name)} | self._english
+        other = set(inflected)
+        for entry in (*entries, {key: words for key, words in body["filler"].items()}):
+            own |= {word for text in _split(entry.get("en", "")) for word in phrase(text)}
+            for language in ("de", "fr", "es"):
+                other |= {word for text in _split(entry.get(language, "")) for word in phrase(text)}
+        for words in (*body["grammar"].values(), *body["modalities"].values()):
+            own |= {word for text in _split(words) for word in phrase(text)}
+        return frozenset(other - own)
 
     def _add_target(self, entry: TargetWords) -> None:
         english = entry.synonyms.get("en", ())

@@ -75,6 +75,10 @@ _VERB_AUXILIARIES: Final = word_set(
 )
 
 
+_MEASURES: Final = word_set(
+    "size volume diameter ratio width thickness length height score grade stage number density dose "
+    "percentage growth age sex prognosis severity groesse volumen taille tamano"
+)
 _OPENERS: Final = ("address", "aside", "wish", "soft", "only")
 _PROFESSIONS: Final = ("surgeon", "surgeons", "ologist", "ologists", "ologe", "ologin", "icians", "ician")
 _THIRD: Final = word_set(
@@ -226,6 +230,11 @@ def _is_aside(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:
     if ended[-1:] in (["后"], ["前"], ["时"]) and len(ended) > 1:
         return True
     word = found.words[first]
+    opening = found.covering[first]
+    if opening is not None and "perception" in opening.operations() and not any(
+        m.says("target") for m in found.within(0, first)
+    ):
+        return False  # "hi there, which of these cells are lymphocytes?"
     if word in _RELATIVES or (word == "that" and _begins_aside(found, first, None)):
         return bool(first) and found.words[first - 1] not in ENDS
     return (
@@ -241,6 +250,8 @@ def _is_question(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:
     led = False
     for mention in mentions:
         word = found.words[mention.first]
+        if word == "have" and found.words[clause.last - 1] != "?" and mention.first == clause.first:
+            continue  # "have the kidneys highlighted"
         if "none" in mention.operations() and not mention.negated and (not led or word in _ASKING):
             return not _is_passive_request(found, clause, mention, mentions)
         if mention.says("address") and mention.last - mention.first > 1:
@@ -251,9 +262,16 @@ def _is_question(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:
             if word not in _LEADS:
                 break
             led = True
-    if _is_inverted(found, clause, mentions):
+    if _is_inverted(found, clause, mentions) or _is_measure(found, clause, mentions):
         return True
     return "吗" in found.words[clause.first : clause.last] and not any(m.says("address") for m in mentions)
+
+
+def _is_measure(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:
+    """Whether a number is asked for without a verb: "heart size?", "ratio of cup to disc?"."""
+    words = found.words[clause.first : clause.last]
+    verbs = any(m.operations() & VERBS and not m.says("target") for m in mentions)
+    return words[-1:] in (["?"], ["？"]) and bool(_MEASURES & set(words)) and not verbs
 
 
 def _is_inverted(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:

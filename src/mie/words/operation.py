@@ -55,6 +55,8 @@ _STRONG: Final = word_set(
 _INPAINTS: Final = word_set("inpaint inpainting fill simulate simulates sim synthesize")
 _SIMULATES: Final = word_set("simulate simulates simulating simulation sim simuliere simulieren simule simuler simula simular 模")
 _DISEASES: Final = word_set("disease pathology condition lesion finding krankheit maladie enfermedad")
+_EVERY: Final = word_set("everything all anything alles tout todo rest 所")
+_BUT: Final = word_set("not isn but except besides other than apart outside non nicht ausser sauf pas menos excepto no 除 不")
 _ABSENT: Final = word_set("without no any ohne kein keine sans sin")
 _FILLS: Final = word_set("fill inpaint complete restore reconstruct fuelle rempli remplis rellena 填 补")
 _HEALS: Final = word_set("heal heals cure cures resolve resolves treat")
@@ -119,6 +121,8 @@ def decide(found: Scan, rows: Sequence[Clause], transforms: bool) -> Decision:
         and not strong
     ):
         return Decision("none", "to hide something may mean to remove it or to cover it: say which")
+    if removal and _removes_the_rest(found, removal):
+        return Decision("none", "it asks to remove the rest of the image; say which lesion is to be removed")
     if removal and any(m.says("body") for m in found.mentions):
         return Decision("none", "it asks for a treatment; an editor changes images alone")
     if removal and is_file(found, removal, FILES | TEXTS):
@@ -172,7 +176,8 @@ def decide(found: Scan, rows: Sequence[Clause], transforms: bool) -> Decision:
         return Decision("addition")
     if perception or any(m.says("colour") or (m.says("other colour") and _addressed(asked)) for m in asked):
         return Decision("perception")
-    if any(clause.mood == "question" for clause in rows):
+    asks_gone = found.words[-1:] in (["?"], ["？"]) and any("gone" in m.operations() for m in found.mentions)
+    if asks_gone or any(clause.mood == "question" for clause in rows):
         return Decision("none", "it asks for an opinion, a diagnosis or a text; an image editor gives none")
     return _without_verb(found, rows)
 
@@ -184,6 +189,16 @@ def _fills_with_lesion(found: Scan, requests: list[Mention]) -> bool:
         return True
     healthy = any(m.says("healthy") for m in requests)
     return not healthy and any(not DEFINITE & set(found.before(m.first, 2)) for m in lesions)
+
+
+def _removes_the_rest(found: Scan, removal: list[Mention]) -> bool:
+    """Whether it reads "remove everything that is not liver", "delete all but the tumour"."""
+    for verb in removal:
+        behind = found.words[verb.last : verb.last + 5]
+        every = next((at for at, word in enumerate(behind) if word in _EVERY), None)
+        if every is not None and _BUT & set(found.words[verb.last + every : verb.last + every + 5]):
+            return True
+    return False
 
 
 def _simulates(found: Scan, asked: list[Mention]) -> bool:
@@ -326,7 +341,8 @@ def _is_wished(found: Scan, clause: Clause, mention: Mention) -> bool:
         return False  # "La tumeur doit-elle être enlevée ?"
     passive = {"be", "werden", "etre", "ser"} & (before | behind)
     if passive:
-        return bool(_OBLIGED & before)
+        wishes = bool({"want", "like", "wish", "prefer"} & before) and "to" in before
+        return bool(_OBLIGED & before) or wishes
     return bool(_WISHES & (before | behind)) and "will" not in before - _WISHES
 
 
@@ -367,7 +383,7 @@ def _is_gone(found: Scan, mention: Mention) -> bool:
 
 def _looks(found: Scan, mention: Mention) -> bool:
     """Whether it is "look like without", the healthy version, or another phrase that asks by itself."""
-    words = set(found.words[mention.first : mention.last])
+    words = set(found.words[mention.first : mention.last + (found.words[mention.first] == "free")])
     return bool(
         words & {"look", "looks", "version", "image", "picture", "scan", "slice", "copy", "counterpart"}
     ) or ("been" in words and "look" in found.words)
@@ -467,11 +483,24 @@ def _instead(found: Scan, rows: Sequence[Clause], forbidden: list[Mention]) -> b
     return any(not (m.negated or m.excepted or m.kept) for m in named)
 
 
+def _names_stranger(found: Scan, rows: Sequence[Clause]) -> bool:
+    """Whether it is the bare name of a thing that is not known: "hippocampi please"."""
+    if len(rows) != 1 or rows[0].mood not in _ASKED or any(m.operations() for m in found.mentions):
+        return False
+    strange = [at for at, own in enumerate(found.covering) if own is None and len(found.words[at]) > 3]
+    covered = [m for m in found.mentions if not m.is_small() and not m.says("side") and not m.says("place")]
+    known = [word for at in strange for word in (found.words[at],) if word.isalpha() and word.isascii()]
+    asks = any(m.says("address") or m.says("only") or m.says("side") for m in found.mentions)
+    return asks and len(found.words) <= 4 and 0 < len(known) <= 2 and len(known) == len(strange) and not covered
+
+
 def _without_verb(found: Scan, rows: Sequence[Clause]) -> Decision:
     targets = [m for m in found.mentions if m.says("target")]
     forbidden = [m for m in found.mentions if m.operations() and (m.negated or m.excepted)]
     if forbidden and not _instead(found, rows, forbidden):
         return Decision("none", "it says only what not to do")
+    if not targets and _names_stranger(found, rows):
+        return Decision("perception")
     if not targets and not any(clause.mood == "name" for clause in rows):
         return Decision("none", "nothing that can be done to an image is asked for")
     named = any(m.says("target") for c in rows if c.mood in _ASKED for m in found.within(c.first, c.last))

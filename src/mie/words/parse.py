@@ -206,8 +206,9 @@ class _Reader:
         sentence = self.found.starts[mention.first]
         own = tuple(self.found.words[mention.first : mention.last])
         choices: list[str] = []
+        topic = self._topic(sentence)
         for organ in sorted(organs, key=lambda m: abs(m.first - mention.first)):
-            if self.found.starts[organ.first] != sentence:
+            if self.found.starts[organ.first] not in (sentence, topic):
                 continue
             for form in self._organ_forms(organ):
                 for last in (own, phrase(name)):
@@ -218,6 +219,11 @@ class _Reader:
                         choices.append(choice.name)
         there = [c for c in choices if self.modality in (None, *known.targets[c].modalities)]
         return [*there, *choices, name][0]
+
+    def _topic(self, sentence: int) -> int:
+        """The first token of what stands before a colon: "Thyroid: nodule in red"."""
+        colon = sentence - 1
+        return self.found.starts[colon] if colon >= 0 and self.found.words[colon] in (":", "：") else sentence
 
     def _organ_forms(self, organ: Mention) -> Iterator[tuple[str, ...]]:
         known = vocabulary()

@@ -267,6 +267,8 @@ def _same(found: Scan, first: int, last: int) -> bool:
 
 def _of_image(found: Scan, mention: Mention) -> bool:
     after = found.after(mention.last, 5)
+    if mention.says("side", "both") or not {"of", "quadrant", "half", "corner"} & set(after[:3]):
+        return False  # "both kidneys on this image"
     return bool({"quadrant", "half", "corner", "image", "picture", "screen", "photo"} & set(after[:4])) and (
         {"image", "picture", "screen", "photo", "view"} & set(after) != set() or "quadrant" in after[:2]
     )

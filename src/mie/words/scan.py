@@ -48,11 +48,13 @@ _PARTICLES: Final = {
     "except": word_set("out weg aus"),
 }
 _ALONE: Final = word_set("weg raus")
+_LETTER_SIDES: Final = {"l": "left", "r": "right"}
 _BETWEEN: Final = 7  # tokens from the verb to the particle
 # What a word of another language must not say in an English text: "PAS" is a stain there, "pas" is French.
-_ARTICLES: Final = word_set("the le la el der die das den")
+_ARTICLES: Final = word_set("the le la el der die das den dieser diese einer eine")
 _NONE: Final[frozenset[str]] = frozenset()
 _TELLING: Final = frozenset(("target", "not", "except", "other colour"))
+_ALTERS: Final = ("removal", "addition", "gone")
 _VERBS: Final = word_set("perception removal addition fill")
 _LISTED: Final = word_set("and or nor und oder noch et ou ni y o 和 或")
 _TURNS: Final = word_set("but just instead rather then aber sondern mais pero sino")
@@ -98,6 +100,10 @@ class Mention:
     def is_small(self) -> bool:
         """Whether it says nothing about what is asked for."""
         return self._kinds <= _SMALL
+
+    def is_all(self, kinds: frozenset[str]) -> bool:
+        """Whether it names a place and nothing else: all of these kinds, and more than a small word."""
+        return self._kinds <= kinds and not self.is_small()
 
     def operations(self) -> frozenset[str]:
         return self._operations
@@ -154,7 +160,7 @@ def scan(text: str) -> Scan:
     row = tokens(text)
     words = corrected(text, row, known, notes)
     mentions = _with_ones(list(_mentions(row, words, known)), words, known)
-    mentions = _with_parted(mentions, words)
+    mentions = _with_parted(mentions if known.languages(words) else _with_letters(mentions, row, words), words)
     for mention in mentions:
         if mention.says("injection"):
             start = row[mention.first].start
@@ -173,7 +179,7 @@ def scan(text: str) -> Scan:
 def _quoted(quoted: str, known: Vocabulary, notes: list[str]) -> str:
     """Keep a quoted name; blank out a quoted instruction."""
     row = tokens(quoted)
-    words = [token.text for token in row]
+    words = corrected(quoted, row, known, [])
     if any(mention.operations() or mention.says("injection") for mention in _mentions(row, words, known)):
         notes.append(f"quoted text is not followed: {quoted}")
         return " " * len(quoted)
@@ -187,11 +193,14 @@ def _mentions(row: Sequence[Token], words: list[str], known: Vocabulary) -> Iter
         foreign = known.homographs.get(words[at], "en") not in languages and words[at] in known.homographs
         for length, senses in known.longest(words, at):
             capitals = length > 1 or row[at].capitals
+            slip = length > 1 and any(words[i] != row[i].text for i in range(at, at + length))
             valid = tuple(
                 sense
                 for sense in senses
                 if (capitals or not sense.capitals)
                 and not (foreign and length == 1 and sense.kind in _TELLING)
+                and not (slip and sense.kind == "operation" and sense.value in _ALTERS)  # "ppint out"
+                and not (words[at] == "stelle" and sense.kind == "operation" and at and words[at - 1] in _ARTICLES)
             )
             if valid:
                 if length > 1 and _is_side(known, words[at]) and _reaches(known, words, at + 1) > length - 1:
@@ -245,6 +254,22 @@ def _with_sides(mentions: list[Mention], words: list[str], pair: tuple[Sense, ..
                 mentions[at] = Mention(mention.first, mention.last, (*mention.senses, *pair))
         seen |= mention.says("target")
     return mentions
+
+
+def _with_letters(mentions: list[Mention], row: Sequence[Token], words: list[str]) -> list[Mention]:
+    """With "l" and "r" as sides beside a target: "outline l kidney", "kidneys (l=red)"."""
+    sided = []
+    for at, word in enumerate(words):
+        if word not in _LETTER_SIDES or row[at].end - row[at].start > 1:
+            continue
+        named = any(
+            m.says("target") and (m.first == at + 1 or m.last == at or words[at + 1 : at + 2] == ["="])
+            for m in mentions
+        )
+        if named and not any(m.first <= at < m.last and not m.is_small() for m in mentions):
+            sided.append(Mention(at, at + 1, (Sense("side", _LETTER_SIDES[word]),)))
+    places = {m.first for m in sided}
+    return sorted([*(m for m in mentions if m.first not in places), *sided], key=_first) if sided else mentions
 
 
 def _with_parted(mentions: list[Mention], words: list[str]) -> list[Mention]:
@@ -403,7 +428,7 @@ def _retract(found: Scan) -> None:
                 found.notes.append(TAKEN_BACK)
             for other in earlier:
                 other.kept |= any(other.says(kind) for kind in kinds)
-        elif mention.says("correction"):
+        elif mention.says("correction") and not _is_degree(found, mention):
             same = [m for m in following if found.starts[m.first] == found.starts[mention.first]]
             for kind in ("target", "colour", "side"):
                 if any(m.says(kind) for m in same):
@@ -414,11 +439,19 @@ def _retract(found: Scan) -> None:
                         break
 
 
+def _is_degree(found: Scan, mention: Mention) -> bool:
+    """Whether "rather" or "actually" only shades what follows: "the rather large tumour"."""
+    if found.words[mention.first : mention.last] not in (["rather"], ["actually"]):
+        return False
+    around = {*found.before(mention.first), *found.after(mention.last)}
+    return not around & (COMMAS | ENDS | {"or", "but", "no", "und", "oh"}) and mention.first > 0
+
+
 def _stands_behind(found: Scan, mention: Mention) -> bool:
     """Whether "no" ends what a target begins."""
     target = next((m for m in found.mentions if m.last == mention.first and m.says("target")), None)
     after = found.after(mention.last, 1)
-    ends = not after or after[0] in COMMAS or after[0] in ENDS or after[0] == "to"
+    ends = not after or after[0] in COMMAS or after[0] in ENDS or after[0] in ("to", "thanks", "asap", "please")
     return target is not None and ends and found.words[mention.first] in ("no", "not", "nicht", "non")
 
 

@@ -38,7 +38,8 @@ def corrected(text: str, row: Sequence[Token], known: Vocabulary, notes: list[st
         if right is not None:
             words[at] = right
             changed += 1
-            notes.append(f"read {written!r} as {right!r}")
+            if right not in _small_words():
+                notes.append(f"read {written!r} as {right!r}")
     return words
 
 
@@ -74,7 +75,7 @@ def correct(word: str, english: bool = False) -> str | None:
             and (bool(targets) != bool(other_targets) or alters != other_alters)
         ):
             return None
-    if alters and (len(word) <= _LETTERS or not _is_slip(word, best)):
+    if alters and (len(word) <= _LETTERS or least > 1 or not _is_slip(word, best)):
         return None
     return best
 
@@ -93,7 +94,8 @@ def _near(word: str, english: bool) -> list[tuple[str, int, float]]:
             if (letters ^ others).bit_count() > 2 * allowed:
                 continue
             distance = slips(word, other, allowed)
-            if distance <= allowed and (len(word) > _LETTERS or _same_letters(word, other)):
+            strict = len(word) <= _LETTERS or other in _small_words()
+            if distance <= allowed and (not strict or (distance == 1 and _same_letters(word, other))):
                 near.append((other, distance))
     foreign = vocabulary().foreign if english else frozenset()
     spellings = vocabulary().spellings
@@ -201,7 +203,7 @@ def _by_ends() -> dict[tuple[int, str, str], list[tuple[str, int]]]:
         for word in key
     }
     british = (word for word, folded in vocabulary().spellings.items() if folded in telling)
-    for word in sorted(telling.union(british)):
+    for word in sorted(telling.union(british, _small_words())):
         shortest = _LETTERS if (word,) not in known or known[(word,)][0].kind != "colour" else 3
         if word.isalpha() and word.isascii() and len(word) >= shortest:
             for key in (
@@ -212,6 +214,19 @@ def _by_ends() -> dict[tuple[int, str, str], list[tuple[str, int]]]:
             ):
                 groups.setdefault(key, []).append((word, _letters(word)))
     return groups
+
+
+@lru_cache(1)
+def _small_words() -> frozenset[str]:
+    """Long enough words that name nothing: a slip in one must not look like the name of a thing."""
+    return frozenset(
+        key[0]
+        for key, senses in vocabulary().senses.items()
+        if len(key) == 1
+        and len(key[0]) > _LETTERS
+        and key[0] not in vocabulary().foreign
+        and all(s.kind in ("filler", "address", "aside", "wish", "keep", "except", "not", "instead") for s in senses)
+    )
 
 
 @lru_cache(1)

@@ -31,6 +31,7 @@ _REGIONS: Final = word_set(
     "spine skeleton bone mucosa lumbar thoracic nerve surgical bacterial yeast whole digestive"
 )
 _BEFORE_REQUEST: Final = word_set("as on at by per after before during since like with for in from")
+_PLACES: Final = frozenset(("organ", "anatomy", "window", "filler"))  # with filler alone nothing is named
 _MOST: Final = 12  # words that are said
 
 
@@ -97,7 +98,7 @@ def unknown_words(found: Scan, rows: Sequence[Clause], targets: bool, organs: bo
     covered = {
         at
         for m in found.mentions
-        if (organs or not m.says("organ")) and m not in things
+        if (organs or not (m.says("organ") or m.is_all(_PLACES))) and m not in things
         for at in range(m.first, m.last)
     }
     words: list[str] = []
@@ -111,6 +112,8 @@ def unknown_words(found: Scan, rows: Sequence[Clause], targets: bool, organs: bo
         if not chinese and (
             found.starts[at] == skipping or not token.text.isalpha() or len(token.text) < 2
         ):
+            continue
+        if targets and token.text.endswith(("ly", "ing")) and found.english:
             continue
         words.append(found.text[token.start : token.end])
     return tuple(dict.fromkeys(words))[:_MOST]

@@ -23,6 +23,7 @@ _TOKEN: Final = re.compile(
 )
 _LETTERS: Final = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "æ": "ae", "œ": "oe", "ø": "oe", "ß": "ss"})
 _WHOLE: Final = {"grey": "gray", "greys": "grays", "centre": "center", "centred": "centered"}
+_INNER_ARTICLE: Final = re.compile(r"(?<=\w) (?:the|their) (?=\w)")  # "blood in ventricles"
 _IZE: Final = re.compile(r"(?<=\w{3})is(e|ed|es|er|ing|ation)$")
 _LONG: Final = 5  # letters from which British spelling is folded: "four" and "does" are other words
 _SHORT: Final = 3  # letters of an abbreviation that counts in capitals alone: "LA" is no French article
@@ -191,6 +192,9 @@ class Vocabulary:
             self._add(word, Sense(kind, value, capitals=kind == "side" and _in_capitals(word)))
 
     def _add(self, word: str, sense: Sense) -> None:
+        bare = _INNER_ARTICLE.sub(" ", word)
+        if bare != word and sense.kind in ("target", "operation"):
+            self._put(phrase(bare), sense)
         for match in _TOKEN.finditer(word.casefold()):
             if match[0].isascii() and fold(match[0]) != match[0]:
                 self.spellings[match[0]] = fold(match[0])

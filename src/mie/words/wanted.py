@@ -127,7 +127,13 @@ def _organs(found: Scan, modality: str | None) -> list[Mention]:
 
 def _has_stranger(found: Scan, rows: Sequence[Clause]) -> bool:
     """Whether the request names something that is not known, and no pronoun: "Where is the scar?"."""
-    asked = [at for row in rows if row.mood in ("request", "name") for at in range(row.first, row.last)]
+    heads = any(row.heads for row in rows)
+    asked = [
+        at
+        for row in rows
+        if row.mood == "request" or (row.mood == "name" and not heads)
+        for at in range(row.first, row.last)
+    ]
     strange = any(
         found.covering[at] is None and found.words[at].isalpha() and len(found.words[at]) > 2 for at in asked
     )

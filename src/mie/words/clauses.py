@@ -36,7 +36,7 @@ _SUBJECTS: Final = word_set(
     "i we he she they it who surgeon surgeons surgery radiologist radiologists doctor doctors nurse "
     "colleague colleagues friend friends team clinic hospital oncologist oncologists dermatologist "
     "pathologist gastroenterologist consultant consultants resident family wife husband mother "
-    "father boss professor student everyone everybody someone somebody nobody people ich wir er man "
+    "father boss professor student everyone everybody nobody people ich wir er man "
     "chirurg arzt aerztin arzte kollege kollegin je il elle nous ils elles chirurgien medecin yo "
     "ella nosotros ellos cirujano medico 医 他 她 们"
 )
@@ -79,6 +79,12 @@ _MEASURES: Final = word_set(
     "size volume diameter ratio width thickness length height score grade stage number density dose "
     "percentage growth age sex prognosis severity groesse volumen taille tamano"
 )
+_WHERES: Final = word_set("where whereabouts wo ou donde")
+_PEOPLE: Final = word_set("did do you he she they we i was were had")
+_THE: Final = word_set("the my his her this our your their")
+_MODALS: Final = word_set("could can may might would will shall")
+_END_OF_QUESTION: Final = frozenset("? ！ ! . ？ here please then".split())
+_DRAWINGS: Final = word_set("mask masks overlay overlays contour contours annotation annotations label labels")
 _OPENERS: Final = ("address", "aside", "wish", "soft", "only")
 _PROFESSIONS: Final = ("surgeon", "surgeons", "ologist", "ologists", "ologe", "ologin", "icians", "ician")
 _THIRD: Final = word_set(
@@ -202,8 +208,9 @@ def _set_mood(found: Scan, clause: Clause) -> None:
         clause.mood = "question"
         return
     words = _own_words(found, clause)
+    place = _asks_place(found, clause, mentions)
     clause.heads = tuple(m for m in mentions if m.operations() & VERBS and asks(found, clause, m))
-    if clause.heads:
+    if clause.heads or place:
         return
     wish = any(m.says("wish") or m.says("address") for m in mentions)
     if wish and not _THIRD & set(words):
@@ -212,7 +219,9 @@ def _set_mood(found: Scan, clause: Clause) -> None:
         clause.mood = "report"
         return
     changes = any(m.operations() & {"removal", "addition"} for m in mentions)
-    told = _PAST & set(words) or (changes and _FINITE & set(words) - {"be", "have", "has"})
+    done = any(one in _SUBJECTS and other in PARTICIPLES for one, other in itertools.pairwise(words))
+    done &= not _DRAWINGS & set(words)  # "I deleted the mask by mistake, make it again"
+    told = _PAST & set(words) or done or (changes and _FINITE & set(words) - {"be", "have", "has"})
     if told or _STATED & set(words) or (_SUBJECTS & set(words) and _FINITE & set(words)):
         clause.mood = "report"
         return
@@ -247,6 +256,8 @@ def _is_aside(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:
 
 def _is_question(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:
     """Whether it asks for an opinion, a number or a text: by its first words, or by an auxiliary."""
+    if _asks_place(found, clause, mentions):
+        return False
     led = False
     for mention in mentions:
         word = found.words[mention.first]
@@ -265,6 +276,33 @@ def _is_question(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:
     if _is_inverted(found, clause, mentions) or _is_measure(found, clause, mentions):
         return True
     return "吗" in found.words[clause.first : clause.last] and not any(m.says("address") for m in mentions)
+
+
+def _asks_place(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:
+    """Whether it asks where or which something is, or for a marking, in the form of a question.
+
+    "Do you know where the spleen is?", "Which structure is the pancreas?", "Might somebody outline it?"
+    """
+    words = found.words[clause.first : clause.last]
+    alters = any(m.operations() & {"removal", "addition", "gone", "other"} and not m.says("target") for m in mentions)
+    targets = [m for m in mentions if m.says("target")]
+    if alters or not targets:
+        return False
+    where = next((at for at, word in enumerate(words) if word in _WHERES), None)
+    if where is not None and targets[0].first > clause.first + where:
+        return not _PEOPLE & set(words[where + 1 : where + 3])
+    if words[0] in ("which", "what") and len(words) > 3:
+        verb = next((at for at in (1, 2, 3) if words[at] in ("is", "are", "s")), None)
+        last = targets[-1].last
+        alone = all(word in _END_OF_QUESTION for word in found.words[last : clause.last])
+        first = clause.first + (verb or 0)
+        named = targets[0].first - first in (2, 3) and found.words[first + 1] in _THE
+        return verb is not None and named and alone and not _MEASURES & set(words) and words[0] == "which"
+    return (
+        words[0] in _MODALS
+        and words[1:2] in (["i"], ["we"], ["someone"], ["somebody"], ["anyone"], ["anybody"], ["u"])
+        and any("perception" in m.operations() for m in mentions)
+    )
 
 
 def _is_measure(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:

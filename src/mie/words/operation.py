@@ -57,6 +57,7 @@ _SIMULATES: Final = word_set("simulate simulates simulating simulation sim simul
 _DISEASES: Final = word_set("disease pathology condition lesion finding krankheit maladie enfermedad")
 _EVERY: Final = word_set("everything all anything alles tout todo rest 所")
 _BUT: Final = word_set("not isn but except besides other than apart outside non nicht ausser sauf pas menos excepto no 除 不")
+_SEGMENTS: Final = word_set("segmentation segmentations annotation annotations mask masks overlay overlays contour contours")
 _ABSENT: Final = word_set("without no any ohne kein keine sans sin")
 _FILLS: Final = word_set("fill inpaint complete restore reconstruct fuelle rempli remplis rellena 填 补")
 _HEALS: Final = word_set("heal heals cure cures resolve resolves treat")
@@ -140,6 +141,8 @@ def decide(found: Scan, rows: Sequence[Clause], transforms: bool) -> Decision:
         return Decision("none", "it asks to add something to a text; an image editor writes none")
     addition = [m for m in addition if _adds(found, m, colours) and not _marks_instead(found, rows, m)]
     addition += [] if colours else _given(found, rows)
+    if addition and not _has_lesion(found, asked):
+        return Decision("perception" if _SEGMENTS & set(found.words) else "none", "nothing but a lesion is added")
     if not addition and not colours and _shown_with(found, asked):
         addition = perception or fill
     if not removal and not strong and not colours and not addition:
@@ -201,6 +204,13 @@ def _removes_the_rest(found: Scan, removal: list[Mention]) -> bool:
     return False
 
 
+def _has_lesion(found: Scan, asked: list[Mention]) -> bool:
+    """Whether a lesion is named, or something that is not known: an organ is not added."""
+    targets = [m for m in asked if m.says("target")]
+    strange = any(own is None and len(word) > 3 for own, word in zip(found.covering, found.words, strict=True))
+    return strange or not targets or any(is_lesion(m) for m in targets)
+
+
 def _simulates(found: Scan, asked: list[Mention]) -> bool:
     """Whether something that is not healthy is to be simulated, known or not."""
     return bool(_SIMULATES & set(found.words)) and not any(m.says("healthy") for m in asked)
@@ -214,12 +224,15 @@ def _simulates_by_key(found: Scan, asked: list[Mention]) -> bool:
 
 def _marks_elsewhere(found: Scan, rows: Sequence[Clause], verbs: list[Mention]) -> bool:
     """Whether another clause than that of `verbs` asks for a marking."""
-    return any(
-        found.words[head.first] in _MARKING
-        for clause in rows
-        for head in clause.heads
-        if not any(clause.first <= verb.first < clause.last for verb in verbs)
-    )
+    others = [c for c in rows if not any(c.first <= verb.first < c.last for verb in verbs)]
+    if any(found.words[head.first] in _MARKING for clause in others for head in clause.heads):
+        return True
+    last = max(verb.last for verb in verbs)  # "clear the overlay and start again with the liver in red"
+    last = next((at for at in range(last, len(found.words)) if found.words[at] in ("and", "then", ".", ";")), None)
+    if last is None:
+        return False
+    behind = [m for m in found.within(last, len(found.words)) if m.is_free()]
+    return any(m.says("target") for m in behind) and any(m.says("colour") for m in behind)
 
 
 def _two_edits(found: Scan, rows: Sequence[Clause]) -> bool:
@@ -318,8 +331,14 @@ def _is_removal(found: Scan, clause: Clause, mention: Mention) -> bool:
             if m is None and w.isalpha()
         ]
         others = [m for m in found.within(clause.first, mention.first) if "other" in m.operations()]
+        behind = [
+            at
+            for at in range(mention.last, clause.last)
+            if found.covering[at] is None and found.words[at].isalpha()
+        ]
         said = not _OVER & set(before) and not _OF_NOUNS & set(following) and not strange and not others
-        return said and clause.mood != "report"
+        shown = any("perception" in m.operations() and not m.says("target") for m in found.mentions)
+        return said and clause.mood != "report" and not behind and not shown
     if word.endswith("ing"):
         return before[-1:] in (["mind"], ["by"], ["about"])
     if word in ("clear", "resolve") and not _CLEARED & set(following):
@@ -506,7 +525,7 @@ def _without_verb(found: Scan, rows: Sequence[Clause]) -> Decision:
     named = any(m.says("target") for c in rows if c.mood in _ASKED for m in found.within(c.first, c.last))
     if not targets:
         return Decision("none", "nothing that can be done to an image is asked for")
-    if not named or any("removal" in m.operations() for m in found.mentions):
+    if not named or any(m.operations() & {"removal", "gone"} for m in found.mentions):
         return Decision(
             "none", "it states something and asks for nothing; say, for example, 'mark the liver'"
         )

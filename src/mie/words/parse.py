@@ -73,8 +73,8 @@ def parse(instruction: str, modality: str | None = None) -> Parse:
     if any(note == TAKEN_BACK for note in found.notes):
         return _nothing("", found)
     modality = modality or _named_modality(found)
-    wish = wished(found, modality)
     rows = clauses(found)
+    wish = None if _only_told(found, rows) else wished(found, modality)
     decision = decide(found, rows, wish is not None)
     if decision.operation == "none":
         return _nothing(decision.note or "", found)
@@ -92,6 +92,19 @@ def _nothing(reason: str, found: Scan | None = None) -> Parse:
 
 def _note(notes: list[str]) -> str | None:
     return "; ".join(dict.fromkeys(note for note in notes if note)) or None
+
+
+def _only_told(found: Scan, rows: list[Clause]) -> bool:
+    """Whether words of a transformation stand in a report alone: "we removed the hairs, now mark the lesion"."""
+    words = [m for m in found.mentions if m.says("sure") or m.says("hint")]
+    shown = any(
+        "perception" in head.operations() and not head.negated
+        for row in rows
+        for head in row.heads
+        if any(m.says("target") for m in found.within(row.first, row.last))
+    )
+    told = [row for row in rows if row.mood in ("report", "aside")]
+    return bool(words) and shown and all(any(r.first <= m.first < r.last for r in told) for m in words)
 
 
 def _named_modality(found: Scan) -> str | None:
@@ -271,6 +284,8 @@ class _Reader:
         names = []
         for mention in excluded:
             choice = meaning(mention, self.modality, "")
+            if choice.name is not None and self.found.before(mention.first) in (["its"], ["their"]):
+                choice = choice._replace(name=self._specific(choice.name, mention, self.asked.mentions))
             if choice.name is not None:
                 where = choice.side or side.get(mention.first)
                 own = vocabulary().targets[choice.name].side

@@ -242,6 +242,10 @@ def sides(found: Scan, targets: list[Mention]) -> dict[int, str]:
 def _far(found: Scan, mention: Mention, targets: list[Mention]) -> list[Mention]:
     """The last target before "on the right" at the end of a clause, or before "it is on the right"."""
     before = found.before(mention.first, 2)
+    own = [t for t in targets if found.starts[t.first] == found.starts[mention.first] and t.last <= mention.first]
+    behind = found.covering[mention.last] if mention.last < len(found.words) else None
+    if len(own) == 1 and behind is not None and behind.says("place") and len(targets) == 1:
+        return own  # "nodule in the thyroid, right lobe"
     if not {"on", "rechts", "links", "a"} & {*before, found.words[mention.first]}:
         return []
     start = found.starts[mention.first]
@@ -319,6 +323,9 @@ def colours(found: Scan, targets: list[Mention]) -> Colours:
                         return Colours(
                             result, direct, f"contradiction: {other} and {name} for the same target"
                         )
+                start = found.starts[mention.first]
+                if any(target.first >= start for target in waiting):  # "kidneys and aorta. Aorta red"
+                    waiting = [target for target in waiting if target.first >= start]
                 for index, target in enumerate(waiting):
                     near = index == len(waiting) - 1
                     if near or target.first not in direct:

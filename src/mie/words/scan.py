@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from mie.words.spelling import corrected
-from mie.words.vocabulary import Sense, Token, Vocabulary, phrase, tokens, vocabulary, word_set
+from mie.words.vocabulary import Sense, TargetWords, Token, Vocabulary, phrase, tokens, vocabulary, word_set
 
 _QUOTED: Final = re.compile(r"[\"“„«»”][^\"“„«»”]*[\"“„«»”]")
 ENDS: Final = frozenset(".;:!?。；：！？¿¡()[]")
@@ -275,6 +275,7 @@ def _with_letters(mentions: list[Mention], row: Sequence[Token], words: list[str
 def _with_parted(mentions: list[Mention], words: list[str]) -> list[Mention]:
     """With verbs that are parted from their particle: "take the polyp out" takes it out."""
     result = list(mentions)
+    known_targets = vocabulary().targets
     for target in mentions:
         if not target.says("target") or target.last >= len(words):
             continue
@@ -283,6 +284,7 @@ def _with_parted(mentions: list[Mention], words: list[str]) -> list[Mention]:
             behind == ["of"]
             and particle == "out"
             and not {"image", "picture", "view"} & set(words[target.last :])
+            and not (words[target.first - 2] == "take" and _is_lesion(known_targets, target))
         ):
             continue
         for kind, verbs in _PARTED.items():
@@ -308,6 +310,10 @@ def _with_parted(mentions: list[Mention], words: list[str]) -> list[Mention]:
                 result = [m for m in result if m.first != target.last]
                 result.append(Mention(target.last, target.last + 1, (Sense("operation", "removal"),)))
     return sorted(result, key=lambda mention: mention.first)
+
+
+def _is_lesion(targets: Mapping[str, TargetWords], mention: Mention) -> bool:
+    return any(targets[sense.value].kind == "lesion" for sense in mention.of("target"))
 
 
 def _is_side(known: Vocabulary, word: str) -> bool:
@@ -348,6 +354,11 @@ def _mark_scopes(found: Scan) -> None:
         negates = mention.says("not") or mention.says("instead")
         if not (kept or excepted or negates) or mention.kept:
             continue
+        if negates and _answers(found, mention):
+            for other in found.mentions[:index]:  # "liver? no. spleen? yes"
+                other.negated |= found.starts[other.first] == found.starts[mention.first - 1]
+            mention.set_senses((Sense("filler", "filler"),))
+            continue
         if negates and _is_interjection(found, mention):
             mention.set_senses((Sense("correction", "correction"),))  # "the spleen, no, the liver"
             continue
@@ -373,6 +384,17 @@ def _mark_scopes(found: Scan) -> None:
             other.kept |= kept
             other.excepted |= excepted
             other.negated |= negates and not kept
+
+
+def _answers(found: Scan, mention: Mention) -> bool:
+    """Whether "no" alone answers a question before it that has no verb."""
+    if not mention.first or found.words[mention.first - 1] not in ("?", "？"):
+        return False
+    start = found.starts[mention.first - 1]
+    asked = found.within(start, mention.first)
+    after = found.after(mention.last)
+    alone = not after or after[0] in COMMAS or after[0] in ENDS or after[0] == "thanks"
+    return alone and any(m.says("target") for m in asked) and not any(m.operations() for m in asked)
 
 
 def _is_interjection(found: Scan, mention: Mention) -> bool:
@@ -494,7 +516,7 @@ def _scope_end(found: Scan, index: int) -> int:
         if COMMAS & set(between) and not broken and _verb_ahead(found, at):
             return at  # "不要动肿瘤，把肝脏标红"
         broken |= bool(COMMAS & set(between))
-        if at > index + 1 and (first in _TURNS or (broken and mention.says("only"))):
+        if at > index + 1 and ((first in _TURNS and not _is_degree(found, mention)) or (broken and mention.says("only"))):
             return at
         if verb and broken and not (mention.says("not") or mention.says("except")):
             return at

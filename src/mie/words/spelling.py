@@ -23,7 +23,13 @@ def corrected(text: str, row: Sequence[Token], known: Vocabulary, notes: list[st
     english = not known.languages(words)
     changed = 0
     for at, word in enumerate(words):
-        if word in known.words or len(word) < _LETTERS or not word.isalpha() or changed == _CORRECTED:
+        if word in known.words or not word.isalpha() or changed == _CORRECTED:
+            continue
+        if len(word) < _LETTERS:
+            colour = _short_colour(words, at)
+            if colour is not None:
+                notes.append(f"read {word!r} as {colour!r}")
+                words[at] = colour
             continue
         written = text[row[at].start : row[at].end].casefold()
         if written in known.ordinary and not (
@@ -41,6 +47,14 @@ def corrected(text: str, row: Sequence[Token], known: Vocabulary, notes: list[st
             if right not in _small_words():
                 notes.append(f"read {written!r} as {right!r}")
     return words
+
+
+def _short_colour(words: Sequence[str], at: int) -> str | None:
+    """The colour that three letters behind "in" mean: "in blu", "in rde"."""
+    if len(words[at]) != _LETTERS - 1 or not at or words[at - 1] != "in":
+        return None
+    near = [c for c in vocabulary().colours if c[0] == words[at][0] and slips(words[at], c, 1) <= 1]
+    return near[0] if len(near) == 1 else None
 
 
 def _is_colour(word: str | None) -> bool:

@@ -85,7 +85,7 @@ def _transfer(found: Scan) -> Wish | None:
     images = [m for m in found.mentions if m.says("image") and not m.kept]
     if (
         not images
-        or "put" in found.words
+        or "put" in found.words[: images[-1].first]
         or (
             not _arrow(found, images)
             and not _TRANSFER & set(found.words)
@@ -172,7 +172,7 @@ def _two(found: Scan, images: list[Mention]) -> tuple[str | None, str | None]:
         and len(images) == 1
         and neither
         and not {"would", "like"} <= set(found.words)
-        and not ({"need", "want"} & set(found.words) and "this" in found.words)
+        and not ({"need", "want"} & set(found.words) and "this" in found.words[: images[0].first])
     ):
         return None, None
     return goal, source

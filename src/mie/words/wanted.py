@@ -42,6 +42,9 @@ def wanted(found: Scan, rows: Sequence[Clause], operation: str, modality: str | 
     places: list[Mention] = []
     told_places: list[Mention] = []
     for mention in every:
+        if mention.kept and not alters and _is_resumed(found, rows, mention):
+            told.append(mention)
+            continue
         if mention.kept or is_tissue(found, mention) or _is_compound(found, mention, modality):
             continue
         if _is_told(rows, mention) or (mention.is_free() and _is_context(found, rows, mention)):
@@ -85,6 +88,17 @@ def _is_told(rows: Sequence[Clause], mention: Mention) -> bool:
     )
 
 
+def _is_resumed(found: Scan, rows: Sequence[Clause], mention: Mention) -> bool:
+    """Whether a verb of showing takes up what must stay: "don't touch the tumour; outline it"."""
+    verbs = [
+        head
+        for row in rows
+        for head in row.heads
+        if "perception" in head.operations() and head.is_free() and head.first >= mention.last
+    ]
+    return bool(verbs) and bool(_PRONOUNS & set(found.words[verbs[0].last : verbs[0].last + 3]))
+
+
 def _is_context(found: Scan, rows: Sequence[Clause], mention: Mention) -> bool:
     """Whether a mention says what a case is about: "glioma follow-up", "PAS stain, kidney. Ring the glomeruli".
 
@@ -97,6 +111,11 @@ def _is_context(found: Scan, rows: Sequence[Clause], mention: Mention) -> bool:
     if at is None or at + 1 == len(rows) or rows[at].mood != "name":
         return False
     row, following = rows[at], rows[at + 1]
+    if any(m.says("modality") for m in found.within(row.first, row.last)) and not row.heads:
+        behind = [m for m in found.within(row.last, len(found.words)) if m.says("target") and m.is_free()]
+        colours = any(m.says("colour") for m in found.within(row.first, row.last))
+        if behind and not colours and found.words[row.last - 1] in _STOPS:
+            return True  # "Brain MRI, glioma. Enhancing part green"
     end = found.words[row.last - 1]
     inside = found.within(row.first, row.last)
     if end not in _STOPS or any(m.says("colour") or m.says("address") or m.says("only") for m in inside):

@@ -80,11 +80,15 @@ _MEASURES: Final = word_set(
     "percentage growth age sex prognosis severity groesse volumen taille tamano"
 )
 _WHERES: Final = word_set("where whereabouts wo ou donde")
-_PEOPLE: Final = word_set("did do you he she they we i was were had")
+_PEOPLE: Final = word_set("did was were had")
 _THE: Final = word_set("the my his her this our your their")
 _MODALS: Final = word_set("could can may might would will shall")
 _END_OF_QUESTION: Final = frozenset("? ！ ! . ？ here please then".split())
 _DRAWINGS: Final = word_set("mask masks overlay overlays contour contours annotation annotations label labels")
+_WRITES: Final = word_set(
+    "write print say type dictate spell translate repeat caption poem story report summarize text schreibe "
+    "schreib sag ecris ecrivez escribe escriba 写 说"
+)
 _OPENERS: Final = ("address", "aside", "wish", "soft", "only")
 _PROFESSIONS: Final = ("surgeon", "surgeons", "ologist", "ologists", "ologe", "ologin", "icians", "ician")
 _THIRD: Final = word_set(
@@ -112,7 +116,12 @@ def clauses(found: Scan) -> list[Clause]:
     result = [Clause(first, last) for first, last in _spans(found)]
     for before, clause in zip([None, *result], result, strict=False):
         _set_mood(found, clause)
-        if before is not None and before.mood == "question" and found.words[clause.first - 1] in (":", "："):
+        if (
+            before is not None
+            and before.mood == "question"
+            and found.words[clause.first - 1] in (":", "：")
+            and _WRITES & set(found.words[before.first : before.last])
+        ):
             clause.mood, clause.heads = "question", ()  # "write: remove the tumour" is a text
     return result
 
@@ -221,6 +230,10 @@ def _set_mood(found: Scan, clause: Clause) -> None:
     changes = any(m.operations() & {"removal", "addition"} for m in mentions)
     done = any(one in _SUBJECTS and other in PARTICIPLES for one, other in itertools.pairwise(words))
     done &= not _DRAWINGS & set(words)  # "I deleted the mask by mistake, make it again"
+    if words[:2] in (["in", "which"], ["which", "the"]) or words[:1] == ["which"]:
+        if {"is", "are"} & set(words) and any(m.says("colour") for m in mentions):
+            clause.mood = "name"  # "an image in which the liver is red"
+            return
     told = _PAST & set(words) or done or (changes and _FINITE & set(words) - {"be", "have", "has"})
     if told or _STATED & set(words) or (_SUBJECTS & set(words) and _FINITE & set(words)):
         clause.mood = "report"
@@ -244,6 +257,9 @@ def _is_aside(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:
         m.says("target") for m in found.within(0, first)
     ):
         return False  # "hi there, which of these cells are lymphocytes?"
+    stretch = found.words[clause.first : clause.last]
+    if {"is", "are"} & set(stretch) and any(m.says("colour") for m in mentions):
+        return False  # "an image in which the liver is red"
     if word in _RELATIVES or (word == "that" and _begins_aside(found, first, None)):
         return bool(first) and found.words[first - 1] not in ENDS
     return (
@@ -261,7 +277,10 @@ def _is_question(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:
     led = False
     for mention in mentions:
         word = found.words[mention.first]
-        if word == "have" and found.words[clause.last - 1] != "?" and mention.first == clause.first:
+        before = found.covering[mention.first - 1] if mention.first > clause.first else None
+        if word == "have" and found.words[clause.last - 1] != "?" and (
+            mention.first == clause.first or (before is not None and before.says("address"))
+        ):
             continue  # "have the kidneys highlighted"
         if "none" in mention.operations() and not mention.negated and (not led or word in _ASKING):
             return not _is_passive_request(found, clause, mention, mentions)
@@ -291,6 +310,8 @@ def _asks_place(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:
     where = next((at for at, word in enumerate(words) if word in _WHERES), None)
     if where is not None and targets[0].first > clause.first + where:
         return not _PEOPLE & set(words[where + 1 : where + 3])
+    if words[:2] == ["in", "which"] and len(targets) > 1 and {"is", "are"} & set(words):
+        return True  # "in which lung is the nodule?"
     if words[0] in ("which", "what") and len(words) > 3:
         verb = next((at for at in (1, 2, 3) if words[at] in ("is", "are", "s")), None)
         last = targets[-1].last

@@ -19,7 +19,8 @@ FILES: Final = word_set("image images scan scans study studies series data datas
 TEXTS: Final = word_set(
     "file files record records archive folder database message messages chat conversation account "
     "email report reports name names list mailing newsletter appointment calendar comment comments "
-    "title signature word sentence paragraph chart"
+    "title signature word sentence paragraph chart differential findings problem impression summary note "
+    "notes letter record records transcript caption"
 )
 DEFINITE: Final = word_set(
     "the this that these those his her its their my our your der die das den dem le la les el los las"
@@ -84,9 +85,12 @@ def is_file(found: Scan, verbs: list[Mention], files: frozenset[str]) -> bool:
 
 
 def goes_to_text(found: Scan, verb: Mention) -> bool:
-    """Whether something is to be added to a text or a list: "add the tumour to the report"."""
+    """Whether something goes to a text or comes from one: "add the tumour to the report"."""
     behind = found.words[verb.last : verb.last + 10]
-    return any(word == "to" and TEXTS & set(behind[at + 1 : at + 4]) for at, word in enumerate(behind))
+    return any(
+        word in ("to", "into", "from", "off") and TEXTS & set(behind[at + 1 : at + 4])
+        for at, word in enumerate(behind)
+    )
 
 
 def has_object(found: Scan, clause: Clause, verb: Mention) -> bool:

@@ -58,6 +58,9 @@ _DISEASES: Final = word_set("disease pathology condition lesion finding krankhei
 _EVERY: Final = word_set("everything all anything alles tout todo rest 所")
 _BUT: Final = word_set("not isn but except besides other than apart outside non nicht ausser sauf pas menos excepto no 除 不")
 _SEGMENTS: Final = word_set("segmentation segmentations annotation annotations mask masks overlay overlays contour contours")
+_SENTENCE: Final = frozenset(".?!;。？！；")
+_SELVES: Final = word_set("me us myself him her them")
+_IT: Final = word_set("it them this that these those ihn sie es le la les lo los las 它 一")
 _ABSENT: Final = word_set("without no any ohne kein keine sans sin")
 _FILLS: Final = word_set("fill inpaint complete restore reconstruct fuelle rempli remplis rellena 填 补")
 _HEALS: Final = word_set("heal heals cure cures resolve resolves treat")
@@ -122,10 +125,13 @@ def decide(found: Scan, rows: Sequence[Clause], transforms: bool) -> Decision:
         and not strong
     ):
         return Decision("none", "to hide something may mean to remove it or to cover it: say which")
+    removal = [m for m in removal if not _has_other_object(found, rows, m)]
     if removal and _removes_the_rest(found, removal):
         return Decision("none", "it asks to remove the rest of the image; say which lesion is to be removed")
     if removal and any(m.says("body") for m in found.mentions):
         return Decision("none", "it asks for a treatment; an editor changes images alone")
+    if removal and all(goes_to_text(found, m) for m in removal):
+        return Decision("none", "the request is about a text, not about what an image shows")
     if removal and is_file(found, removal, FILES | TEXTS):
         return Decision("none", "the request is about files or records, not about what an image shows")
     marks = [m for m in removal if is_mark(found, [m])]
@@ -139,7 +145,13 @@ def decide(found: Scan, rows: Sequence[Clause], transforms: bool) -> Decision:
         removal = fill
     if addition and all(goes_to_text(found, m) or is_file(found, [m], TEXTS) for m in addition):
         return Decision("none", "it asks to add something to a text; an image editor writes none")
-    addition = [m for m in addition if _adds(found, m, colours) and not _marks_instead(found, rows, m)]
+    addition = [
+        m
+        for m in addition
+        if _adds(found, m, colours)
+        and not _marks_instead(found, rows, m)
+        and not _has_other_object(found, rows, m)
+    ]
     addition += [] if colours else _given(found, rows)
     if addition and not _has_lesion(found, asked):
         return Decision("perception" if _SEGMENTS & set(found.words) else "none", "nothing but a lesion is added")
@@ -202,6 +214,21 @@ def _removes_the_rest(found: Scan, removal: list[Mention]) -> bool:
         if every is not None and _BUT & set(found.words[verb.last + every : verb.last + every + 5]):
             return True
     return False
+
+
+def _has_other_object(found: Scan, rows: Sequence[Clause], verb: Mention) -> bool:
+    """Whether a verb removes nothing that an image shows: "eliminate doubt: show the bleed", "remove me"."""
+    clause = next((c for c in rows if c.first <= verb.first < c.last), None)
+    if clause is None or verb not in clause.heads:
+        return False
+    behind = found.words[verb.last : clause.last]
+    if behind[:1] and behind[0] in _SELVES - _IT:
+        return True
+    inside = found.within(clause.first, clause.last)
+    named = any(m.says("target") or m.says("sure") or m.says("hint") or m.operations() & {"white"} for m in inside)
+    if named or _IT & set(found.words[clause.first : clause.last]) or not any(w.isalpha() for w in behind):
+        return False
+    return any("perception" in h.operations() for c in rows if c is not clause for h in c.heads)
 
 
 def _has_lesion(found: Scan, asked: list[Mention]) -> bool:
@@ -354,7 +381,8 @@ def _is_wished(found: Scan, clause: Clause, mention: Mention) -> bool:
     behind = set(found.words[mention.last : clause.last])
     if _POSSIBLE & before - {"will"} or clause.mood == "report":
         return False
-    if found.words[clause.last - 1] in ("?", "？") and not any(
+    end = next((at for at in range(clause.last - 1, len(found.words)) if found.words[at] in _SENTENCE), None)
+    if end is not None and found.words[end] in ("?", "？") and not any(
         m.says("address") for m in found.within(clause.first, clause.last)
     ):
         return False  # "La tumeur doit-elle être enlevée ?"
@@ -391,6 +419,8 @@ def _is_gone(found: Scan, mention: Mention) -> bool:
     ):
         return False
     before = set(found.words[start : mention.first])
+    if "sure" in before:
+        return False  # "make sure that it is gone" asks for a look
     if found.words[-1] in ("?", "？") and {"should", "must", "soll", "sollen", "doit", "debe"} & before:
         return False
     if found.words[-1] in ("?", "？") and not before & _MAKES:

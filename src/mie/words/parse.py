@@ -112,6 +112,15 @@ def _named_modality(found: Scan) -> str | None:
     return named.pop() if len(named) == 1 else None
 
 
+def _of_side(name: str, side: str) -> set[str]:
+    """How the other one of a pair may be called: "left lungs", "left kidney"."""
+    known = vocabulary().targets
+    pairs = {name, *known[name].parents} if known[name].side else {name}
+    return {f"{side} {pair}" for pair in pairs} | {
+        t.name for t in known.values() if t.side == side and pairs & set(t.parents)
+    }
+
+
 class _Reader:
     """Reads targets and attributes once the operation is known."""
 
@@ -180,7 +189,7 @@ class _Reader:
         parts: list[tuple[Requested, bool]] = []
         for mention in mentions:
             written = self.found.written(mention.first, mention.last)
-            choice = meaning(mention, self.modality, written)
+            choice = self._meaning(mention, written)
             if choice.name is None:
                 self.notes.append(choice.question or "")
                 continue
@@ -202,6 +211,21 @@ class _Reader:
             parts.append((Requested(name, colour, own_side), mention.first in given.direct))
         targets, contradiction = requested.merge(self._without_whole(parts))
         return targets, contradiction
+
+    def _meaning(self, mention: Mention, written: str) -> requested.Choice:
+        """What a mention means here; of a phrase of another modality its last words: a suspicious lesion."""
+        choice = meaning(mention, self.modality, written)
+        known = vocabulary()
+        if choice.name is None or self.modality in (None, *known.targets[choice.name].modalities):
+            return choice
+        if not known.targets[choice.name].modalities:
+            return choice
+        for first in range(mention.first + 1, mention.last):
+            senses = known.senses.get(tuple(self.found.words[first : mention.last]), ())
+            shorter = meaning(Mention(first, mention.last, tuple(senses)), self.modality, written)
+            if shorter.name is not None and not known.targets[shorter.name].modalities:
+                return shorter
+        return choice
 
     def _say_taken(self, written: str, name: str, choice: requested.Choice) -> None:
         """Say what a general word was taken for, by the modality or by the organ that is named with it."""
@@ -230,8 +254,29 @@ class _Reader:
                     )
                     if choice.name and name in known.ancestors(choice.name):
                         choices.append(choice.name)
+        if not choices:
+            choices = self._of_the_one_organ(name, own)
         there = [c for c in choices if self.modality in (None, *known.targets[c].modalities)]
         return [*there, *choices, name][0]
+
+    def _of_the_one_organ(self, name: str, own: tuple[str, ...]) -> list[str]:
+        """A general word where one organ alone is named: "trace the pancreas in blue and any mass in red"."""
+        known = vocabulary()
+        organs: dict[str, Mention] = {}
+        for mention in self.found.all_of("target"):
+            choice = meaning(mention, self.modality, "").name
+            if choice is not None and known.targets[choice].kind != "lesion":
+                organs[known.targets[choice].parents[0] if known.targets[choice].side else choice] = mention
+        if len(organs) != 1:
+            return []
+        choices = []
+        for form in self._organ_forms(next(iter(organs.values()))):
+            for last in (own, phrase(name)):
+                senses = tuple(known.senses.get((*form, *last), ()))
+                choice = meaning(Mention(0, 0, senses), self.modality, "").name
+                if choice and name in known.ancestors(choice):
+                    choices.append(choice)
+        return choices
 
     def _topic(self, sentence: int) -> int:
         """The first token of what stands before a colon: "Thyroid: nodule in red"."""
@@ -284,7 +329,7 @@ class _Reader:
         names = []
         for mention in excluded:
             choice = meaning(mention, self.modality, "")
-            if choice.name is not None and self.found.before(mention.first) in (["its"], ["their"]):
+            if choice.name is not None and not vocabulary().targets[choice.name].modalities:
                 choice = choice._replace(name=self._specific(choice.name, mention, self.asked.mentions))
             if choice.name is not None:
                 where = choice.side or side.get(mention.first)
@@ -302,6 +347,9 @@ class _Reader:
             if target.side in (None, "both") and len(sides) == 1:
                 target = replace(target, side=own[sides[0]])
                 excluded = [name for name in excluded if name != sides[0]]
+            elif target.side in _OTHER_SIDE:
+                implied = _of_side(target.name, _OTHER_SIDE[target.side])
+                excluded = [name for name in excluded if name not in implied]
             result.append(target)
         return result, excluded
 

@@ -113,6 +113,9 @@ def is_place(found: Scan, mention: Mention, targets: list[Mention], strict: bool
         at -= 1
     if at >= 0 and (own := found.covering[at]) is not None and own.operations() and own.last - own.first > 1:
         return False  # "paint in a tumour"
+    if at > 0 and found.words[at] in ("in", "on") and (own := found.covering[at - 1]) is not None:
+        if own.operations() & {"addition", "removal"} and not own.says("filler"):
+            return False  # "sprinkle in a few microaneurysms"
     if (
         at >= 0
         and found.words[at] in _AT
@@ -326,6 +329,9 @@ def colours(found: Scan, targets: list[Mention]) -> Colours:
                 start = found.starts[mention.first]
                 if any(target.first >= start for target in waiting):  # "kidneys and aorta. Aorta red"
                     waiting = [target for target in waiting if target.first >= start]
+                verb = _own_verb(found, mention)
+                if any(target.first >= verb for target in waiting):  # "trace the vessels and mark the disc in red"
+                    waiting = [target for target in waiting if target.first >= verb]
                 for index, target in enumerate(waiting):
                     near = index == len(waiting) - 1
                     if near or target.first not in direct:
@@ -342,6 +348,19 @@ def colours(found: Scan, targets: list[Mention]) -> Colours:
         one, other = sorted(set(result.values()))
         result = {at: other if name == one else one for at, name in result.items()}
     return _available(result, direct)
+
+
+def _own_verb(found: Scan, colour: Mention) -> int:
+    """The token of the last verb before a colour that has a target behind it."""
+    start = found.starts[colour.first]
+    seen, at = False, start
+    for mention in reversed(found.within(start, colour.first)):
+        if mention.says("target"):
+            seen = True
+        elif seen and "perception" in mention.operations() and not mention.says("filler"):
+            at = mention.first
+            break
+    return at
 
 
 def _has_unknown(found: Scan, at: int) -> bool:

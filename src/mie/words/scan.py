@@ -38,7 +38,7 @@ _SIGNS: Final = (
 # "Take the polyp out", "leave the tumour out", "Polyp weg": verb and particle have the target between them.
 _PARTED: Final = {
     "removal": word_set(
-        "take takes cut edit airbrush wipe rub scrub strip crop photoshop make mach mache nimm nehme "
+        "take takes get cut edit airbrush wipe rub scrub strip crop photoshop make mach mache nimm nehme "
         "schneide schneid lass lasse lassen fais faites faire haz haga hacer"
     ),
     "except": word_set("leave leaving keep lass lasse"),

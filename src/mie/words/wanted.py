@@ -263,6 +263,8 @@ def _specific_ones(found: Scan, mentions: list[Mention], modality: str | None) -
     for mention in mentions:
         name = names[id(mention)]
         of = mention.last < len(found.words) and found.words[mention.last] in ("of", "de", "von", "d")
+        behind = found.covering[mention.last + 1] if mention.last + 1 < len(found.words) else None
+        of &= behind is None or not behind.says("colour")  # "el izquierdo de verde"
         general = name is not None and (of or not known.targets[name].modalities)
         if general and any(
             other is not mention
@@ -302,7 +304,9 @@ def _without(found: Scan) -> set[int]:
     starts = set()
     for mention in found.all_of("without"):
         for other in found.all_of("target"):
-            if 0 <= other.first - mention.last <= _NEAR:
+            between = found.within(mention.last, other.first)
+            changes = any(m.operations() & {"removal", "addition"} for m in between)  # "without removing it"
+            if 0 <= other.first - mention.last <= _NEAR and not changes:
                 starts.add(other.first)
     return starts
 

@@ -11,7 +11,7 @@ import itertools
 from dataclasses import dataclass
 from typing import Final
 
-from mie.words.scan import COMMAS, ENDS, Mention, Scan
+from mie.words.mentions import COMMAS, ENDS, Mention, Scan
 from mie.words.vocabulary import word_set
 
 VERBS: Final = frozenset(("perception", "removal", "addition", "fill"))
@@ -83,8 +83,10 @@ _WHERES: Final = word_set("where whereabouts wo ou donde")
 _PEOPLE: Final = word_set("did was were had")
 _THE: Final = word_set("the my his her this our your their")
 _MODALS: Final = word_set("could can may might would will shall")
-_END_OF_QUESTION: Final = frozenset("? ！ ! . ？ here please then".split())
-_DRAWINGS: Final = word_set("mask masks overlay overlays contour contours annotation annotations label labels")
+_END_OF_QUESTION: Final = frozenset(("?", "!", ".", "？", "！", "here", "please", "then"))
+_DRAWINGS: Final = word_set(
+    "mask masks overlay overlays contour contours annotation annotations label labels"
+)
 _WRITES: Final = word_set(
     "write print say type dictate spell translate repeat caption poem story report summarize text schreibe "
     "schreib sag ecris ecrivez escribe escriba 写 说"
@@ -230,10 +232,10 @@ def _set_mood(found: Scan, clause: Clause) -> None:
     changes = any(m.operations() & {"removal", "addition"} for m in mentions)
     done = any(one in _SUBJECTS and other in PARTICIPLES for one, other in itertools.pairwise(words))
     done &= not _DRAWINGS & set(words)  # "I deleted the mask by mistake, make it again"
-    if words[:2] in (["in", "which"], ["which", "the"]) or words[:1] == ["which"]:
-        if {"is", "are"} & set(words) and any(m.says("colour") for m in mentions):
-            clause.mood = "name"  # "an image in which the liver is red"
-            return
+    relative = words[:2] == ["in", "which"] or words[:1] == ["which"]
+    if relative and {"is", "are"} & set(words) and any(m.says("colour") for m in mentions):
+        clause.mood = "name"  # "an image in which the liver is red"
+        return
     told = _PAST & set(words) or done or (changes and _FINITE & set(words) - {"be", "have", "has"})
     if told or _STATED & set(words) or (_SUBJECTS & set(words) and _FINITE & set(words)):
         clause.mood = "report"
@@ -253,8 +255,10 @@ def _is_aside(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:
         return True
     word = found.words[first]
     opening = found.covering[first]
-    if opening is not None and "perception" in opening.operations() and not any(
-        m.says("target") for m in found.within(0, first)
+    if (
+        opening is not None
+        and "perception" in opening.operations()
+        and not any(m.says("target") for m in found.within(0, first))
     ):
         return False  # "hi there, which of these cells are lymphocytes?"
     stretch = found.words[clause.first : clause.last]
@@ -278,8 +282,10 @@ def _is_question(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:
     for mention in mentions:
         word = found.words[mention.first]
         before = found.covering[mention.first - 1] if mention.first > clause.first else None
-        if word == "have" and found.words[clause.last - 1] != "?" and (
-            mention.first == clause.first or (before is not None and before.says("address"))
+        if (
+            word == "have"
+            and found.words[clause.last - 1] != "?"
+            and (mention.first == clause.first or (before is not None and before.says("address")))
         ):
             continue  # "have the kidneys highlighted"
         if "none" in mention.operations() and not mention.negated and (not led or word in _ASKING):
@@ -303,7 +309,9 @@ def _asks_place(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:
     "Do you know where the spleen is?", "Which structure is the pancreas?", "Might somebody outline it?"
     """
     words = found.words[clause.first : clause.last]
-    alters = any(m.operations() & {"removal", "addition", "gone", "other"} and not m.says("target") for m in mentions)
+    alters = any(
+        m.operations() & {"removal", "addition", "gone", "other"} and not m.says("target") for m in mentions
+    )
     targets = [m for m in mentions if m.says("target")]
     if alters or not targets:
         return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from mie.words.clauses import Clause
-from mie.words.scan import COMMAS, ENDS, Mention, Scan
+from mie.words.mentions import COMMAS, ENDS, Mention, Scan
 from mie.words.vocabulary import vocabulary, word_set
 
 # What is drawn over an image, and is no part of it.

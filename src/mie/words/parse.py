@@ -11,16 +11,20 @@ from typing import Any, Final
 from mie.vocabulary import MODALITIES
 from mie.words import requested
 from mie.words.clauses import Clause, clauses
+from mie.words.mentions import Mention, Scan
 from mie.words.operation import decide
 from mie.words.requested import Requested, meaning
-from mie.words.scan import TAKEN_BACK, Mention, Scan, clean, scan
+from mie.words.scan import clean, scan
+from mie.words.scopes import TAKEN_BACK
 from mie.words.strangers import unknown_words
 from mie.words.transformations import wished
 from mie.words.vocabulary import phrase, vocabulary, word_set
 from mie.words.wanted import MODIFICATIONS, wanted
 
 LONGEST: Final = 1000  # characters of an instruction
-_CODE: Final = re.compile(r"^\s*[\[{<]|\{\s*[\"']|```|<\|?\w+\|?>|\b(?:system|assistant|user)\s*:", re.IGNORECASE)
+_CODE: Final = re.compile(
+    r"^\s*[\[{<]|\{\s*[\"']|```|<\|?\w+\|?>|\b(?:system|assistant|user)\s*:", re.IGNORECASE
+)
 _COLOUR_BEFORE: Final = word_set("in as with to a it them en color gelb auf 成 为 用")
 _UNITS: Final = word_set("mm cm um ml cc mg % percent px pixel pixels hu mm2 cm2 cm3 degrees kg")
 _NO_PLACE: Final = word_set("part side middle border margin edge segment")  # say little alone
@@ -95,7 +99,7 @@ def _note(notes: list[str]) -> str | None:
 
 
 def _only_told(found: Scan, rows: list[Clause]) -> bool:
-    """Whether words of a transformation stand in a report alone: "we removed the hairs, now mark the lesion"."""
+    """Whether words of a transformation stand in a report: "we removed the hairs, now mark the lesion"."""
     words = [m for m in found.mentions if m.says("sure") or m.says("hint")]
     shown = any(
         "perception" in head.operations() and not head.negated

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from mie.words.scan import COMMAS, ENDS, Mention, Scan
+from mie.words.mentions import COMMAS, ENDS, Mention, Scan
 from mie.words.strangers import coloured_words
 from mie.words.vocabulary import Sense, phrase, vocabulary, word_set
 
@@ -31,7 +31,9 @@ _MARKING: Final = frozenset(("perception", "removal", "addition"))
 _FAR: Final = 9  # tokens between a lesion and the organ that it lies in
 _NEAR: Final = 4  # tokens between a side and its target
 _ADJECTIVES: Final = 3  # unknown words between an article and its noun
-_HOLDS: Final = word_set("contains contain containing harbors harbor harboring bears bearing holds enthaelt contient contiene")
+_HOLDS: Final = word_set(
+    "contains contain containing harbors harbor harboring bears bearing holds enthaelt contient contiene"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +115,9 @@ def is_place(found: Scan, mention: Mention, targets: list[Mention], strict: bool
         at -= 1
     if at >= 0 and (own := found.covering[at]) is not None and own.operations() and own.last - own.first > 1:
         return False  # "paint in a tumour"
-    if at > 0 and found.words[at] in ("in", "on") and (own := found.covering[at - 1]) is not None:
-        if own.operations() & {"addition", "removal"} and not own.says("filler"):
-            return False  # "sprinkle in a few microaneurysms"
+    verb = found.covering[at - 1] if at > 0 and found.words[at] in ("in", "on") else None
+    if verb is not None and verb.operations() & {"addition", "removal"} and not verb.says("filler"):
+        return False  # "sprinkle in a few microaneurysms"
     if (
         at >= 0
         and found.words[at] in _AT
@@ -245,7 +247,9 @@ def sides(found: Scan, targets: list[Mention]) -> dict[int, str]:
 def _far(found: Scan, mention: Mention, targets: list[Mention]) -> list[Mention]:
     """The last target before "on the right" at the end of a clause, or before "it is on the right"."""
     before = found.before(mention.first, 2)
-    own = [t for t in targets if found.starts[t.first] == found.starts[mention.first] and t.last <= mention.first]
+    own = [
+        t for t in targets if found.starts[t.first] == found.starts[mention.first] and t.last <= mention.first
+    ]
     behind = found.covering[mention.last] if mention.last < len(found.words) else None
     if len(own) == 1 and behind is not None and behind.says("place") and len(targets) == 1:
         return own  # "nodule in the thyroid, right lobe"
@@ -330,7 +334,9 @@ def colours(found: Scan, targets: list[Mention]) -> Colours:
                 if any(target.first >= start for target in waiting):  # "kidneys and aorta. Aorta red"
                     waiting = [target for target in waiting if target.first >= start]
                 verb = _own_verb(found, mention)
-                if any(target.first >= verb for target in waiting):  # "trace the vessels and mark the disc in red"
+                if any(
+                    target.first >= verb for target in waiting
+                ):  # "trace the vessels and mark the disc in red"
                     waiting = [target for target in waiting if target.first >= verb]
                 for index, target in enumerate(waiting):
                     near = index == len(waiting) - 1

@@ -122,7 +122,11 @@ def _near(word: str, english: bool) -> list[tuple[str, int, float]]:
 
 def _by_context(words: Sequence[str], at: int, english: bool) -> str | None:
     """The one near word that makes a known phrase with the word before or behind: "geound glass"."""
-    pairs, before, behind = _pairs(), words[at - 1] if at else "", words[at + 1] if at + 1 < len(words) else ""
+    pairs, before, behind = (
+        _pairs(),
+        words[at - 1] if at else "",
+        words[at + 1] if at + 1 < len(words) else "",
+    )
     meanings = _meanings()
     found = {
         other
@@ -170,7 +174,9 @@ def _cost(word: str, other: str) -> float:
         return first + 0.5
     if len(word) != len(other):
         long, short = sorted((word, other), key=len, reverse=True)
-        doubled = any(long[:i] + long[i + 1 :] == short and long[i] == long[i - 1] for i in range(1, len(long)))
+        doubled = any(
+            long[:i] + long[i + 1 :] == short and long[i] == long[i - 1] for i in range(1, len(long))
+        )
         return first + (0.5 if doubled else 0.75)
     return first + (1.0 if _is_slip(word, other) else 1.25)
 
@@ -183,7 +189,9 @@ def _is_slip(word: str, other: str) -> bool:
     if len(word) != len(other) or len(word) < _GRAMMAR or len(wrong) != 1 or word[0] != other[0]:
         return False
     a, b = wrong[0]
-    return {a, b} <= set("aeiou") or any(abs(row.find(a) - row.find(b)) == 1 for row in _ROWS if a in row and b in row)
+    return {a, b} <= set("aeiou") or any(
+        abs(row.find(a) - row.find(b)) == 1 for row in _ROWS if a in row and b in row
+    )
 
 
 @lru_cache(1)
@@ -239,7 +247,10 @@ def _small_words() -> frozenset[str]:
         if len(key) == 1
         and len(key[0]) > _LETTERS
         and key[0] not in vocabulary().foreign
-        and all(s.kind in ("filler", "address", "aside", "wish", "keep", "except", "not", "instead") for s in senses)
+        and all(
+            s.kind in ("filler", "address", "aside", "wish", "keep", "except", "not", "instead")
+            for s in senses
+        )
     )
 
 

@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from mie.words.clauses import Clause
-from mie.words.scan import COMMAS, ENDS, Mention, Scan
+from mie.words.mentions import COMMAS, ENDS, Mention, Scan
 from mie.words.vocabulary import vocabulary, word_set
 
 _PURPOSE: Final = word_set("for because since pour para weil damit fuer")
 _LINKS: Final = word_set("in as is are should be with en de : (")  # between a name and its colour
 _IN: Final = word_set(
-    "of in from within into inside on at near along around for with by im am von aus an auf bei du dans del de en sur sobre"
+    "of in from within into inside on at near along around for with by im am von aus an auf bei du dans "
+    "del de en sur sobre"
 )
 _DETERMINERS: Final = word_set(
     "the this his her their my a an both all each every der die das dem den le la les el los las l left right"
@@ -27,8 +28,8 @@ _PICTURES: Final = word_set(
 )
 # Parts of the body that say what an image shows rather than what to paint.
 _REGIONS: Final = word_set(
-    "head neck chest thorax abdomen pelvis body patient skin blood cells tissue brain eye retina breast breasts "
-    "spine skeleton bone mucosa lumbar thoracic nerve surgical bacterial yeast whole digestive"
+    "head neck chest thorax abdomen pelvis body patient skin blood cells tissue brain eye retina breast "
+    "breasts spine skeleton bone mucosa lumbar thoracic nerve surgical bacterial yeast whole digestive"
 )
 _BEFORE_REQUEST: Final = word_set("as on at by per after before during since like with for in from")
 _PLACES: Final = frozenset(("organ", "anatomy", "window", "filler"))  # with filler alone nothing is named
@@ -41,11 +42,12 @@ def named_organs(found: Scan) -> list[Mention]:
 
 
 def _is_thing(found: Scan, mention: Mention) -> bool:
-    if not mention.is_free() or any(m.says("organ") for m in (mention,)) and _modifies(found, mention):
+    if not mention.is_free():
         return False
     following = found.covering[mention.last] if mention.last < len(found.words) else None
     if _modifies(found, mention) or (
-        following is not None and any(following.says(kind) for kind in ("target", "modality", "image", "window"))
+        following is not None
+        and any(following.says(kind) for kind in ("target", "modality", "image", "window"))
     ):
         return False
     at = mention.first - 1
@@ -109,9 +111,7 @@ def unknown_words(found: Scan, rows: Sequence[Clause], targets: bool, organs: bo
         if at in covered or not _is_asked(found, rows, at, targets):
             continue
         chinese = "\u3400" <= token.text <= "\u9fff"
-        if not chinese and (
-            found.starts[at] == skipping or not token.text.isalpha() or len(token.text) < 2
-        ):
+        if not chinese and (found.starts[at] == skipping or not token.text.isalpha() or len(token.text) < 2):
             continue
         if targets and token.text.endswith(("ly", "ing")) and found.english:
             continue
@@ -136,14 +136,16 @@ def _is_asked(found: Scan, rows: Sequence[Clause], at: int, targets: bool) -> bo
 
 
 def _is_setting(found: Scan, rows: Sequence[Clause], row: Clause, at: int) -> bool:
-    """Whether a word stands before a request that has a verb: "Dr Meyer here. Mark it", "As told by phone, mark it"."""
+    """Whether a word stands before a request that has a verb: "Dr Meyer here. Mark the liver"."""
     verb = next((head for clause in rows for head in clause.heads if head.first > at), None)
     if verb is None or row.mood not in ("name", "request", "report"):
         return False
     if not any(m.says("target") or m.says("wholesale") for m in found.within(row.first, len(found.words))):
         return False  # "my son swallowed a coin, show it"
-    if row.mood != "request" and not row.heads and not any(
-        m.says("target") or m.says("colour") for m in found.within(row.first, row.last)
+    if (
+        row.mood != "request"
+        and not row.heads
+        and not any(m.says("target") or m.says("colour") for m in found.within(row.first, row.last))
     ):
         return row.last - row.first > 2
     comma = next((i for i in range(at, verb.first) if found.words[i] in COMMAS), None)

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from typing import Final, NamedTuple
 
-from mie.words.scan import Mention, Scan
+from mie.words.mentions import Mention, Scan
 from mie.words.vocabulary import vocabulary, word_set
 
 _SURE: Final = 3  # weight of a phrase that names a transformation, beside 1 of a hint
@@ -143,7 +143,11 @@ def _two(found: Scan, images: list[Mention]) -> tuple[str | None, str | None]:
     goals, sources, neither = [], [], []
     derived = any(_FROM & set(found.before(m.first, 2)) for m in images)
     for mention in images:
-        before = [w for at, w in enumerate(found.before(mention.first, 3), mention.first - 3) if at >= found.starts[mention.first]]
+        before = [
+            w
+            for at, w in enumerate(found.before(mention.first, 3), mention.first - 3)
+            if at >= found.starts[mention.first]
+        ]
         near = [w for w in before if w in _BEFORE_GOAL or w in _SOURCE]
         last = near[-1] if near else ""
         follows = found.after(mention.last, 5)

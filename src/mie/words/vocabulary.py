@@ -161,11 +161,13 @@ class Vocabulary:
 
     def _other_languages(self, body: Mapping[str, Any], inflected: set[str]) -> frozenset[str]:
         """Words of German, French or Spanish alone: an English text is not corrected to them."""
-        groups = [body[key] for key in ("targets", "operations", "colours", "other_colours", "sides", "images")]
+        groups = [
+            body[key] for key in ("targets", "operations", "colours", "other_colours", "sides", "images")
+        ]
         entries = [entry for group in groups for entry in group.values()]
         own = {word for name in (*self.targets, *self.colours) for word in phrase(name)} | self._english
         other = set(inflected)
-        for entry in (*entries, {key: words for key, words in body["filler"].items()}):
+        for entry in (*entries, body["filler"]):
             own |= {word for text in _split(entry.get("en", "")) for word in phrase(text)}
             for language in ("de", "fr", "es"):
                 other |= {word for text in _split(entry.get(language, "")) for word in phrase(text)}

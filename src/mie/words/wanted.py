@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from mie.words.clauses import Clause
+from mie.words.mentions import COMMAS, Mention, Scan
 from mie.words.requested import is_lesion, is_place, is_tissue, meaning
-from mie.words.scan import COMMAS, Mention, Scan
 from mie.words.vocabulary import phrase, vocabulary, word_set
 
 MODIFICATIONS: Final = ("removal", "addition", "inpainting", "simulation")
@@ -19,7 +19,19 @@ _CASES: Final = word_set(
     "clinic history survey series cohort study"
 )
 _STOPS: Final = frozenset(".:!。：")
-_PLAIN: Final = ("able", "ible", "ful", "less", "ish", "ious", "uous", "ed", "ing", "ly", "looking")  # adjectives
+_PLAIN: Final = (
+    "able",
+    "ible",
+    "ful",
+    "less",
+    "ish",
+    "ious",
+    "uous",
+    "ed",
+    "ing",
+    "ly",
+    "looking",
+)  # adjectives
 _GENERIC: Final = ("bones", "artery", "cells", "glands", "blood vessels", "cell membranes", "lung lesion")
 _NEAR: Final = 3  # tokens between a lesion and the organ that it lies in, without a preposition
 _FAR: Final = 8  # and with one
@@ -100,7 +112,7 @@ def _is_resumed(found: Scan, rows: Sequence[Clause], mention: Mention) -> bool:
 
 
 def _is_context(found: Scan, rows: Sequence[Clause], mention: Mention) -> bool:
-    """Whether a mention says what a case is about: "glioma follow-up", "PAS stain, kidney. Ring the glomeruli".
+    """Whether a mention says what a case is about: "glioma follow-up", "PAS, kidney. Ring the glomeruli".
 
     So does a name before the colon in "White blood cells: nucleus red", and one in a sentence without a verb
     or a colour before a request that names something else.

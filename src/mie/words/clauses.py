@@ -215,11 +215,11 @@ def _set_mood(found: Scan, clause: Clause) -> None:
     if _is_aside(found, clause, mentions):
         clause.mood = "aside"
         return
-    if _is_question(found, clause, mentions):
+    place = _asks_place(found, clause, mentions)
+    if not place and _is_question(found, clause, mentions):
         clause.mood = "question"
         return
     words = _own_words(found, clause)
-    place = _asks_place(found, clause, mentions)
     clause.heads = tuple(m for m in mentions if m.operations() & VERBS and asks(found, clause, m))
     if clause.heads or place:
         return
@@ -276,8 +276,6 @@ def _is_aside(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:
 
 def _is_question(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:
     """Whether it asks for an opinion, a number or a text: by its first words, or by an auxiliary."""
-    if _asks_place(found, clause, mentions):
-        return False
     led = False
     for mention in mentions:
         word = found.words[mention.first]

@@ -203,11 +203,13 @@ def is_lesion(mention: Mention) -> bool:
 
 
 def _is_side(found: Scan, at: int) -> bool:
-    return any(m.first <= at < m.last and m.says("side") for m in found.mentions)
+    own = found.covering[at]
+    return own is not None and own.says("side")
 
 
 def _is_healthy(found: Scan, at: int) -> bool:
-    return any(m.first <= at < m.last and m.says("healthy") for m in found.mentions)
+    own = found.covering[at]
+    return own is not None and own.says("healthy")
 
 
 def is_tissue(found: Scan, mention: Mention) -> bool:

@@ -55,10 +55,11 @@ _ALTERS: Final = ("removal", "addition", "gone")
 
 def clean(text: str) -> str:
     """Return the text in one way of writing, without control and formatting characters."""
-    text = unicodedata.normalize("NFKC", text)
-    text = "".join(
-        " " if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp") else c for c in text
-    )
+    if not (text.isascii() and text.isprintable()):
+        text = unicodedata.normalize("NFKC", text)
+        text = "".join(
+            " " if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp") else c for c in text
+        )
     for sign, word in _SIGNS:
         text = sign.sub(word, text)
     return text

@@ -117,6 +117,8 @@ def _stretch(found: Scan, mention: Mention) -> int:
 def retract(found: Scan) -> None:
     """Leave out what is taken back: "mark the liver, scratch that, the spleen", "liver, I mean spleen"."""
     for index, mention in enumerate(found.mentions):
+        if not (mention.says("retraction") or mention.says("correction")):
+            continue
         following = [m for m in found.mentions[index + 1 :] if not m.negated and not m.excepted]
         earlier = found.mentions[:index]
         if mention.says("retraction"):

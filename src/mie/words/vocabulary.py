@@ -55,6 +55,7 @@ def tokens(text: str) -> list[Token]:
     return [Token(fold(m[0]), m.start(), m.end(), m[0].isupper()) for m in _TOKEN.finditer(text)]
 
 
+@lru_cache(8192)
 def phrase(text: str) -> tuple[str, ...]:
     return tuple(token.text for token in tokens(text))
 

@@ -154,7 +154,7 @@ class _Reader:
         if self.operation == "inpainting":
             targets = []
         elif not targets:
-            if not unknown and not self.notes:
+            if not unknown and all(note.startswith("read ") for note in self.notes):
                 return _nothing("no structure or lesion is named", self.found)
             self.notes += [f"I do not know the word {word!r}" for word in unknown[:3]]
             if unknown and self.modality:

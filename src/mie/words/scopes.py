@@ -25,7 +25,7 @@ def mark_scopes(found: Scan) -> None:
             for other in found.mentions[:index]:  # "take the hairs off, the lesion stays"
                 other.kept |= other.last == mention.first and other.says("target")
             continue
-        kept = mention.says("keep")
+        kept = mention.says("keep") and not _is_remaining(found, mention)
         excepted = mention.says("except")
         negates = mention.says("not") or mention.says("instead")
         if not (kept or excepted or negates) or mention.kept:
@@ -60,6 +60,14 @@ def mark_scopes(found: Scan) -> None:
             other.kept |= kept
             other.excepted |= excepted
             other.negated |= negates and not kept
+
+
+def _is_remaining(found: Scan, mention: Mention) -> bool:
+    """Whether "the remaining" only describes a target: "mark the remaining lung"."""
+    if found.words[mention.first : mention.last] != ["the", "remaining"]:
+        return False
+    verb = found.within(found.starts[mention.first], mention.first)
+    return any("perception" in m.operations() for m in verb)
 
 
 def _answers(found: Scan, mention: Mention) -> bool:

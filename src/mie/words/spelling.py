@@ -36,10 +36,9 @@ def corrected(text: str, row: Sequence[Token], known: Vocabulary, notes: list[st
             at and words[at - 1] == "in" and _is_colour(correct(word, english))
         ):
             continue
-        right = (
-            _by_context(words, at, english)
-            or correct(word, english)
-            or (correct(written, english) if written != word and written.isascii() else None)
+        plain = [written] if written != word and written.isascii() else []  # "stoens" is folded to "stens"
+        right = _by_context(words, at, english) or next(
+            (other for one in (*plain, word) if (other := correct(one, english)) is not None), None
         )
         if right is not None:
             words[at] = right

@@ -139,8 +139,17 @@ def _is_context(found: Scan, rows: Sequence[Clause], mention: Mention) -> bool:
     if end in (":", "："):
         first = next((m for m in behind if not m.is_small()), None)
         return following.mood in ("name", "request") and first is not None and not first.says("colour")
+    if any(m.says("colour") for m in behind) and _has_part(mention, named):
+        return True  # "Ischaemic stroke. Core red, penumbra green"
     wishes = bool(following.heads) or any(m.says("wish") for m in behind)
     return wishes and found.words[following.first] not in _LISTS
+
+
+def _has_part(mention: Mention, others: list[Mention]) -> bool:
+    """Whether another mention names a kind or a part of what this one names."""
+    known = vocabulary()
+    own = {sense.value for sense in mention.of("target")}
+    return any(own & (known.ancestors(s.value) - {s.value}) for m in others for s in m.of("target"))
 
 
 def _organs(found: Scan, modality: str | None) -> list[Mention]:

@@ -25,6 +25,7 @@ TEXTS: Final = word_set(
 DEFINITE: Final = word_set(
     "the this that these those his her its their my our your der die das den dem le la les el los las"
 )
+_PREPOSITIONS: Final = word_set("on at around near over onto of in to from into around auf um sur sobre en")
 _ADJECTIVES: Final = 5  # words between an article and its lesion
 _OBJECTS: Final = word_set("pen marker brush tool pencil phone notes trash bin coat patient screen")
 _PRONOUNS: Final = word_set("it them this that these those one ones everything all both")
@@ -43,8 +44,8 @@ def is_indefinite(found: Scan, mention: Mention) -> bool:
     sized = False
     for at in range(mention.first - 1, max(-1, mention.first - 2 - _ADJECTIVES), -1):
         here, word = found.covering[at], found.words[at]
-        if word in DEFINITE or word in ENDS or word in COMMAS:
-            break
+        if word in DEFINITE or word in ENDS or word in COMMAS or word in _PREPOSITIONS:
+            break  # "put a star on tumour" has no new tumour
         if here is not None and here.says("indefinite"):
             return True
         sized |= here is not None and (here.says("size") or here.says("unit"))

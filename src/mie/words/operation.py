@@ -183,8 +183,10 @@ def _fills_with_lesion(found: Scan, requests: list[Mention]) -> bool:
 def _has_lesion(found: Scan, asked: list[Mention]) -> bool:
     """Whether a lesion is named, or something that is not known: an organ is not added."""
     targets = [m for m in asked if m.says("target")]
+    firsts = {m.first for m in targets}
     strange = any(
-        own is None and len(word) > 3 for own, word in zip(found.covering, found.words, strict=True)
+        own is None and len(found.words[at]) > 3 and at + 1 not in firsts  # "the well-perfused liver"
+        for at, own in enumerate(found.covering)
     )
     return strange or not targets or any(is_lesion(m) for m in targets)
 

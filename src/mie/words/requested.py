@@ -340,6 +340,8 @@ def colours(found: Scan, targets: list[Mention]) -> Colours:
                     target.first >= verb for target in waiting
                 ):  # "trace the vessels and mark the disc in red"
                     waiting = [target for target in waiting if target.first >= verb]
+                if any(target.senses == waiting[-1].senses for target in waiting[:-1]):
+                    waiting = waiting[-1:]  # "stomach and colon, stomach red"
                 for index, target in enumerate(waiting):
                     near = index == len(waiting) - 1
                     if near or target.first not in direct:

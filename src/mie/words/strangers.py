@@ -106,7 +106,8 @@ def unknown_words(found: Scan, rows: Sequence[Clause], targets: bool, organs: bo
     words: list[str] = []
     skipping = -1
     for at, token in enumerate(found.tokens):
-        if found.words[at] in _PURPOSE:
+        own = found.covering[at]
+        if found.words[at] in _PURPOSE and (own is None or own.last - own.first == 1):  # not "grateful for"
             skipping = found.starts[at]
         if at in covered or not _is_asked(found, rows, at, targets):
             continue

@@ -112,11 +112,11 @@ def test_what_is_pushed_is_pulled_elsewhere_with_its_checksums(memory, other_mac
 
 
 def test_only_what_changed_is_pulled_and_what_was_removed_goes(memory):
-    memory.pipe({"/bucket/set/a.txt": b"one", "/bucket/set/b.txt": b"two"})
+    memory.pipe({"/bucket/set/a.txt": b"one", "/bucket/set/b/c/d.txt": b"two"})
     folder = local(URL)
     before = (folder / "a.txt").stat().st_ino
     memory.pipe_file("/bucket/set/c.txt", b"three")
-    memory.rm_file("/bucket/set/b.txt")
+    memory.rm_file("/bucket/set/b/c/d.txt")
     local(URL)
     assert {path.name for path in folder.iterdir()} == {"a.txt", "c.txt"}
     assert (folder / "a.txt").stat().st_ino == before

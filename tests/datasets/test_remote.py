@@ -93,7 +93,7 @@ def test_a_run_is_made_and_scored_at_its_url(built, memory, caches, monkeypatch)
 
 
 _calls: list[str] = []
-_most = [3]
+_most = [6]
 
 
 def _interrupted(image, instruction):
@@ -111,7 +111,7 @@ def test_a_run_that_is_interrupted_is_uploaded_and_resumed_elsewhere(built, memo
     with pytest.raises(KeyboardInterrupt):
         run()
     before = memory.cat_file("/b/stopped/edits.jsonl").count(b"\n")
-    assert 1 <= before <= 2
+    assert before < _most[0]
     monkeypatch.setenv("MIE_CACHE", str(caches[1]))
     _most[0] = 100
     _calls.clear()

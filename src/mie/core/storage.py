@@ -18,7 +18,8 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import partial
@@ -154,7 +155,7 @@ class Copy:
                     self._reconcile(name, tag, size)
             for name in self._known.keys() - remote.keys():
                 if self._stat(name) == self._known[name][1:]:
-                    self._path(name).unlink()
+                    self._unlink(name)
                 del self._known[name]
             if reading:
                 self._refuse_unfinished()
@@ -205,8 +206,11 @@ class Copy:
                 jobs = [
                     (stats[name][0], partial(self._put, name, stats[name], data.get(name))) for name in group
                 ]
-                before = done
-                self._transfer(jobs, "write", lambda part, _, before=before: progress(before + part, total))
+
+                def report(part: int, _: int, before: int = done) -> None:
+                    progress(before + part, total)
+
+                self._transfer(jobs, "write", report)
                 done += sum(size for size, _ in jobs)
             return len(names)
 
@@ -286,7 +290,7 @@ class Copy:
 
     def _put(self, name: str, stat: tuple[int, int], data: bytes | None) -> None:
         path, target = str(self._path(name)), self._remote(name)
-        part = target if self._stores_objects() else f"{target}.tmp"
+        part = target if self.url.partition(":")[0] in _OBJECT_STORES else f"{target}.tmp"
         if part != target:
             self.storage.makedirs(target.rpartition("/")[0], exist_ok=True)
         if data is not None:
@@ -297,10 +301,6 @@ class Copy:
             self.storage.mv(part, target)
         self.storage.invalidate_cache()
         self._record(name, _tag(self.storage.info(target)), stat)
-
-    def _stores_objects(self) -> bool:
-        protocol = self.storage.protocol
-        return any(name in _OBJECT_STORES for name in ([protocol] if isinstance(protocol, str) else protocol))
 
     def _remove(self, names: list[str]) -> None:
         with self._errors("write"):
@@ -328,7 +328,7 @@ class Copy:
             fix=f"keep what the storage has: `rm -r {self.home}`; or write to another address",
         )
 
-    def _transfer(self, jobs: list[tuple[int, Callable[[], None]]], verb: str, progress: Report) -> None:
+    def _transfer(self, jobs: Sequence[tuple[int, Callable[[], None]]], verb: str, progress: Report) -> None:
         """Do the jobs, several at a time; what is done is recorded, whatever happens to the rest."""
         total, done, saved = sum(size for size, _ in jobs), 0, time.monotonic()
         with self._errors(verb), ThreadPoolExecutor(_THREADS) as pool:
@@ -352,7 +352,13 @@ class Copy:
     @contextlib.contextmanager
     def _held(self) -> Iterator[None]:
         """Hold the copy for one pull or push, and mark it as in use for as long as this process lives."""
-        with self._guard, self._lock():
+        with self._guard, contextlib.ExitStack() as stack:
+            while True:  # the lock lies beside the folder, in which another command may be writing
+                try:
+                    stack.enter_context(folder_lock(self.home / "transfers"))
+                    break
+                except FolderTakenError:
+                    time.sleep(_WAIT)
             if self.home not in _in_use:
                 handle = os.open(self.home / "in-use", os.O_RDWR | os.O_CREAT, 0o644)
                 fcntl.flock(handle, fcntl.LOCK_SH)
@@ -364,18 +370,6 @@ class Copy:
             yield
             self._pending = {}
             self._save()
-
-    @contextlib.contextmanager
-    def _lock(self) -> Iterator[None]:
-        """Wait for the lock. It lies beside the folder, in which another command may be writing."""
-        with contextlib.ExitStack() as stack:
-            while True:
-                try:
-                    stack.enter_context(folder_lock(self.home / "transfers"))
-                    break
-                except FolderTakenError:
-                    time.sleep(_WAIT)
-            yield
 
     def _save(self) -> None:
         with self._recording:
@@ -395,6 +389,15 @@ class Copy:
         except OSError:
             return None
         return found.st_size, found.st_mtime_ns
+
+    def _unlink(self, name: str) -> None:
+        """Remove a file, and the folders that it leaves empty."""
+        path = self._path(name)
+        path.unlink()
+        with contextlib.suppress(OSError):  # not empty
+            while path != self.folder:
+                path = path.parent
+                path.rmdir()
 
     def _names(self) -> list[str]:
         """The files to upload: not those of an unfinished build, nor locks, nor what is being written."""
@@ -433,33 +436,30 @@ class Copy:
 
     def _make_room(self, needed: int) -> None:
         """Remove the copies that were used least recently where the limit or the disk asks for it."""
-        limit = float(os.environ.get("MIE_STORAGE_GIB", _LIMIT_GIB)) * 2**30
-        sizes = {home: _size(home) for home in _root().iterdir() if home.is_dir()} if needed else {}
+        root, limit = _root(), float(os.environ.get("MIE_STORAGE_GIB", _LIMIT_GIB)) * 2**30
+        sizes: Counter[Path] = Counter()
+        for path in filter(Path.is_file, root.rglob("*") if needed else ()):
+            sizes[root / path.relative_to(root).parts[0]] += path.lstat().st_size
         oldest = sorted(sizes.keys() - _in_use.keys(), key=lambda home: home.stat().st_mtime)
-        while sizes and (
-            sum(sizes.values()) + needed > limit or shutil.disk_usage(_root()).free - needed < _SPARE
-        ):
+        while sizes:
+            used, free = sizes.total(), shutil.disk_usage(root).free
+            if used + needed <= limit and free - needed >= _SPARE:
+                return
             if not oldest:
                 raise MieError(
                     "there is no room for a local copy",
                     where=self.url,
                     expected=f"{needed:,} bytes on this disk, and at most {limit / 2**30:g} GiB of copies",
-                    found=f"{shutil.disk_usage(_root()).free:,} bytes free, "
-                    f"{sum(sizes.values()):,} bytes of copies in {_root()}",
-                    fix="free some space, set MIE_CACHE to a folder on a larger disk, or raise "
-                    "MIE_STORAGE_GIB",
+                    found=f"{free:,} bytes free, {used:,} bytes of copies in {root}",
+                    fix="free some space, set MIE_CACHE to a larger disk, or raise MIE_STORAGE_GIB",
                 )
-            home = oldest.pop(0)
-            if _evict(home):
+            if _evict(home := oldest.pop(0)):
                 del sizes[home]
 
 
 def _evict(home: Path) -> bool:
     """Remove a copy that no process uses and that holds nothing but what the storage has."""
-    try:
-        handle = os.open(home / "in-use", os.O_RDWR)
-    except OSError:
-        return False
+    handle = os.open(home / "in-use", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         body = json.loads((home / "state.json").read_bytes())
@@ -498,7 +498,3 @@ def _lines(path: Path) -> bytes:
     """The whole lines of a journal that may be growing."""
     data = path.read_bytes()
     return data[: data.rfind(b"\n") + 1]
-
-
-def _size(folder: Path) -> int:
-    return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())

@@ -442,20 +442,28 @@ def scaling(columns: float, rows: float) -> NDArray[np.float64]:
     return matrix
 
 
-def resampled(volume: Volume, onto: Volume, *, where: object = None) -> Volume:
-    """`volume` on the grid of `onto`, both in the same patient space, linearly; outside it is its minimum."""
+def resampled(volume: Volume, onto: Volume, *, labels: bool = False, where: object = None) -> Volume:
+    """`volume` on the grid of `onto`, both in the same patient space, linearly; outside it is its minimum.
+
+    With `labels` each voxel takes the nearest value, and outside it is 0.
+    """
     to_own = np.linalg.inv(volume.affine) @ onto.affine
     corners = np.array([(*c, 1) for c in product(*((0, n - 1) for n in onto.data.shape))], np.float64).T
     box = (to_own @ corners)[:3]
     if (box.max(axis=1) < 0).any() or (box.min(axis=1) > np.array(volume.data.shape) - 1).any():
-        raise ImageError("the two volumes of a pair do not overlap", where=where)
+        raise ImageError(
+            "the two volumes do not overlap",
+            where=where,
+            expected=f"{_times(onto.data.shape)} voxels from {np.round(onto.affine[:3, 3], 1).tolist()} mm",
+            found=f"{_times(volume.data.shape)} voxels from {np.round(volume.affine[:3, 3], 1).tolist()} mm",
+        )
     data = ndimage.affine_transform(
-        np.asarray(volume.data, np.float32),
+        volume.data if labels else np.asarray(volume.data, np.float32),
         to_own[:3, :3],
         to_own[:3, 3],
         output_shape=onto.data.shape,
-        order=1,
-        cval=float(volume.data.min()),
+        order=0 if labels else 1,
+        cval=0.0 if labels else float(volume.data.min()),
     )
     step = {"step": "resample", "found": list(volume.spacing), "to": list(onto.spacing)}
     return Volume(data, onto.spacing, onto.affine, (*volume.steps, step), volume.frame_of_reference)

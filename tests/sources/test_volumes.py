@@ -312,6 +312,20 @@ def test_a_mask_that_lies_elsewhere_or_is_lost_is_refused(tmp_path: Path) -> Non
         load_one(tmp_path, speck, fine)
 
 
+def test_one_volume_of_four_axes(tmp_path: Path) -> None:
+    save(tmp_path, "img/a.nii.gz", np.stack([ct() + 40, ct(), ct() - 40], axis=3))
+    save(tmp_path, "lab/a.nii.gz", labels())
+    with pytest.raises(ImageError, match="not one volume"):
+        load_all(VolumeSource(entry(), tmp_path))
+    with pytest.raises(ImageError, match="not one volume"):
+        load_all(VolumeSource(entry(layout={"channel": 3}), tmp_path))
+    chosen = load_all(VolumeSource(entry(layout={"channel": 1}), tmp_path))
+    assert {"step": "channel", "found": 3, "to": 1} in chosen[0].steps
+    plain = load_one(tmp_path, labels())
+    assert all((one.image == other.image).all() for one, other in zip(chosen, plain, strict=True))
+    assert "channel" not in entry().layout.model_dump()
+
+
 def test_unexpected_label_values(tmp_path: Path) -> None:
     strange = labels()
     strange[0, 0, :3] = 7

@@ -10,7 +10,7 @@ from bench.proof.commands import CommandLine, html_tables, sha256
 from bench.proof.material import RUNS, Material
 
 VARIANTS = ("paper", "as_released")
-OTHERS = ("medebench", "imgedit", "omni-iie")
+OTHERS = ("medebench", "omni-iie")  # every metric of ImgEdit needs a judge
 # Runs that every protocol scores, also those that were not made for it; without a judge.
 EVERY = ("p-noisy", "t-compact", "m-compact")
 # Run -> protocols that score it with a judge, and further options.

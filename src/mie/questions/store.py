@@ -12,19 +12,17 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mie.core.documents import read_document
-from mie.core.files import atomic_path
 from mie.core.hashing import canonical
 from mie.core.registry import unknown_name
 from mie.core.storage import local
 from mie.datasets.dataset import RowIndex
-from mie.datasets.schema import read_rows, read_table, row_errors, table
+from mie.datasets.schema import RowWriter, read_rows, read_table, row_errors, table
 from mie.errors import MieError
 from mie.questions.record import TEXT_FIELDS, Question, QuestionImage, QuestionMask, question_digest
 from mie.vocabulary import SPLITS
@@ -126,20 +124,16 @@ def question_of(row: Mapping[str, Any]) -> Question:
         )
 
 
-class QuestionWriter:
-    """Writes rows to one Parquet file. The file appears, whole, when the context ends without an error."""
+class QuestionWriter(RowWriter):
+    """A shard of questions. A row group ends by the bytes of its pictures, each counted once."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.rows = 0
-        self._pending: list[dict[str, Any]] = []
+        super().__init__(path)
         self._pictures: dict[int, int] = {}  # id of a bytes object -> its length
 
-    def __enter__(self) -> QuestionWriter:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._context = atomic_path(self.path)
-        self._writer = pq.ParquetWriter(
-            self._context.__enter__(),
+    def _open(self, path: Path) -> pq.ParquetWriter:
+        return pq.ParquetWriter(
+            path,
             SCHEMA,
             compression=_COMPRESSION,
             use_dictionary=True,
@@ -147,36 +141,15 @@ class QuestionWriter:
             write_statistics=["id", "split", "task", "modality", "source"],
             version="2.6",
         )
-        return self
 
-    def write(self, row: dict[str, Any]) -> None:
-        self._pending.append(row)
-        self.rows += 1
+    def _full(self, row: dict[str, Any]) -> bool:
         pictures = [*row["images"], *(one["mask"] for one in row["masks"])]
         self._pictures.update((id(one["bytes"]), len(one["bytes"])) for one in pictures)
-        full = sum(self._pictures.values()) >= _BYTES_PER_GROUP
-        if full or len(self._pending) >= _ROWS_PER_GROUP:
-            self._flush()
+        return len(self._pending) >= _ROWS_PER_GROUP or sum(self._pictures.values()) >= _BYTES_PER_GROUP
 
-    def _flush(self) -> None:
-        if self._pending:
-            self._writer.write_table(table(self._pending, SCHEMA))
-            self._pending, self._pictures = [], {}
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            if kind is None:
-                self._flush()
-            self._writer.close()
-        except BaseException as failure:
-            self._context.__exit__(type(failure), failure, failure.__traceback__)
-            raise
-        self._context.__exit__(kind, error, trace)
+    def _write_group(self, rows: list[dict[str, Any]]) -> None:
+        self._writer.write_table(table(rows, SCHEMA))
+        self._pictures = {}
 
 
 class _Questions:

@@ -169,6 +169,13 @@ class Gate:
             self.counts["images"] += 1
         return redacted(pixels, findings) if self.policy.redact else pixels
 
+    def release_files(self, findings: Sequence[Finding], files: int) -> None:
+        """Log that so many files are about to be uploaded as they are; raise for what must not leave."""
+        if left := self._left(findings):
+            self._write({"event": "refused", "files": files, "findings": _lines(left)})
+            raise refusal(left, self.destination)
+        self._write({"event": "uploaded", "files": files, "findings": _lines(findings)})
+
     def close(self) -> None:
         """Log how many images have left."""
         if self.counts["images"]:

@@ -24,6 +24,7 @@ from mie.core.environment import environment, versions
 from mie.core.files import atomic_path, folder_lock, refuse_foreign
 from mie.core.registry import unknown_name
 from mie.core.spec import Spec, construct, parse_spec
+from mie.core.storage import local, place_of
 from mie.errors import ConfigError, MieError
 from mie.judges import Answer, JudgeOptions, open_judge, open_prompts
 from mie.judges.contracts import REPLIED, Client
@@ -106,8 +107,9 @@ class AnswerRun:
     def questions(self, folder: Path | str | None = None) -> QuestionSubset:
         """The questions that were asked; `MieError` where the set is gone or has changed since."""
         known = self.info["questions"]
-        beside = Path(os.path.normpath(self.folder.absolute() / known["relative_path"]))
-        places = [Path(folder)] if folder is not None else [Path(known["path"]), beside]
+        places = [local(known["path"] if folder is None else folder)]
+        if folder is None:
+            places.append(Path(os.path.normpath(self.folder.absolute() / known["relative_path"])))
         place = next((p for p in places if (p / "questions.json").is_file()), places[0])
         found = QuestionSet(place)
         if found.digest != known["digest"]:
@@ -343,7 +345,7 @@ class _Plan:
             "questions": {
                 "name": whole.name,
                 "digest": whole.digest,
-                "path": str(whole.folder.absolute()),
+                "path": place_of(whole.folder),
                 "relative_path": os.path.relpath(whole.folder.absolute(), self.folder.absolute()),
             },
             "answerer": {"name": self.name, "spec": str(self.spec.masked())},

@@ -32,8 +32,8 @@ from mie.questions.part import QuestionTask, make_part, without_deadly_unit
 from mie.questions.recipe import QuestionRecipe
 from mie.questions.store import MARKER, QuestionSet
 from mie.questions.write import clear, refuse_other_files, write_into
-from mie.records import Rejection
-from mie.sources.catalog import Entry
+from mie.records import Rejection, Unit
+from mie.sources.catalog import Entry, deidentification
 from mie.sources.source import open_source
 
 _BLOCK: Final = 8  # neighbouring units of a data set that stay together
@@ -53,6 +53,12 @@ class QuestionPlan:
     @property
     def units(self) -> int:
         return sum(len(part.units) for part in self.parts)
+
+    def listed(self) -> Iterator[tuple[Entry, Path, list[Unit]]]:
+        """Every data set, where it lies, and its units."""
+        for at, (entry, root) in enumerate(self.sources):
+            units = [planned.unit for part in self.parts for planned in part.units if planned.source == at]
+            yield entry, root, units
 
 
 def build_questions(
@@ -81,6 +87,7 @@ def build_questions(
         progress(Progress("finish", plan.units, plan.units))
         numbers = [part.number for part in plan.parts]
         licenses = {entry.name: entry.license.model_dump() for entry, _ in plan.sources}
+        stated = {entry.name: deidentification(entry, root, units) for entry, root, units in plan.listed()}
         finish(
             folder,
             numbers,
@@ -91,6 +98,7 @@ def build_questions(
             description=recipe.description,
             recipe=recipe.public(),
             licenses=licenses,
+            deidentified=stated,
         )
     found = QuestionSet(folder)
     progress(Progress("done", plan.units, plan.units, len(found)))

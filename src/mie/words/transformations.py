@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from typing import Final, NamedTuple
 
-from mie.words.scan import Mention, Scan
+from mie.words.mentions import Mention, Scan
 from mie.words.vocabulary import vocabulary, word_set
 
 _SURE: Final = 3  # weight of a phrase that names a transformation, beside 1 of a hint
@@ -57,7 +57,7 @@ def wished(found: Scan, modality: str | None) -> Wish | None:
     scores: Counter[str] = Counter()
     sure: set[str] = set()
     for mention in found.mentions:
-        for sense in () if mention.excepted else mention.senses:
+        for sense in () if mention.excepted or mention.kept else mention.senses:
             if sense.kind in ("sure", "hint"):
                 scores[sense.value] += _SURE if sense.kind == "sure" else 1
             if sense.kind == "sure":
@@ -85,7 +85,7 @@ def _transfer(found: Scan) -> Wish | None:
     images = [m for m in found.mentions if m.says("image") and not m.kept]
     if (
         not images
-        or "put" in found.words
+        or "put" in found.words[: images[-1].first]
         or (
             not _arrow(found, images)
             and not _TRANSFER & set(found.words)
@@ -143,7 +143,11 @@ def _two(found: Scan, images: list[Mention]) -> tuple[str | None, str | None]:
     goals, sources, neither = [], [], []
     derived = any(_FROM & set(found.before(m.first, 2)) for m in images)
     for mention in images:
-        before = found.before(mention.first, 3)
+        before = [
+            w
+            for at, w in enumerate(found.before(mention.first, 3), mention.first - 3)
+            if at >= found.starts[mention.first]
+        ]
         near = [w for w in before if w in _BEFORE_GOAL or w in _SOURCE]
         last = near[-1] if near else ""
         follows = found.after(mention.last, 5)
@@ -172,7 +176,7 @@ def _two(found: Scan, images: list[Mention]) -> tuple[str | None, str | None]:
         and len(images) == 1
         and neither
         and not {"would", "like"} <= set(found.words)
-        and not ({"need", "want"} & set(found.words) and "this" in found.words)
+        and not ({"need", "want"} & set(found.words) and "this" in found.words[: images[0].first])
     ):
         return None, None
     return goal, source

@@ -15,6 +15,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final, Protocol, TypeVar
@@ -191,7 +192,7 @@ class Proof:
         if self.path is not None and not self._within(self._sees_token):
             raise _not_shared(where, self.path.parent, "the file that this command has just written there")
         for path, size in self.inputs:
-            if not self._within(lambda path=path, size=size: path.is_file() and path.stat().st_size == size):
+            if not self._within(partial(_has_size, path, size)):
                 raise _not_shared(where, path, f"a file of {size:,} bytes")
         _checked.add(self)
 
@@ -212,6 +213,10 @@ class Proof:
 
 
 _checked: set[Proof] = set()  # in a worker: once is enough
+
+
+def _has_size(path: Path, size: int) -> bool:
+    return path.is_file() and path.stat().st_size == size
 
 
 def _not_shared(where: str, path: Path, expected: str) -> MieError:

@@ -27,7 +27,7 @@ def proxy_of(url: str) -> str | None:
 
 
 def environment_proxy(url: str) -> str | None:
-    """The proxy that the environment names for this URL. Others' clients take it for the loopback address too."""
+    """The proxy that the environment names for this URL; clients of others take it for loopback too."""
     parts = urlsplit(url)
     if proxy_bypass(parts.hostname or ""):
         return None

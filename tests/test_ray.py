@@ -28,7 +28,8 @@ from mie.errors import ConfigError, MieError
 from mie.questions.answers import answer_questions
 from mie.scoring import score as scoring
 from mie.scoring.score import score
-from tests.conftest import folder_source
+from tests.conftest import ROOT, folder_source
+from tests.docs.pages import blocks
 from tests.editors.conftest import make_dataset, outputs
 from tests.questions.tiny import write_tiny
 
@@ -250,6 +251,20 @@ def test_a_cluster_without_a_shared_folder_is_told_so(machines, dataset, tmp_pat
     monkeypatch.undo()
     build(recipe(dataset), tmp_path / "d", engine="ray")
     assert files(tmp_path / "d") == files(dataset)
+
+
+@pytest.mark.slow
+def test_ray_data_reads_a_dataset_as_the_page_says(machines, dataset, tmp_path, monkeypatch):
+    (snippet,) = [block.text for block in blocks(ROOT / "docs/how-to/cluster.md") if block.info == "py"]
+    names = {}
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/quickstart").symlink_to(dataset)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(snippet, "cluster.md", "exec"), names)
+    samples = {sample.id: sample for sample in Dataset(dataset).samples()}
+    assert {row["id"] for row in names["rows"]} == set(samples)
+    for row in names["rows"]:
+        assert row["brightness"] == pytest.approx(samples[row["id"]].input.mean())
 
 
 def test_a_worker_compares_files_and_versions(tmp_path):

@@ -212,6 +212,10 @@ class Proof:
         return True
 
 
+def _has_size(path: Path, size: int) -> bool:
+    return path.is_file() and path.stat().st_size == size
+
+
 _checked: set[Proof] = set()  # in a worker: once is enough
 
 

@@ -188,7 +188,7 @@ def _has_lesion(found: Scan, asked: list[Mention]) -> bool:
         own is None and len(found.words[at]) > 3 and at + 1 not in firsts  # "the well-perfused liver"
         for at, own in enumerate(found.covering)
     )
-    return strange or not targets or any(is_lesion(m) for m in targets)
+    return strange or not targets or any(is_lesion(m) for m in found.mentions if m.is_free())
 
 
 def _simulates(found: Scan, asked: list[Mention]) -> bool:

@@ -100,7 +100,8 @@ class Gate:
         raise PrivacyError(
             "images would leave this machine, and nobody says that they are de-identified",
             where=f"to {self.destination}",
-            expected="--deidentified, or `deidentified: true` in dataset.json by a recipe of yours",
+            expected="--deidentified, or `deidentified: true` in dataset.json or questions.json by a recipe "
+            "of yours",
             found=found or "no statement",
             fix="look at the images and the provider's terms; then confirm with --deidentified, or with "
             "`deidentified: true` at the source in the recipe and a new build; or use a server on this "

@@ -86,7 +86,9 @@ def make_part(task: QuestionTask) -> PartResult:
     """Write the part's questions, images, rejections and, last, its index, which says that it is whole."""
     recipe, number = task.recipe, task.part.number
     maker = Maker(recipe.seed, recipe.per_image, recipe.templates, recipe.open)
-    index, traces, rejections = PartIndex(), [], []
+    index = PartIndex()
+    traces: list[dict[str, Any]] = []
+    rejections: list[Rejection] = []
     views: list[View] = []
     drawn: set[str] = set()
     with QuestionWriter(part_path(task.folder, number, "questions")) as writer:

@@ -89,7 +89,7 @@ fuzz: $(VENV)/.installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz $(FUZZ) --seed $(SEED)
 
 # What a release is made of. locks/base.txt has no torch; locks/models.txt has the torch of the package index.
-EXTRAS := --extra review --extra review-postgres --extra ray --extra marks --extra faces
+EXTRAS := --extra review --extra review-postgres --extra ray --extra storage --extra marks --extra faces
 LOCK   := $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes -c constraints.txt \
 	--no-header --no-emit-index-url --no-annotate --quiet
 lock: $(VENV)/.installed

@@ -26,6 +26,7 @@ app = typer.Typer(
 def build(
     recipe: Path = typer.Argument(..., help="The recipe, a YAML file.", show_default=False),
     output: Path = typer.Option(..., "-o", "--output", help="The set's folder.", show_default=False),
+    engine: str = typer.Option("local", help="Where the work runs: local or ray."),
     workers: int | None = typer.Option(None, min=1, help="Processes; all cores by default."),
     limit: int | None = typer.Option(None, min=1, help="At most this many images or volumes per data set."),
     overwrite: bool = typer.Option(False, help="Replace the question set that is in the folder."),
@@ -52,6 +53,7 @@ def build(
         found = build_questions(
             config,
             output,
+            engine=engine,
             workers=workers,
             limit=limit,
             overwrite=overwrite,

@@ -56,6 +56,12 @@ def run(
     redact: bool = _REDACT,
     allow_phi: bool = _PHI,
     concurrency: int = _CONCURRENCY,
+    engine: str = typer.Option(
+        "local", help="Where answers are made: local, or ray (one actor per GPU of a cluster)."
+    ),
+    workers: int | None = typer.Option(
+        None, min=1, help="Calls at a time, in place of --concurrency; with --engine ray actors."
+    ),
     json: bool = _JSON,
 ) -> None:
     """Answer a question set. Killed at any point, the same command resumes; no answer is paid twice.
@@ -83,7 +89,9 @@ def run(
         print_json(cost) if json else show_estimate(cost)
         return
     with progress_bar("answers") as bar:
-        answers = answer_questions(part, answerer, output, name=name, progress=bar, **asked)
+        answers = answer_questions(
+            part, answerer, output, name=name, engine=engine, workers=workers, progress=bar, **asked
+        )
     counts = answers.info["counts"]
     if json:
         print_json({"folder": str(output), "status": answers.info["status"], "counts": counts})

@@ -23,7 +23,7 @@ from mie.datasets.engine import Standing, run_tasks
 from mie.datasets.finish import claim_parts, part_rejections
 from mie.datasets.leaks import Traces, duplicates, image_leaks, patient_leaks
 from mie.datasets.part import part_path
-from mie.datasets.plan import Part, PlannedUnit, cut, file_facts
+from mie.datasets.plan import Part, PlannedUnit, cut, file_facts, first_files
 from mie.datasets.schema import read_rows, read_table
 from mie.errors import MieError
 from mie.questions.curate import Curation, curate
@@ -66,6 +66,7 @@ def build_questions(
     folder: Path | str,
     *,
     workers: int | None = None,
+    engine: str = "local",
     limit: int | None = None,
     overwrite: bool = False,
     isolate: bool = False,
@@ -82,7 +83,7 @@ def build_questions(
             return _finished(recipe, folder)
         plan = plan_questions(recipe, lambda name: progress(Progress("scan", note=name)))
         parts = claim_parts(folder, plan.fingerprint)
-        _make_parts(plan, recipe, parts, workers, isolate, progress)
+        _make_parts(plan, recipe, parts, engine, workers, isolate, progress)
         progress(Progress("finish", plan.units, plan.units))
         numbers = [part.number for part in plan.parts]
         licenses = {entry.name: entry.license.model_dump() for entry, _ in plan.sources}
@@ -157,6 +158,7 @@ def _make_parts(
     plan: QuestionPlan,
     recipe: QuestionRecipe,
     folder: Path,
+    engine: str,
     workers: int | None,
     isolate: bool,
     progress: Listener,
@@ -177,7 +179,15 @@ def _make_parts(
     progress(Progress("make", before, plan.units))
     places = {part.number: at for at, part in enumerate(todo)}
     for result in run_tasks(
-        make_part, tasks, workers=workers, listen=show, isolate=isolate, rescue=without_deadly_unit
+        make_part,
+        tasks,
+        engine=engine,
+        workers=workers,
+        listen=show,
+        isolate=isolate,
+        rescue=without_deadly_unit,
+        output=folder,
+        inputs=first_files(plan.parts, plan.sources),
     ):
         show(places[result.number], (result.units, result.kept, result.refused))
 

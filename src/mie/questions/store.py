@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from mie.core.documents import read_document
 from mie.core.hashing import canonical
 from mie.core.registry import unknown_name
+from mie.core.storage import local
 from mie.datasets.dataset import RowIndex
 from mie.datasets.schema import RowWriter, read_rows, read_table, row_errors, table
 from mie.errors import MieError
@@ -262,7 +263,7 @@ class QuestionSet(_Questions):
     """A finished folder of questions: `len(qs)`, `qs[0].images[0].pixels`, `qs.filter(task="LL")`."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.folder = Path(folder)
+        self.folder = local(folder)
         if not (self.folder / MARKER).is_file():
             unfinished = (self.folder / "parts").is_dir()
             raise MieError(

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import signal
-import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -23,6 +21,7 @@ from mie.judges import JudgeOptions
 from mie.report.page import write_report
 from mie.scoring.benchmarks.miedb.rubric import RUBRIC, collage, rubric_score
 from mie.scoring.statistics import compare_runs
+from tests import forked_python
 from tests.judges.server import JudgeServer, Say, images_of, texts_of
 from tests.scoring.benchmarks.runs import (
     attempt_at,
@@ -212,12 +211,11 @@ def test_killed_at_random_nothing_is_lost_and_nothing_asked_twice(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(Path(mie.__file__).parents[1])}
     with JudgeServer(answer) as server:
 
-        def call(run: Path) -> subprocess.Popen:
-            command = [sys.executable, "-c", _SCORE, str(run), f"openai:tiny,base_url={server.url}"]
-            return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        def command(run: Path) -> list[str]:
+            return [sys.executable, "-c", _SCORE, str(run), f"openai:tiny,base_url={server.url}"]
 
         straight = write_run(tmp_path / "straight", dataset, outputs)
-        assert call(straight).wait(60) == 0
+        forked_python.run(command(straight), env=environment, check=True)
         assert len(server.requests) == 40
 
         killed = write_run(tmp_path / "killed", dataset, outputs)
@@ -226,13 +224,11 @@ def test_killed_at_random_nothing_is_lost_and_nothing_asked_twice(tmp_path):
         for kill in (11, 27):
             server.requests.clear()
             known = _kept(journal)
-            process = call(killed)
+            process = forked_python.Started(command(killed), env=environment)
             until = time.monotonic() + 60
             while len(known) + len(server.requests) < kill and time.monotonic() < until:
                 time.sleep(draw.uniform(0.002, 0.02))
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            process.stdout.close()
+            process.kill()
             asked = [texts_of(body)[-1] for body in server.requests]
             assert not known & set(asked)
             assert len(set(asked)) == len(asked)
@@ -240,8 +236,7 @@ def test_killed_at_random_nothing_is_lost_and_nothing_asked_twice(tmp_path):
         assert again <= 2 * (4 + 4)  # under way, or come and not yet synced
         server.requests.clear()
         known = _kept(journal)
-        process = call(killed)
-        printed, _ = process.communicate(timeout=60)
+        printed = forked_python.run(command(killed), env=environment, check=True).stdout
         assert not known & {texts_of(body)[-1] for body in server.requests}
         assert len(known) + len(server.requests) == 40
     assert json.loads(printed)["judge"]["states"] == {"done": 40}

@@ -272,9 +272,7 @@ def command(*arguments: object, may_be: tuple[int, ...] = (0,), show: bool = Tru
     """Run `mie`, print the command and what it says; its stdout."""
     words = [str(word) for word in arguments]
     print(f"\n$ mie {' '.join(words)}", flush=True)
-    done = subprocess.run(
-        [sys.executable, "-m", "mie", *words], capture_output=True, text=True, env=_environment()
-    )
+    done = subprocess.run(["mie", *words], capture_output=True, text=True, env=_environment())
     print(done.stdout if show else "", end="")
     expect(
         done.returncode in may_be,
@@ -285,8 +283,8 @@ def command(*arguments: object, may_be: tuple[int, ...] = (0,), show: bool = Tru
 
 @contextmanager
 def serving(*arguments: object) -> Iterator[None]:
-    words = [sys.executable, "-m", "mie", *map(str, arguments), "--no-open"]
-    print(f"\n$ mie {' '.join(words[3:])}", flush=True)
+    words = ["mie", *map(str, arguments), "--no-open"]
+    print(f"\n$ {' '.join(words)}", flush=True)
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=_environment())
     try:
         assert process.stdout is not None
@@ -308,7 +306,9 @@ def serving(*arguments: object) -> Iterator[None]:
 
 
 def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(Path(mie.__file__).parents[1])}
+    """Of `mie`: the command on the path, else the one beside this Python."""
+    path = os.pathsep.join((os.environ["PATH"], str(Path(sys.executable).parent)))
+    return {**os.environ, "PATH": path, "PYTHONPATH": str(Path(mie.__file__).parents[1])}
 
 
 def expect(holds: bool, what: str) -> None:

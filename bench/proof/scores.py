@@ -10,7 +10,7 @@ from bench.proof.commands import CommandLine, html_tables, sha256
 from bench.proof.material import RUNS, Material
 
 VARIANTS = ("paper", "as_released")
-OTHERS = ("medebench", "omni-iie")  # every metric of ImgEdit needs a judge
+OTHERS = ("medebench", "imgedit", "omni-iie")
 # Runs that every protocol scores, also those that were not made for it; without a judge.
 EVERY = ("p-noisy", "t-compact", "m-compact")
 # Run -> protocols that score it with a judge, and further options.
@@ -48,7 +48,10 @@ class Scores:
         """What each call printed and wrote, by `run protocol variant` and `judged`."""
         found: dict[str, Any] = {}
         for run, protocol, variant in self._calls():
-            found[f"{run} {protocol} {variant}"] = self._score(run, protocol, variant)
+            try:
+                found[f"{run} {protocol} {variant}"] = self._score(run, protocol, variant)
+            except SystemExit as refused:  # without a judge some protocols have nothing to say of some runs
+                found[f"{run} {protocol} {variant}"] = {"refused": self.mie.plain(str(refused))}
         with self.mie.judge() as judge:
             for run, (protocols, options) in JUDGED.items():
                 for protocol in protocols:

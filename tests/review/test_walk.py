@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 import mie
+from tests import forked_python
 from tests.conftest import folder_source, write_folder
 
 WALK = Path(__file__).parents[2] / "examples" / "review_walk.py"
@@ -31,7 +32,9 @@ def test_two_raters_walk_through_everything(tmp_path):
     root = write_folder(tmp_path / "source", 4, patients=4)
     body = {"name": "discs", "seed": 3, "sources": [folder_source(root)]}
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(body))
-    done = walk("-o", tmp_path / "out", "--recipe", tmp_path / "recipe.yaml", "--limit", 4)
+    # Its many commands `mie` start quickly.
+    path = os.pathsep.join((str(forked_python.install(tmp_path / "bin")), os.environ["PATH"]))
+    done = walk("-o", tmp_path / "out", "--recipe", tmp_path / "recipe.yaml", "--limit", 4, PATH=path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "every result is as expected" in done.stdout
     assert re.search(r"1 of 4 reviewed samples were dropped; \S+: 3 samples, all sound", done.stdout)

@@ -27,6 +27,7 @@ from mie.training.folder import read_log
 from mie.training.loop import train
 from mie.training.omnigen2 import OmniGen2
 from mie.training.omnigen2_encoders import DROPPED
+from tests import forked_python
 from tests.training.omnigen2_tiny import omnigen2_config, write_edits
 
 ROOT = Path(__file__).parents[2]
@@ -90,6 +91,7 @@ def test_a_killed_training_ends_with_the_same_bytes(place: Path, whole: Path, tm
 import os
 from pathlib import Path
 from mie.training import loop, omnigen2
+from tests import forked_python
 from tests.training.omnigen2_tiny import Mortal, omnigen2_config
 place, out = Path({str(place)!r}), Path({str(out)!r})
 def sitting(death):
@@ -106,7 +108,7 @@ if __name__ == "__main__":
 """
     script = tmp_path / "killed.py"
     script.write_text(code)
-    done = subprocess.run([sys.executable, script], env=environment(), capture_output=True, text=True)
+    done = forked_python.run([sys.executable, str(script)], env=environment())
     assert done.stdout.strip() == "[-9, -9, 0]", done.stderr[-3000:]
     assert digests(out) == digests(whole)
 
@@ -165,7 +167,7 @@ def train_by_command(place: Path, out: Path, **variables: str) -> subprocess.Com
     body = mortal(place).document()
     path.write_text(yaml.safe_dump(body))
     command = [sys.executable, "-m", "mie", "train", path, "-o", out, "--device", "cpu", "--processes", "2"]
-    return subprocess.run(command, env=environment(**variables), capture_output=True, text=True)
+    return forked_python.run([*map(str, command)], env=environment(**variables))
 
 
 @pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="torch was built without gloo")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import signal
-import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -23,6 +21,7 @@ from mie.judges import JudgeOptions
 from mie.report.page import write_report
 from mie.scoring.benchmarks.miedb.rubric import RUBRIC, collage, rubric_score
 from mie.scoring.statistics import compare_runs
+from tests import forked_python
 from tests.judges.server import JudgeServer, Say, images_of, texts_of
 from tests.scoring.benchmarks.runs import (
     attempt_at,
@@ -112,7 +111,6 @@ def test_pixel_metrics_do_not_change_with_a_judge(run, tmp_path):
 
 
 def test_what_the_judge_sees(run):
-    pytest.importorskip("openai", reason="the judges' client is an optional extra")
     sample = modification("m0", 0)
     with JudgeServer(lambda _: json.dumps({"conclusion": "", "score_list": [3] * 8})) as server:
         judge = JudgeOptions(f"openai:tiny,base_url={server.url}")
@@ -131,7 +129,6 @@ def test_what_the_judge_sees(run):
 
 
 def test_a_private_dataset_stays_here(run, monkeypatch):
-    pytest.importorskip("openai", reason="the judges' client is an optional extra")
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     info = json.loads((run.parent / "dataset/dataset.json").read_text())
     (run.parent / "dataset/dataset.json").write_text(json.dumps({**info, "deidentified": False}))
@@ -202,7 +199,6 @@ print(json.dumps(score(sys.argv[1], workers=1, judge=options).document))
 
 def test_killed_at_random_nothing_is_lost_and_nothing_asked_twice(tmp_path):
     """A reply that lies on disk is never asked for again; only calls under way at the kill are."""
-    pytest.importorskip("openai", reason="the judges' client is an optional extra")
     samples = [replace(modification(f"m{n}", n), prompt=f"Remove lesion {n}.") for n in range(40)]
     dataset = write_samples(samples, tmp_path / "dataset")
     outputs = {s.id: [attempt_at(s, 1)] for s in samples}
@@ -215,12 +211,11 @@ def test_killed_at_random_nothing_is_lost_and_nothing_asked_twice(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(Path(mie.__file__).parents[1])}
     with JudgeServer(answer) as server:
 
-        def call(run: Path) -> subprocess.Popen:
-            command = [sys.executable, "-c", _SCORE, str(run), f"openai:tiny,base_url={server.url}"]
-            return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        def command(run: Path) -> list[str]:
+            return [sys.executable, "-c", _SCORE, str(run), f"openai:tiny,base_url={server.url}"]
 
         straight = write_run(tmp_path / "straight", dataset, outputs)
-        assert call(straight).wait(60) == 0
+        forked_python.run(command(straight), env=environment, check=True)
         assert len(server.requests) == 40
 
         killed = write_run(tmp_path / "killed", dataset, outputs)
@@ -229,13 +224,11 @@ def test_killed_at_random_nothing_is_lost_and_nothing_asked_twice(tmp_path):
         for kill in (11, 27):
             server.requests.clear()
             known = _kept(journal)
-            process = call(killed)
+            process = forked_python.Started(command(killed), env=environment)
             until = time.monotonic() + 60
             while len(known) + len(server.requests) < kill and time.monotonic() < until:
                 time.sleep(draw.uniform(0.002, 0.02))
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            process.stdout.close()
+            process.kill()
             asked = [texts_of(body)[-1] for body in server.requests]
             assert not known & set(asked)
             assert len(set(asked)) == len(asked)
@@ -243,8 +236,7 @@ def test_killed_at_random_nothing_is_lost_and_nothing_asked_twice(tmp_path):
         assert again <= 2 * (4 + 4)  # under way, or come and not yet synced
         server.requests.clear()
         known = _kept(journal)
-        process = call(killed)
-        printed, _ = process.communicate(timeout=60)
+        printed = forked_python.run(command(killed), env=environment, check=True).stdout
         assert not known & {texts_of(body)[-1] for body in server.requests}
         assert len(known) + len(server.requests) == 40
     assert json.loads(printed)["judge"]["states"] == {"done": 40}

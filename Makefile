@@ -25,7 +25,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@echo "[1/3] making $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 	@echo "[2/3] installing mie and torch (about 2 GB, a few minutes)"
-	@$(PIP) -e '.[models,onnx,judges,review,ray,marks,faces]'
+	@$(PIP) -e '.[models,onnx,review,ray,marks,faces]'
 	@echo "[3/3] installing what tests and documentation need"
 	@$(PIP) -e '.[dev]'
 	@# Without its dependencies: they include torchvision, which does not load beside a CPU build of torch.
@@ -89,7 +89,7 @@ fuzz: $(VENV)/.installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz $(FUZZ) --seed $(SEED)
 
 # What a release is made of. locks/base.txt has no torch; locks/models.txt has the torch of the package index.
-EXTRAS := --extra judges --extra review --extra review-postgres --extra ray --extra marks --extra faces
+EXTRAS := --extra review --extra review-postgres --extra ray --extra storage --extra marks --extra faces
 LOCK   := $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes -c constraints.txt \
 	--no-header --no-emit-index-url --no-annotate --quiet
 lock: $(VENV)/.installed

@@ -2,7 +2,7 @@
 
 Scores answers to a made-up set of closed questions, and beside it reads the same lines as JSON and does
 nothing with them. Then answers questions with a model on this machine that replies after 50 ms over 16
-connections: the rate, and its ratio to what the connections allow.
+connections: the rate, its ratio to what the connections allow, and beside it a bare loop of httpx.
 
     python -m bench.answers --scored 100000 --asked 20000
 """
@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bench.judge import bare
 from mie.judges import JudgeOptions
 from mie.questions.answers import Given, answer_questions
 from mie.questions.record import LETTERS, TASKS, Question, QuestionImage
@@ -30,7 +31,7 @@ from mie.questions.write import write_questions
 
 SCORED_TARGET = 20.0  # seconds for 100,000 answers
 LATENCY, CONNECTIONS = 0.05, 16
-SHARE = 0.8  # of what the connections allow
+SHARE = 0.9  # of what the connections allow
 REPLIES = ("{}", "({})", "**{}**", "The answer is {}.", "{}. ", "It is hard to say.", "A or B", "")
 
 
@@ -96,6 +97,7 @@ def ask(folder: Path, count: int) -> float:
         start, used = time.perf_counter(), time.process_time()
         run = answer_questions(found, f"openai:tiny,base_url={url}", folder / "answers", options=options)
         wall, cpu = time.perf_counter() - start, time.process_time() - used
+        floor, floor_cpu = bare(url, min(count, 2000), 256)
     finally:
         server.stdin.close()  # type: ignore[union-attr]
         server.wait(10)
@@ -106,7 +108,8 @@ def ask(folder: Path, count: int) -> float:
     print(
         f"{count:,} answers, {LATENCY * 1e3:.0f} ms, {CONNECTIONS} connections: "
         f"{rate:.0f} a second of {most:.0f} ({rate / most:.2f}), "
-        f"{1e3 * cpu / count:.2f} ms of processor time each"
+        f"{1e3 * cpu / count:.2f} ms of processor time each; "
+        f"bare httpx {floor:.0f} a second, {floor_cpu:.2f} ms"
     )
     return rate / most
 

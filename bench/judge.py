@@ -1,8 +1,8 @@
 """Judging is limited by the judge, not by us.
 
-A judge on this machine answers after 50 ms and is asked over 16 connections through the real SDK, with a
-collage of three images: samples a second, and what a call costs this process in processor time. Beside it the
-same calls as most scripts make them, with the bare `openai` package and without a journal or parsers.
+A judge on this machine answers after 50 ms and is asked over 16 connections, with a collage of three images:
+samples a second, and what a call costs this process in processor time. Beside it the same calls as a script
+makes them, by httpx's own client and without a journal or parsers.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import httpx
 import numpy as np
 
 from mie.judges import Draft, Image, JudgeOptions, Question, open_judge
@@ -67,22 +68,24 @@ def measured(url: str, calls: int, side: int, *, distinct: bool) -> tuple[float,
 
 
 def bare(url: str, calls: int, side: int) -> tuple[float, float]:
-    """The SDK as most scripts use it."""
-    import openai
-
+    """A client of httpx, as it comes."""
     image = data_url(Image(picture(side))).decode()
     content = [{"type": "image_url", "image_url": {"url": image}}, {"type": "text", "text": "Instruction: 1"}]
     messages = [{"role": "system", "content": PROMPT.system}, {"role": "user", "content": content}]
 
     async def run() -> tuple[float, float]:
-        client = openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0)
+        client = httpx.AsyncClient(trust_env=False, timeout=60)
         left = iter(range(calls))
+
+        async def call() -> None:
+            body = {"model": "tiny", "messages": messages, "temperature": 0}
+            (await client.post(f"{url}/chat/completions", json=body)).json()
 
         async def work() -> None:
             for _ in left:
-                await client.chat.completions.create(model="tiny", messages=messages, temperature=0)
+                await call()
 
-        await client.chat.completions.create(model="tiny", messages=messages, temperature=0)
+        await call()
         start, used = time.perf_counter(), time.process_time()
         await asyncio.gather(*(work() for _ in range(CONNECTIONS)))
         return calls / (time.perf_counter() - start), 1e3 * (time.process_time() - used) / calls
@@ -114,8 +117,8 @@ def main() -> None:
         encoded, encoding = measured(url, calls, side, distinct=True)
         print(f"judge, images encoded {encoded:7.0f} samples/s {encoding:6.2f} ms, {side}x{3 * side} each")
         floor, floor_cpu = bare(url, calls, side)
-        print(f"bare SDK, one image   {floor:7.0f} samples/s {floor_cpu:6.2f} ms")
-        print(f"ratio to the bare SDK {rate / floor:7.2f} in speed, {cpu / floor_cpu:.2f} in processor time")
+        print(f"bare httpx, one image {floor:7.0f} samples/s {floor_cpu:6.2f} ms")
+        print(f"ratio to bare httpx   {rate / floor:7.2f} in speed, {cpu / floor_cpu:.2f} in processor time")
         if options.long:
             gc.collect()
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

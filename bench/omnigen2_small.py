@@ -1,4 +1,4 @@
-"""A small OmniGen2 (121 M, random start) trained on real images, to see loss, sampling and scoring work.
+"""A small OmniGen2 (random start) trained on real images, to see loss, sampling and scoring work.
 
     python bench/omnigen2_small.py prepare DATASET -o PREPARED    # of `mie build` with bins: [128]
     python bench/omnigen2_small.py train PREPARED -o OUT          # `mie train`'s own loop
@@ -10,7 +10,8 @@ are made: the lesion painted (perception), and a white hole over the lesion that
 a task of modification). Patients of the dataset's test split are held out.
 
 Figures are PSNR inside the mask: of the edit, of the input as it is (identity), and for a hole also of the
-mean colour outside it. Intervals draw patients.
+mean colour outside it. Intervals draw patients. The sampler's first number of steps is the edit; fewer steps
+give something nearer to the mean of all possible edits, which has a higher PSNR and less detail.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import json
 import sys
 import time
 import zipfile
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
@@ -36,23 +38,26 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from mie.networks.omnigen2 import OmniGen2Config, OmniGen2Transformer
+from mie.training import loop
 from mie.training.checkpoints import load_model, newest, read_ema
 from mie.training.config import parse_config
 from mie.training.edit_rows import EditRow, Encoded, Part
 from mie.training.latent_cache import content_key
-from mie.training.loop import train
 from mie.training.omnigen2 import OmniGen2, text_key
 from mie.training.omnigen2_encoders import DROPPED, chat, fill_moments, to_pixels, to_values
 
 SIDE, BLOCK = 128, 4
 SHAPE = OmniGen2Config(
-    in_channels=3 * BLOCK**2, hidden_size=768, num_layers=8, num_refiner_layers=1, num_attention_heads=12,
-    num_kv_heads=4, axes_dim_rope=(24, 20, 20), text_feat_dim=384,
+    in_channels=3 * BLOCK**2, hidden_size=640, num_layers=8, num_refiner_layers=1, num_attention_heads=10,
+    num_kv_heads=5, axes_dim_rope=(24, 20, 20), text_feat_dim=384,
 )  # fmt: skip
 TINY = OmniGen2Config(
     in_channels=3 * BLOCK**2, hidden_size=48, num_layers=2, num_refiner_layers=1, num_attention_heads=4,
     num_kv_heads=2, multiple_of=16, axes_dim_rope=(4, 4, 4), text_feat_dim=384,
 )  # fmt: skip
+
+
+WEIGHTS = {"simulation": 3.0, "lesion": 1.0}
 
 
 class CosineEncoders:
@@ -83,6 +88,36 @@ class CosineEncoders:
     def release(self) -> None: ...
 
 
+def moved(latents: Tensor, moves: Sequence[bool]) -> Tensor:
+    """The latents of the image mirrored left to right, top to bottom, and about its diagonal."""
+    x = latents.unflatten(0, (3, BLOCK, BLOCK))  # colour, vertical and horizontal wave, row, column
+    odd = torch.tensor([1.0, -1.0, 1.0, -1.0], dtype=x.dtype)  # odd waves change their sign
+    if moves[0]:
+        x = x.flip(-1) * odd[None, None, :, None, None]
+    if moves[1]:
+        x = x.flip(-2) * odd[None, :, None, None, None]
+    if moves[2]:
+        x = x.transpose(-1, -2).transpose(1, 2)
+    return x.flatten(0, 2).contiguous()
+
+
+class TimedRate:
+    """The schedule by time instead of steps: it ends when the time is up, however fast the machine is.
+
+    The first steps, which compile, do not count.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.deadline, self.began, self.real = time.monotonic() + seconds, 0.0, loop.learning_rate
+
+    def __call__(self, step: int, steps: int, config: Any) -> float:
+        now = time.monotonic()
+        if step < 4:
+            self.began = now
+        passed = (now - self.began) / max(1.0, self.deadline - self.began)
+        return self.real(min(steps - 1, max(step, int(passed * steps))), steps, config)
+
+
 class Small(OmniGen2):
     """The trainee with those encoders, on what `prepare` wrote."""
 
@@ -99,7 +134,16 @@ class Small(OmniGen2):
     def read_parts(self, split: str) -> list[Part]:
         rows = [EditRow(*row[:10], tuple(row[10]), *row[11:]) for row in self.facts[split]]
         tasks = sorted({row.task for row in rows})
-        return [Part(task, [row for row in rows if row.task == task], 1.0) for task in tasks]
+        return [Part(task, [row for row in rows if row.task == task], WEIGHTS[task]) for task in tasks]
+
+    def _example(self, row: EditRow, seed: int, drop: bool = True) -> Any:
+        """Mirrored and turned at random, input and target alike; ultrasound stays upright."""
+        example = super()._example(row, seed, drop)
+        draw = np.random.default_rng(seed)
+        upright = row.modality == "ultrasound"
+        moves = (draw.random(3) < 0.5) & ([True, False, False] if upright else True)
+        latents, *references = (moved(x, moves) for x in (example.latents, *example.references))
+        return example._replace(latents=latents, references=references)
 
     def encoders(self, device: torch.device) -> Any:
         return CosineEncoders(torch.tensor(self.facts["deviations"]), device)
@@ -108,12 +152,25 @@ class Small(OmniGen2):
         for key, states in load_file(self.folder / "texts.safetensors").items():
             if not self.states.path(key).is_file():
                 self.states.write(key, {"states": states})
-        with zipfile.ZipFile(self.folder / "images.zip") as pictures:
-            lacking = self.moments.missing(pictures.namelist())
-            images = (
-                Encoded(name, np.array(Image.open(io.BytesIO(pictures.read(name))))) for name in lacking
-            )
-            fill_moments(self.moments, encoders, images, len(lacking), self.notify, batch=64)
+        lacking = set(self.moments.missing(key for keys in self.facts["images"] for key in keys))
+        images = (
+            Encoded(key, pixels)
+            for keys, three in zip(self.facts["images"], self.pictures(), strict=True)
+            for key, pixels in zip(keys, three, strict=True)
+            if key in lacking
+        )
+        fill_moments(self.moments, encoders, images, len(lacking), self.notify, batch=64)
+
+    def pictures(self) -> Iterator[tuple[Any, Any, Any]]:
+        """The image, the lesion painted, and the hole, of each lesion."""
+        masks = np.load(self.folder / "masks.npz")["masks"]
+        with zipfile.ZipFile(self.folder / "images.zip") as files:
+            for at, packed in enumerate(masks):
+                image, painted = (
+                    np.array(Image.open(io.BytesIO(files.read(f"{at}{name}"))).convert("RGB"))
+                    for name in ("", "-painted")
+                )
+                yield three_pictures(image, painted, unpacked(packed))
 
     def network(self) -> OmniGen2Transformer:
         net = OmniGen2Transformer(self.shape)
@@ -128,6 +185,25 @@ class Small(OmniGen2):
         save_file(model.state_dict(), path / "weights.safetensors")
 
 
+def three_pictures(image: Any, painted: Any, inside: Any) -> tuple[Any, Any, Any]:
+    within = inside[..., None]
+    return image, np.where(within, painted, image), np.where(within, np.uint8(255), image)
+
+
+def unpacked(bits: Any) -> Any:
+    return np.unpackbits(bits)[: SIDE * SIDE].reshape(SIDE, SIDE).astype(bool)
+
+
+def webp(pixels: Any, quality: int) -> bytes:
+    data = io.BytesIO()
+    Image.fromarray(pixels).save(data, "WEBP", quality=quality, method=4)
+    return data.getvalue()
+
+
+def decoded(data: bytes) -> Any:
+    return np.array(Image.open(io.BytesIO(data)).convert("RGB"))
+
+
 def prepare(options: argparse.Namespace) -> None:
     """Make the samples of a perception dataset's lesions, and everything that training needs of them."""
     from mie.datasets.dataset import Dataset
@@ -140,7 +216,8 @@ def prepare(options: argparse.Namespace) -> None:
     out: Path = options.output
     out.mkdir(parents=True, exist_ok=True)
     rows: dict[str, list[EditRow]] = {"train": [], "val": [], "test": []}
-    masks, values, texts = {}, [], {DROPPED: "", chat(""): ""}
+    images: list[list[str]] = []
+    masks, places, values, texts = [], {}, [], {DROPPED: "", chat(""): ""}
     encoders = CosineEncoders(torch.ones(48), torch.device("cpu"))
     with zipfile.ZipFile(out / "images.zip", "w") as pictures:
         for split in ("train", "test"):
@@ -157,21 +234,18 @@ def prepare(options: argparse.Namespace) -> None:
                 inside[: scaled[0], : scaled[1]] = resize_labels(sample.mask, scaled) > 0
                 if not 40 <= inside.sum() <= 0.4 * inside.size:
                     continue
-                hole = np.where(inside[..., None], np.uint8(255), seen[0])
                 number = int(content_key(sample.id)[:8], 16)
                 target = Target(sample.target, "lesion")
                 about = words(
                     [target], anatomy=sample.anatomy, modality=sample.modality, location="", size=""
                 )
                 prompt = ask(SIMULATION[number % len(SIMULATION)], about)
-                keys = []
-                for pixels in (*seen, hole):
-                    key = content_key("small", pixels.tobytes())
-                    if key not in pictures.namelist():
-                        data = io.BytesIO()
-                        Image.fromarray(pixels).save(data, "WEBP", lossless=True, quality=60)
-                        pictures.writestr(key, data.getvalue())
-                    keys.append(key)
+                files = webp(seen[0], 90), webp(seen[1], 50)  # of the second only the lesion is used
+                three = three_pictures(decoded(files[0]), decoded(files[1]), inside)
+                keys = [content_key("small", pixels.tobytes()) for pixels in three]
+                for name, data in zip(("", "-painted"), files, strict=True):
+                    pictures.writestr(f"{len(images)}{name}", data)
+                images.append(keys)
                 held = "val" if split == "train" and number % 20 == 0 else split
                 common = (sample.target, sample.modality)
                 place = (sample.source, sample.case_id, sample.patient_id or sample.case_id, SIDE, given)
@@ -183,7 +257,8 @@ def prepare(options: argparse.Namespace) -> None:
                     rows[held].append(row)
                     texts[chat(text)] = text
                     if held == "test":
-                        masks[row.id] = np.packbits(inside)
+                        places[row.id] = len(masks)
+                masks.append(np.packbits(inside))
                 if len(values) < 200:
                     values.append(encoders.moments(to_values([seen[0]]))[0][0])
     train_patients = {row.patient_id for row in rows["train"]}
@@ -198,9 +273,12 @@ def prepare(options: argparse.Namespace) -> None:
         for name, one, length in zip(part, tokens, mask.sum(1).tolist(), strict=True):
             states[text_key(name)] = one[: int(length)].to(torch.bfloat16).contiguous().clone()
     save_file(states, out / "texts.safetensors")
-    np.savez_compressed(out / "masks.npz", **masks)
+    np.savez_compressed(out / "masks.npz", masks=np.stack(masks))
     deviations = torch.stack(values).transpose(0, 1).flatten(1).std(1)
-    facts = {"deviations": deviations.tolist(), **{k: [astuple(r) for r in v] for k, v in rows.items()}}
+    squares = deviations.unflatten(0, (3, BLOCK, BLOCK))
+    deviations = ((squares + squares.mT) / 2).flatten()  # so that a picture may be turned
+    facts = {"deviations": deviations.tolist(), "images": images, "masks": places}
+    facts |= {split: [astuple(row) for row in some] for split, some in rows.items()}
     (out / "prepared.json").write_text(json.dumps(facts))
     print({split: len(some) for split, some in rows.items()}, "texts", len(states))
 
@@ -211,27 +289,29 @@ def run(options: argparse.Namespace) -> None:
     )  # the loop imports it by that name; as a script this is another one
 
     Small.tiny = options.tiny
-    half = max(1, options.steps // 2)
     body = {
         "name": "small", "trainee": "bench.omnigen2_small:Small", "seed": 1, "steps": options.steps,
-        "batch": options.batch, "precision": "fp32" if options.tiny else "bf16", "ema": 0.998,
-        "compile": not options.tiny, "channels_last": False,
-        "optimizer": {"lr": 5e-4, "warmup": 100, "weight_decay": 0.01, "floor": 0.01, "betas": [0.9, 0.95]},
-        "checkpoint": {"every": half, "keep": 1}, "validate": {"every": half},
-        "log_every": max(1, options.steps // 40),
+        "batch": options.batch, "precision": "fp32" if options.tiny else "bf16", "ema": 0.995,
+        "compile": not (options.tiny or options.eager), "channels_last": False,
+        "optimizer": {"lr": 5e-4, "warmup": 300, "weight_decay": 0.01, "floor": 0.01, "betas": [0.9, 0.95]},
+        "checkpoint": {"every": options.every, "keep": 1}, "validate": {"every": options.steps},
+        "log_every": 1 if options.tiny else 20,
         "data": {
             "datasets": ["none"], "bins": [SIDE], "cache": str(options.output / "cache"),
             "caption_drop": 0.05, "reference_drop": 0.5, "validate_samples": 64,
         },
         "model": {
             "base": str(options.prepared.resolve()), "micro_batch": options.batch,
-            "grid_steps": options.sampling, "guidance": {"text": 1.0, "image": 1.0},
+            "grid_steps": options.sampling[0], "guidance": {"text": 1.0, "image": 1.0},
         },
     }  # fmt: skip
     config = parse_config(body)
     began = time.perf_counter()
     device = "cpu" if options.tiny else None
-    result = train(config, options.output / "run", device=device, stop_after=options.seconds, progress=show)
+    loop.learning_rate = TimedRate(options.seconds)
+    result = loop.train(
+        config, options.output / "run", device=device, stop_after=options.seconds, progress=show
+    )
     seconds = time.perf_counter() - began
     trainee = Small(config)
     trainee.check()
@@ -239,17 +319,23 @@ def run(options: argparse.Namespace) -> None:
     model = trainee.model().to(trainee.device).eval()
     where = newest(options.output / "run" / "checkpoints")
     load_model(model, read_ema(where), where)
-    figures = evaluate(trainee, model, options)
-    figures |= {
+    figures = {
+
         "parameters": sum(p.numel() for p in model.parameters()), "steps": result.info["step"],
         "training_seconds": round(seconds, 1), "batch": options.batch,
         "samples": {split: len(trainee.facts[split]) for split in ("train", "val", "test")},
+        "by_sampling_steps": {},
     }  # fmt: skip
-    (options.output / "small.json").write_text(json.dumps(figures, indent=1))
-    print(json.dumps(figures, indent=1))
+    for steps in options.sampling:
+        trainee.net = trainee.net.model_copy(update={"grid_steps": steps})
+        figures["by_sampling_steps"][steps] = evaluate(trainee, model, options)
+        (options.output / "small.json").write_text(json.dumps(figures, indent=1))
+        print(steps, json.dumps(figures["by_sampling_steps"][steps]), flush=True)
 
 
 def show(at: Any) -> None:
+    if at.note in ("reading the data", "compiling: the first step takes minutes", "saving", "validating"):
+        print(round(time.perf_counter()), at.note, flush=True)
     if at.loss is not None or at.warning:
         print(at.step, at.loss, at.images_per_second, at.warning, flush=True)
 
@@ -258,7 +344,7 @@ def show(at: Any) -> None:
 def evaluate(trainee: Small, model: Any, options: argparse.Namespace) -> dict[str, Any]:
     rows = [row for part in trainee.read_parts("test") for row in part.rows]
     rows = sorted(rows, key=lambda row: content_key(row.id))[: options.test]
-    masks = np.load(trainee.folder / "masks.npz")
+    masks = np.load(trainee.folder / "masks.npz")["masks"]
     encoders = trainee._encoders
     records, shown = [], {"lesion": [], "simulation": []}
     for start in range(0, len(rows), 64):
@@ -270,18 +356,21 @@ def evaluate(trainee: Small, model: Any, options: argparse.Namespace) -> dict[st
         both = [[trainee._mean(getattr(row, name)) for row in part] for name in ("input", "target_image")]
         inputs, targets = (to_pixels(encoders.decode(torch.stack(m).to(trainee.device))) for m in both)
         for row, edit, before, after in zip(part, edits, inputs, targets, strict=True):
-            inside = np.unpackbits(masks[row.id])[: SIDE * SIDE].reshape(SIDE, SIDE).astype(bool)
+            inside = unpacked(masks[trainee.facts["masks"][row.id]])
             flat = np.broadcast_to(before[~inside].mean(0), before.shape)
             records.append({
                 "task": row.task, "patient": row.patient_id, "modality": row.modality,
                 "edit": psnr(edit, after, inside), "identity": psnr(before, after, inside),
                 "flat": psnr(flat, after, inside), "outside": psnr(edit, after, ~inside),
             })  # fmt: skip
-            if len(shown[row.task]) < 6:
+            if len(shown[row.task]) < 15:
                 shown[row.task].append(np.concatenate([before, edit, after], 1))
     for task, pictures in shown.items():
         if pictures:
-            Image.fromarray(np.concatenate(pictures)).save(options.output / f"{task}.png")
+            columns = [np.concatenate(pictures[at::3]) for at in range(3) if pictures[at::3]]
+            height = min(len(column) for column in columns)
+            sheet = Image.fromarray(np.concatenate([column[:height] for column in columns], 1))
+            sheet.save(options.output / f"{task}-{trainee.net.grid_steps}-steps.png")
     tables = {}
     for task in sorted({r["task"] for r in records}):
         mine = [r for r in records if r["task"] == task]
@@ -325,10 +414,14 @@ def main() -> None:
     training = verbs.add_parser("train")
     training.add_argument("prepared", type=Path)
     training.add_argument("-o", "--output", type=Path, required=True)
-    training.add_argument("--steps", type=int, default=2000)
+    training.add_argument("--steps", type=int, default=6000)
     training.add_argument("--batch", type=int, default=128)
     training.add_argument("--seconds", type=float, default=240, help="stop training after this")
-    training.add_argument("--sampling", type=int, default=30, help="steps of the sampler")
+    training.add_argument(
+        "--sampling", type=int, nargs="+", default=[30, 8, 2], help="steps of the sampler, each scored"
+    )
+    training.add_argument("--every", type=int, default=1000, help="steps between checkpoints")
+    training.add_argument("--eager", action="store_true", help="do not compile")
     training.add_argument("--test", type=int, default=400, help="held-out samples")
     training.add_argument("--tiny", action="store_true", help="a tiny model on the CPU")
     training.set_defaults(do=run)

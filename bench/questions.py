@@ -70,7 +70,7 @@ def recipe(root: Path) -> Any:
     body = {
         "name": "bench",
         "per_image": 10,
-        "curate": {"near_duplicates": False, "most_same_answer": 1.0},
+        "curate": {"near_duplicates": False, "most_same_answer": 1.0, "most_above_chance": 10},
         "sources": [source],
     }
     return parse_question_recipe(body, where="bench", base=root)

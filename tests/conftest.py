@@ -69,7 +69,7 @@ _LONGEST = (
     "tests/training",
     "tests/review",
     "tests/editors/large",
-    "tests/editors/test_actors.py",
+    "tests/test_ray.py",
     "tests/docs/test_examples.py",
     "tests/review/test_walk.py",
     "tests/datasets/test_build.py",

@@ -10,7 +10,6 @@ import pytest
 
 pytest.importorskip("torch", reason="trains, which needs the extra `models`")
 pytest.importorskip("fastapi", reason="reviews, which needs the extra `review`")
-pytest.importorskip("openai", reason="asks a judge, which needs the extra `judges`")
 
 from bench.kills.faults import compiler
 from bench.kills.harness import Harness, harness
@@ -47,6 +46,8 @@ def test_a_run_survives(one: Harness, kind: str) -> None:
         ("export", "full"),
         ("import", "broken"),
         ("pack", "interrupted"),
+        ("vqa build", "kill"),
+        ("vqa run", "kill"),
     ],
 )
 def test_a_command_survives(one: Harness, name: str, kind: str) -> None:

@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-BASE = ("judges", "review", "review-postgres", "ray", "marks", "faces")
+BASE = ("review", "review-postgres", "ray", "storage", "marks", "faces")
 LOCKS = {"base.txt": BASE, "models.txt": (*BASE, "models", "onnx")}
 
 

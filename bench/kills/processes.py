@@ -181,7 +181,9 @@ def _become(order: dict[str, Any], library: ctypes.CDLL, modules: Path) -> None:
         traceback.print_exc()
         code = 1
     names = (name for name in sys.modules if name.startswith("mie.") or re.fullmatch(r"[a-z]\w*", name))
-    modules.write_text(json.dumps(list(names)))
+    fresh = modules.with_suffix(f".{os.getpid()}")
+    fresh.write_text(json.dumps(list(names)))
+    fresh.replace(modules)  # a kill at random may come here too
     # What the interpreter does at its end, without taking a thousand modules apart.
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()

@@ -18,6 +18,9 @@ from mie.datasets.dataset import Dataset
 from mie.datasets.exports import export
 from mie.datasets.recipe import parse_recipe
 from mie.editors.run import run_editor
+from mie.questions.answers import answer_questions
+from mie.questions.build import build_questions
+from mie.questions.recipe import read_question_recipe
 from mie.scoring.benchmarks import BENCHMARKS
 from mie.scoring.score import score_run
 from mie.training.folder import read_log
@@ -38,7 +41,7 @@ _CLOCKS = frozenset(
 )
 # Lines that are on disk stay there, byte for byte.
 _APPENDED = re.compile(
-    r"(arms/.*/)?(edits\.jsonl|log\.jsonl|judge/.*\.jsonl|answers/paid\.jsonl|grounding\.jsonl)"
+    r"(arms/.*/)?(edits\.jsonl|log\.jsonl|(judge|replies)/.*\.jsonl|answers/paid\.jsonl|grounding\.jsonl)"
 )
 # A resumed training adds a file of its own to tensorboard.
 _IGNORED = re.compile(r"(arms/.*/)?(tensorboard/.*|\.lock)")
@@ -84,7 +87,7 @@ def appended(out: Path) -> dict[str, bytes]:
 def _content(path: Path) -> str:
     if path.name == "log.jsonl":
         text = json.dumps(_timeless(read_log(path)))
-    elif path.name in ("edits.jsonl", "paid.jsonl") or path.parent.name == "judge":
+    elif path.name in ("edits.jsonl", "paid.jsonl") or path.parent.name in ("judge", "replies"):
         lines = path.read_text().splitlines()
         text = "\n".join(sorted(json.dumps(_timeless(json.loads(line)), sort_keys=True) for line in lines))
     elif path.suffix == ".json":
@@ -124,6 +127,9 @@ class Material:
         }
         for name, body in bodies.items():
             (folder / f"{name}.yaml").write_text(yaml.safe_dump(body))
+        (folder / "questions.yaml").write_text(yaml.safe_dump({**bodies["perception"], "name": "questions"}))
+        build_questions(read_question_recipe(folder / "questions.yaml"), folder / "questions", workers=1)
+        answer_questions(folder / "questions", "prior", folder / "answered")
         for name in ("perception", "modification"):
             recipe = parse_recipe(bodies[name], where=name, base=folder)
             build(recipe, folder / name, workers=1)
@@ -195,7 +201,9 @@ def answer(body: dict[str, Any]) -> str:
 
 
 def judged(out: Path) -> int:
-    return sum(data.count(b"\n") for name, data in appended(out).items() if name.startswith("judge/"))
+    """Replies of a model that are on disk."""
+    folders = ("judge/", "replies/")
+    return sum(data.count(b"\n") for name, data in appended(out).items() if name.startswith(folders))
 
 
 def bought(out: Path) -> int:
@@ -271,6 +279,14 @@ def verbs(material: Material) -> dict[str, Verb]:
         Verb("pack", lambda out: ["pack", at("perception"), "-o", str(out), "--workers", "1"]),
         Verb("export", lambda out: ["export", at("perception"), "-f", "webdataset", "-o", str(out)]),
         Verb("import", lambda out: ["import", at("exported"), "-f", "folder", "-o", str(out)]),
+        Verb("vqa build", lambda out: ["vqa", "build", at("questions.yaml"), "-o", str(out), *one]),
+        Verb(
+            "vqa run",
+            lambda out: ["vqa", "run", at("questions"), "-a", judge, "-o", str(out), "--concurrency", "3"],
+            share=3,
+            paid=Paid(material.judge.requests, judged),
+        ),
+        Verb("vqa score", lambda out: ["vqa", "score", str(out)], from_run("answered")),
         Verb("report", lambda out: ["report", at("scored"), at("second"), "-o", str(out)]),
         Verb("board", lambda out: ["board", at("scored"), at("second"), "-o", str(out)]),
     ]

@@ -48,7 +48,10 @@ class Scores:
         """What each call printed and wrote, by `run protocol variant` and `judged`."""
         found: dict[str, Any] = {}
         for run, protocol, variant in self._calls():
-            found[f"{run} {protocol} {variant}"] = self._score(run, protocol, variant)
+            try:
+                found[f"{run} {protocol} {variant}"] = self._score(run, protocol, variant)
+            except SystemExit as refused:  # without a judge some protocols have nothing to say of some runs
+                found[f"{run} {protocol} {variant}"] = {"refused": self.mie.plain(str(refused))}
         with self.mie.judge() as judge:
             for run, (protocols, options) in JUDGED.items():
                 for protocol in protocols:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mie.datasets.dataset import Dataset
     from mie.datasets.merge import merge
     from mie.datasets.recipe import read_recipe
+    from mie.datasets.remote import work_folder
     from mie.datasets.verify import verify
     from mie.editors.base import Edited, Editor
     from mie.editors.run import run_editor as run
@@ -54,6 +55,7 @@ _TARGETS: Final = {
     "score_triplet": "mie.scoring.benchmarks.miedb.score:score_triplet",
     "triplet": "mie.api:triplet",
     "verify": "mie.datasets.verify:verify",
+    "work_folder": "mie.datasets.remote:work_folder",
 }
 
 __all__ = [
@@ -79,6 +81,7 @@ __all__ = [
     "score_triplet",
     "triplet",
     "verify",
+    "work_folder",
 ]
 
 

@@ -256,7 +256,6 @@ def judged(source, server, folder, **changes):
 
 
 def test_a_judge_sees_both_images_and_its_no_is_a_refusal(source, tmp_path):
-    pytest.importorskip("openai", reason="a judge behind HTTP needs openai")
     answers = itertools.cycle(["yes\nyes", "no\nyes", "yes\nno", "perhaps"])
     with JudgeServer(lambda _: next(answers)) as server:
         info = judged(source, server, tmp_path / "d")
@@ -271,7 +270,6 @@ def test_a_judge_sees_both_images_and_its_no_is_a_refusal(source, tmp_path):
 
 
 def test_a_judge_that_cannot_be_reached_stops_the_build_and_nothing_is_asked_twice(source, tmp_path):
-    pytest.importorskip("openai", reason="a judge behind HTTP needs openai")
     count = itertools.count(1)
     broken = [5]
 
@@ -291,7 +289,6 @@ def test_a_judge_that_cannot_be_reached_stops_the_build_and_nothing_is_asked_twi
 
 
 def test_a_judge_is_not_asked_about_sections(source, tmp_path):
-    pytest.importorskip("openai", reason="a judge behind HTTP needs openai")
     with JudgeServer(lambda _: "no\nno") as server:
         made = judge_body(source, server)
         made["sources"][0]["modality"] = "fundus"
@@ -301,7 +298,6 @@ def test_a_judge_is_not_asked_about_sections(source, tmp_path):
 
 
 def test_images_do_not_leave_the_machine_unless_somebody_vouches_for_them(source, tmp_path):
-    pytest.importorskip("openai", reason="a judge behind HTTP needs openai")
     made = body(source, modality="endoscopy", judge="openai:gpt-4o")
     recipe = parse_recipe(made, where="t", base=Path())
     with pytest.raises(MieError, match="sent to another machine"):
@@ -312,7 +308,6 @@ def test_images_do_not_leave_the_machine_unless_somebody_vouches_for_them(source
 
 
 def test_a_killed_build_asks_its_judge_nothing_twice(source, tmp_path):
-    pytest.importorskip("openai", reason="a judge behind HTTP needs openai")
     with JudgeServer(lambda _: Say("yes\nyes", delay=0.1)) as server:
         recipe = tmp_path / "recipe.yaml"
         recipe.write_text(yaml.safe_dump(judge_body(source, server)))

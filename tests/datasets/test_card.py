@@ -187,7 +187,7 @@ def test_samples_by_perspective_stand_beside_the_published_images() -> None:
     text = section(data_card(info), "What is in it").split("| source |")[1]
     assert [cells(line)[2:6] for line in text.splitlines()[2:4]] == [
         ["6", "2", "4", "1,234"],
-        ["3", "0", "3", "-"],
+        ["3", "0", "3", "not found"],
     ]
     assert "by_source_and_perspective" not in make_info()["counts"]
     columns, rows = source_counts(make_info())  # one perspective, nothing published: as before

@@ -133,6 +133,12 @@ def test_a_target_image_in_training_that_is_an_input_in_test_leaks_across_perspe
     """A clean image that a transformation leads to, and that perception tests on."""
     alone = traces([{"split": "train", "image": 1}, {"split": "test", "image": 2}])
     assert image_leaks(alone) == []
-    shown = replace(alone, goals=[(0, *perceptual(crop(2, 256, 256)))])
+    hash_, thumb = perceptual(crop(2, 256, 256))
+    shown = replace(
+        alone,
+        goal_owners=np.array([0]),
+        goal_hashes=np.array([hash_], np.uint64),
+        goal_thumbs=np.frombuffer(thumb, np.uint8)[None],
+    )
     (offence,) = image_leaks(shown)
     assert (offence.index, offence.other) == (0, 1)

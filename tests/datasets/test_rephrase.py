@@ -29,8 +29,6 @@ from tests.conftest import folder_source, grainy, write_folder
 from tests.datasets.test_build import fingerprint
 from tests.judges.server import JudgeServer, Say, texts_of
 
-pytest.importorskip("openai", reason="needs mie[judges]")
-
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):

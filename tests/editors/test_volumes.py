@@ -162,6 +162,34 @@ def test_series_to_nifti_has_the_same_place_as_simpleitk_says(tmp_path: Path) ->
     assert any(step["step"] == "gantry tilt" for step in series.steps)
 
 
+@pytest.mark.parametrize("plane", [None, "sagittal"])
+def test_series_to_series(tmp_path: Path, plane: str | None) -> None:
+    source = open_series(write_series(tmp_path / "s", stack(), directions=oblique(12)))
+    done = edit(source, tmp_path / "out", darker, plane, made_by="SYNTHETIC test", about="a")
+    before, after = read_series(source.files), read_series(sorted((tmp_path / "out").iterdir()))
+    np.testing.assert_allclose(after.affine, before.affine, atol=1e-6)
+    assert after.frame_of_reference == before.frame_of_reference
+    # The values of the NIfTI output, up to the step of the stored integers.
+    edit(source, tmp_path / "b.nii.gz", darker, plane)
+    expected = read_volume(tmp_path / "b.nii.gz").data
+    np.testing.assert_array_less(np.abs(after.data - expected), 1.01)
+    np.testing.assert_array_equal(after.data[before.data == expected], before.data[before.data == expected])
+    assert done.changed_voxels == int((before.data != expected).sum()) > 0
+    itk = sitk.ReadImage(sitk.ImageSeriesReader.GetGDCMSeriesFileNames(str(tmp_path / "out")))
+    assert itk.GetSize() == source.shape
+    one = pydicom.dcmread(tmp_path / "out/00001.dcm")
+    first = pydicom.dcmread(source.files[0])
+    assert one.SourceImageSequence[0].ReferencedSOPInstanceUID == first.SOPInstanceUID
+    assert (one.SeriesInstanceUID != first.SeriesInstanceUID, one.SyntheticData) == (True, "YES")
+    edit(source, tmp_path / "again", darker, plane, made_by="SYNTHETIC test", about="a")
+    edit(source, tmp_path / "other", darker, plane, made_by="SYNTHETIC test", about="b")
+    same, other = (pydicom.dcmread(tmp_path / name / "00001.dcm") for name in ("again", "other"))
+    assert same.SOPInstanceUID == one.SOPInstanceUID
+    assert other.SeriesInstanceUID != one.SeriesInstanceUID
+    with pytest.raises(ConfigError, match="into a new folder"):
+        check_formats(source, tmp_path / "out", None)
+
+
 def test_missing_slice_and_two_series_are_refused(tmp_path: Path) -> None:
     paths = write_series(tmp_path / "s", stack())
     with pytest.raises(ImageError, match="missing or unevenly spaced"):

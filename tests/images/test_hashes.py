@@ -3,7 +3,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mie.images.hashes import _within, near_pairs, perceptual, pixel_digest
+from mie.images.hashes import CORRELATION, _neighbourhoods, _within, near_pairs, perceptual, pixel_digest
 from tests.conftest import crop, shipped
 
 
@@ -53,6 +53,31 @@ def test_pairs_are_found_in_every_block(monkeypatch):
     b[3], b[7] = a[0], a[41] ^ np.uint64(0b1011)
     assert _within(a, b, 3).tolist() == [[0, 3], [41, 7]]
     assert _within(b, a, 3).tolist() == [[3, 0], [7, 41]]
+
+
+def test_cutting_into_neighbourhoods_loses_no_pair(monkeypatch):
+    """Against all with all: 600 smooth pictures, copies of some of them at the very threshold, flat ones."""
+    draw = np.random.default_rng(0)
+    low = draw.normal(size=(600, 5, 5)).astype(np.float32)
+    smooth = np.stack([cv2.resize(one, (16, 16), interpolation=cv2.INTER_CUBIC) for one in low])
+    grain = draw.normal(size=smooth.shape) * smooth.std(axis=(1, 2), keepdims=True)
+    copies = (smooth + 0.14 * grain)[:300]  # about half of them correlate at .99
+    flat = np.zeros((5, 16, 16))
+    thumbs = [
+        np.clip(60 * part + 128, 0, 255).astype(np.uint8).reshape(-1, 256)
+        for part in (np.concatenate([smooth, flat]), np.concatenate([copies, flat]))
+    ]
+    hashes = [np.zeros(len(part), np.uint64) for part in thumbs]  # no pair is ruled out by its hash
+    with np.errstate(invalid="ignore"):  # of flat ones
+        every = np.corrcoef(*thumbs)[:605, 605:]
+    expected = [tuple(pair) for pair in np.argwhere(every >= CORRELATION).tolist()]
+    assert 100 < len(expected) < 250
+    monkeypatch.setattr("mie.images.hashes._PAIRS", 64)
+    blocks = list(_neighbourhoods(*thumbs))
+    assert len(blocks) > 20
+    assert sum(len(a) * len(b) for a, b in blocks) < 0.5 * 600 * 300
+    found = near_pairs(hashes[0], thumbs[0], hashes[1], thumbs[1])
+    assert found == expected
 
 
 def test_the_hash_is_signs_against_the_median():

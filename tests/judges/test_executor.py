@@ -18,8 +18,6 @@ from mie.judges.parsers import json_scores
 from mie.privacy import PrivacyError
 from tests.judges.server import JudgeServer, Say, images_of, texts_of
 
-pytest.importorskip("openai", reason="the judges' client is an optional extra")
-
 PROMPT = Prompt("test", 1, "Be a judge.", "Say {word}.")
 PARSER = json_scores("score_list", 3, 1, 5, texts=("conclusion",))
 GOOD = json.dumps({"conclusion": "ok", "score_list": [1, 3, 5]})

@@ -13,8 +13,6 @@ from mie.judges import Draft, Image, JudgeOptions, Prompt, Question, open_judge
 from tests.judges.server import JudgeServer, Say, texts_of
 from tests.judges.test_executor import GOOD, OPEN, PARSER, ask, draft, options, picture
 
-pytest.importorskip("openai", reason="the judges' client is an optional extra")
-
 
 def drafts(count: int) -> list[Draft]:
     return [draft(f"{n}_0:x", word=str(n)) for n in range(count)]

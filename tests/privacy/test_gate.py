@@ -1,4 +1,5 @@
 import json
+import os
 import threading
 from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -19,7 +20,7 @@ from mie.editors.run import run_editor
 from mie.judges import JudgeOptions, open_judge
 from mie.judges.contracts import Draft, Image, Prompt, Question
 from mie.privacy import Gate, Policy, PrivacyError, gate
-from mie.privacy.endpoints import is_proxied
+from mie.privacy.endpoints import proxy_of
 from mie.privacy.identifiers import name_reason
 from mie.privacy.text import text_boxes
 
@@ -140,8 +141,8 @@ def test_a_judge_on_this_machine_is_never_reached_by_a_proxy(proxy, tmp_path):
     target.server_close()
     assert proxy == []
     assert target.RequestHandlerClass.seen == ["/v1/chat/completions"]
-    assert not is_proxied("http://localhost:8000/v1")
-    assert is_proxied("http://10.1.2.3/v1")
+    assert proxy_of("http://localhost:8000/v1") is None
+    assert proxy_of("http://10.1.2.3/v1") == os.environ["HTTP_PROXY"]
 
 
 def test_a_remote_judge_gets_no_image_with_text(tmp_path, monkeypatch):

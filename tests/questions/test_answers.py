@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,8 +22,6 @@ from mie.questions.store import QuestionSet
 from mie.questions.write import write_questions
 from tests.judges.server import JudgeServer, Say, images_of, texts_of
 from tests.questions.tiny import closed
-
-pytest.importorskip("openai", reason="needs the extra `judges`")
 
 
 def shown(body: dict[str, Any]) -> str:
@@ -149,6 +148,20 @@ def test_images_do_not_leave_without_consent(tiny, tmp_path, monkeypatch):
         answer_questions(tiny, "openai:gpt-4o", tmp_path / "run")
     with pytest.raises(MieError, match="de-identified"):
         answer_questions(tiny, "openai:gpt-4o", tmp_path / "run", options=JudgeOptions("", allow_remote=True))
+    # What the set's recipe states is enough. The next thing that is missing is the key.
+    copy = shutil.copytree(tiny.folder, tmp_path / "set")
+    info = json.loads((copy / "questions.json").read_text())
+    assert info["deidentified"] is False
+    assert info["deidentification"] == {"tiny": "not stated"}
+    (copy / "questions.json").write_text(json.dumps({**info, "deidentified": True}))
+    monkeypatch.delenv("OPENAI_API_KEY")
+    with pytest.raises(MieError, match="no key"):
+        answer_questions(copy, "openai:gpt-4o", tmp_path / "run", options=JudgeOptions("", allow_remote=True))
+    # A set of an older version says nothing: it is read, and its images stay here.
+    del info["deidentified"], info["deidentification"]
+    (copy / "questions.json").write_text(json.dumps(info))
+    with pytest.raises(MieError, match="de-identified"):
+        answer_questions(copy, "openai:gpt-4o", tmp_path / "run", options=JudgeOptions("", allow_remote=True))
 
 
 def test_a_cost_limit_stops_before_it_is_passed(tiny, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,11 +64,13 @@ def test_the_funnel_counts_every_step(built: QuestionSet) -> None:
     assert steps[-1] == "blind"
     assert left == sorted(left, reverse=True)
     assert left[-1] == len(built)
-    gates = ("leak", "domain", "duplicate", "answers", "cluster", "blind")
+    gates = ("leak", "domain", "duplicate", "answers", "options", "cluster", "blind")
     assert left[0] - left[-1] == sum(built.info["rejected"].get(gate, 0) for gate in gates)
     numbers = question_stats(built)
     assert sum(sum(row.values()) for row in numbers["task_by_modality"].values()) == len(built)
     assert numbers["guessing"]["random option"]["right"] < 0.5
+    assert built.info["deidentified"] is False
+    assert built.info["deidentification"] == {"made": "not stated"}
 
 
 def test_other_workers_and_a_resumed_build_give_the_same_digest(
@@ -148,6 +151,22 @@ def test_a_changed_mask_or_key_is_found(built: QuestionSet, tmp_path: Path) -> N
     assert any("contradicts the key" in reason for reason in other)
     gone = _changed(built, tmp_path / "gone", "modality", images=[])
     assert any("about images" in reason for reason in gone)
+
+
+def test_images_are_compared_as_they_are_shown(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An outline may bring an image near to one of another split: what is drawn is compared too."""
+    compared: dict[str, Any] = {}
+    before = building.leaks_of
+    monkeypatch.setattr(building, "leaks_of", lambda images: compared.update(images) or before(images))
+    found = build_questions(recipe(pictures), tmp_path / "set", workers=1)
+    outlined = [q for q in found if q.template == "outlined_structure"]
+    assert outlined
+    for question in outlined:
+        (key,) = (key for key in compared if key.endswith(question.images[0].digest))
+        assert compared[key]["split"] == question.split
+        assert key.removesuffix(f"//{question.images[0].digest}") in compared
 
 
 def test_a_missing_or_damaged_image_is_rejected_with_its_reason(pictures: Path, tmp_path: Path) -> None:

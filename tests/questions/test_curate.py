@@ -12,7 +12,7 @@ from mie.questions.label import agreement
 from mie.questions.recipe import CurateConfig
 from tests.conftest import crop
 
-PLAIN = CurateConfig(near_duplicates=False, most_same_answer=1.0, blind="off")
+PLAIN = CurateConfig(near_duplicates=False, most_same_answer=1.0, most_above_chance=10, blind="off")
 
 
 def line(number: int, **changes: Any) -> dict[str, Any]:
@@ -82,6 +82,31 @@ def test_one_sided_answers_are_thinned() -> None:
     assert len(kept) == 1 + 4  # the few that always stay
     again = curate(lines, {}, {}, config, 0).kept
     assert again == kept
+
+
+def test_an_option_that_is_mostly_right_where_it_is_offered_is_thinned() -> None:
+    """MRI is the key of a third, as often as CT, but nobody offers it as a wrong option."""
+    wrong = ("CT", "PET", "SPECT", "X-ray", "ultrasound")
+    lines = [
+        line(number, answer="MRI", options=["MRI", *(wrong[(number + k) % 5] for k in range(4))])
+        for number in range(40)
+    ]
+    lines += [
+        line(100 + number, answer=wrong[number % 5], options=[*wrong], subject=str(number))
+        for number in range(80)
+    ]
+    config = PLAIN.model_copy(update={"most_above_chance": 1.5})
+    result = curate(lines, {}, {}, config, 0)
+    kept = [lines[at] for at in result.kept]
+    assert {one.gate for one in result.rejections} == {"options"}
+    # What nobody offers wrongly stays four times; of the others an option is right in at most 3 of 10.
+    assert sum(one["answer"] == "MRI" for one in kept) == 4
+    assert sum(one["answer"] != "MRI" for one in kept) == 80
+    for name in wrong:
+        offered = [one for one in kept if name in one["options"]]
+        assert sum(one["answer"] == name for one in offered) <= 0.3 * len(offered)
+    assert curate(lines, {}, {}, config, 0).kept == result.kept
+    assert len(curate(lines, {}, {}, PLAIN, 0).kept) == 120
 
 
 def test_a_quota_is_spread_over_strata_and_clusters() -> None:

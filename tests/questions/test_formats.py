@@ -169,7 +169,9 @@ def test_an_import_can_be_curated(asked: QuestionSet, tmp_path: Path) -> None:
     from mie.questions.recipe import CurateConfig
 
     export_questions(asked, "llava", tmp_path / "out")
-    config = CurateConfig(keep=2, near_duplicates=False, most_same_answer=1.0, blind="off")
+    config = CurateConfig(
+        keep=2, near_duplicates=False, most_same_answer=1.0, most_above_chance=10, blind="off"
+    )
     assert len(import_questions(tmp_path / "out", "llava", tmp_path / "two", curate=config)) == 2
     other = CurateConfig(domain=("retina",), near_duplicates=False, blind="off")
     with pytest.raises(MieError):

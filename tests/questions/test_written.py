@@ -16,7 +16,6 @@ from mie.questions.written import Writing, estimate_writing, read_findings, read
 from tests.judges.server import JudgeServer, texts_of
 from tests.questions.tiny import write_tiny
 
-pytest.importorskip("openai", reason="needs the extra `judges`")
 GOOD = {
     "question": "Which treatment is most likely next for this patient?",
     "options": ["surgery", "radiation", "observation", "steroids", "antibiotics"],

@@ -35,6 +35,7 @@ def test_the_page_has_curves_failures_and_strips(page) -> None:
         assert words in text
     for title in ("Turns, first attempt", "Turns passed by family", "Turns passed by switch of kind"):
         assert title in text
+    assert text.count('src="plots/dialogue_turns_passed.') == 1
     assert (page.parent / "plots/dialogue_survival.svg").is_file()
     strips = re.findall(r'src="(images/conversation_[0-9a-f]+\.png)"', text)
     assert len(strips) == 8

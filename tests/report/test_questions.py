@@ -40,12 +40,16 @@ def test_every_section_is_there_and_all_text_is_escaped(runs, tmp_path):
     text = page.read_text()
     ids = re.findall(r'<h2 id="(\w+)"', text)
     assert ids == [
-        "results", "blind", "phases", "tasks", "modalities", "comparisons", "unscored",
+        "results", "published", "blind", "phases", "tasks", "modalities", "comparisons", "unscored",
         "examples", "funnel", "files",
     ]  # fmt: skip
     assert "&lt;b&gt;tiny&lt;/b&gt;" in text
     assert "<b>tiny" not in text
     assert "several answers" in text
+    row = re.search(r"HuatuoGPT-Vision-34B.*?</tr>", text, re.DOTALL)
+    assert row is not None
+    assert re.findall(r"\.\d{3}", row[0]) == [".636", ".696", ".408"]
+    assert re.search(r"GPT-5.*?not found.*?</tr>", text, re.DOTALL)
     for name in re.findall(r'(?:src|href)="((?:images|plots|tables|assets)/[^"]+)"', text):
         assert (page.parent / name).is_file(), name
     table = (page.parent / "tables/scores.csv").read_text()

@@ -7,8 +7,6 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-pytest.importorskip("openai", reason="the judges' client is an optional extra")
-
 from mie.cli import app
 from mie.datasets.dataset import Dataset
 from mie.datasets.rejected import read_rejected

@@ -268,15 +268,62 @@ def load_one(root: Path, mask: np.ndarray, affine: np.ndarray = AFFINE, **keys: 
     return load_all(VolumeSource(entry(**keys), root))
 
 
-def test_mask_of_another_shape_or_place(tmp_path: Path) -> None:
+def test_a_mask_of_the_same_shape_at_another_place_is_refused(tmp_path: Path) -> None:
     shifted = AFFINE.copy()
     shifted[0, 3] = 3
-    with pytest.raises(MieError, match=r"(?s)do not lie on each other.*20 x 16 x 12 and 20 x 16 x 11"):
-        load_one(tmp_path, labels()[:, :, :11])
     with pytest.raises(MieError, match=r"(?s)do not lie on each other.*positions differ by up to 3 mm"):
         load_one(tmp_path, labels(), shifted)
     with pytest.raises(MieError, match=r"(?s)do not lie on each other.*spacings differ"):
         load_one(tmp_path, labels(), np.diag([1.0, 1.0, 2.5, 1.0]))
+
+
+def test_a_mask_on_another_grid_is_resampled_by_its_header(tmp_path: Path) -> None:
+    plain = load_one(tmp_path, labels())
+    # The same region cut out, with its place in the header; and each voxel split in two along x.
+    marked = [np.flatnonzero((labels() > 0).any(axis=tuple({0, 1, 2} - {axis}))) for axis in range(3)]
+    low, high = [int(one[0]) for one in marked], [int(one[-1]) + 1 for one in marked]
+    cut = labels()[tuple(map(slice, low, high))]
+    moved = AFFINE.copy()
+    moved[:3, 3] = (AFFINE @ [*low, 1])[:3]
+    fine = moved @ np.diag([0.5, 1, 1, 1])
+    fine[:3, 3] -= moved[:3, 0] / 4
+    for mask, affine in ((cut, moved), (np.repeat(cut, 2, axis=0), fine)):
+        cases = load_one(tmp_path, mask, affine)
+        assert [case.case_id for case in cases] == [case.case_id for case in plain]
+        for case, other in zip(cases, plain, strict=True):
+            assert case.masks.keys() == other.masks.keys()
+            assert all((case.masks[name] == other.masks[name]).all() for name in case.masks)
+            steps = [step for step in case.steps if step["step"] == "resample mask"]
+            assert {step["target"] for step in steps} == case.masks.keys()
+            assert all(step["ml"][0] == pytest.approx(step["ml"][1]) for step in steps)
+            assert "shapes differ" in steps[0]["reason"]
+
+
+def test_a_mask_that_lies_elsewhere_or_is_lost_is_refused(tmp_path: Path) -> None:
+    away = AFFINE.copy()
+    away[0, 3] = 500
+    with pytest.raises(MieError, match=r"(?s)do not lie on each other.*100% of '.*' lies outside"):
+        load_one(tmp_path, labels()[:, :, :11], away)
+    speck = np.zeros((200, 16, 12), np.uint8)
+    speck[100, 8, 6] = 1  # a tenth of a voxel wide, between two centres
+    fine = AFFINE @ np.diag([0.1, 1, 1, 1])
+    fine[:3, 3] -= AFFINE[:3, 0] * 0.45
+    with pytest.raises(MieError, match="lost on the image's grid"):
+        load_one(tmp_path, speck, fine)
+
+
+def test_one_volume_of_four_axes(tmp_path: Path) -> None:
+    save(tmp_path, "img/a.nii.gz", np.stack([ct() + 40, ct(), ct() - 40], axis=3))
+    save(tmp_path, "lab/a.nii.gz", labels())
+    with pytest.raises(ImageError, match="not one volume"):
+        load_all(VolumeSource(entry(), tmp_path))
+    with pytest.raises(ImageError, match="not one volume"):
+        load_all(VolumeSource(entry(layout={"channel": 3}), tmp_path))
+    chosen = load_all(VolumeSource(entry(layout={"channel": 1}), tmp_path))
+    assert {"step": "channel", "found": 3, "to": 1} in chosen[0].steps
+    plain = load_one(tmp_path, labels())
+    assert all((one.image == other.image).all() for one, other in zip(chosen, plain, strict=True))
+    assert "channel" not in entry().layout.model_dump()
 
 
 def test_unexpected_label_values(tmp_path: Path) -> None:

@@ -41,4 +41,4 @@ def test_nothing_is_altered_that_was_not_asked_for() -> None:
         expected, got = row["expect"]["operation"], blind.read(row).operation
         if got in blind.ALTERING and expected != got and row["instruction"] not in DECIDED:
             wrong.append((row["instruction"], expected, got))
-    assert [text for text, _, _ in wrong] == ["simulate; disease = pneumonia (covid); where = mask"], wrong
+    assert not wrong

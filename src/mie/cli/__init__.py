@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from mie.cli._show import PrintableStream, plain
+from mie.cli._storage import on_storage
 from mie.core.files import disk_error
 from mie.core.registry import Registry
 from mie.errors import ConfigError, MieError
@@ -138,9 +139,12 @@ def _register() -> None:
             _complain(error)
             continue
         if isinstance(command, typer.Typer):
+            for one in command.registered_commands:
+                if one.callback is not None:
+                    one.callback = on_storage(one.callback)
             app.add_typer(command, name=name)
         else:
-            app.command(name, cls=getattr(command, "cls", None))(command)
+            app.command(name, cls=getattr(command, "cls", None))(on_storage(command))
 
 
 _register()

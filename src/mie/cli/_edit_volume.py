@@ -89,6 +89,7 @@ def edit_volume_file(
             marked=marked,
             series=series,
             made_by=made_by,
+            about=f"{instruction}, seed {options.seed}",
             progress=lambda at, total: bar(at, total, "slices"),
         )
         affine = slabs.stored.affine.tolist()

@@ -25,7 +25,6 @@ def doctor(
     extras = {
         "models": "torch",
         "onnx": "onnxruntime",
-        "judges": "openai",
         "faces": "skimage",
         "review": "fastapi",
         "ray": "ray",

@@ -56,6 +56,9 @@ def edit(
     seed: int = typer.Option(0, min=0, max=2**31 - 1, help="The editor's seed."),
     overwrite: bool = typer.Option(False, help="Replace the output if it exists."),
     dicom: bool = typer.Option(False, "--dicom", help="In a folder: write edited DICOM files as DICOM."),
+    series: bool = typer.Option(
+        False, "--series", help="The folder is one DICOM series: edit it as a volume, write a series."
+    ),
     watermark: bool = typer.Option(
         False, "--watermark", help="Add an invisible watermark; it changes pixels by a few grey levels."
     ),
@@ -82,8 +85,8 @@ def edit(
     """Edit one image, every image of a folder, or a volume slice by slice.
 
     In a folder, edits that are there already are kept, so the same command resumes. A volume (NIfTI, NRRD,
-    MetaImage, or the folder of a DICOM series with a .nii.gz or .dcm output) becomes a label volume where the
-    instruction marks something, else a volume in its own units, on the same grid.
+    MetaImage, or the folder of a DICOM series with a .nii.gz or .dcm output or --series) becomes a label
+    volume where the instruction marks something, else a volume in its own units, on the same grid.
 
     Example: mie edit scan.png "Mark the optic disc in red." -e http:http://127.0.0.1:8000/edit -o out.png
     """
@@ -111,7 +114,7 @@ def edit(
             expected='mie edit IMAGE "INSTRUCTION" -e EDITOR -o OUT.png, or mie edit --list',
         )
     marks = Marks(watermark, certificate, key)
-    if is_volume_edit(image, output):
+    if is_volume_edit(image, output, series=series):
         edit_volume_file(
             image,
             instruction,

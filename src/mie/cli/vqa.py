@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from mie.cli.vqa_answers import add_to
+from mie.cli.vqa_answers import add_to, show_marks
 
 if TYPE_CHECKING:
     from mie.questions.store import QuestionSet
@@ -26,6 +26,7 @@ app = typer.Typer(
 def build(
     recipe: Path = typer.Argument(..., help="The recipe, a YAML file.", show_default=False),
     output: Path = typer.Option(..., "-o", "--output", help="The set's folder.", show_default=False),
+    engine: str = typer.Option("local", help="Where the work runs: local or ray."),
     workers: int | None = typer.Option(None, min=1, help="Processes; all cores by default."),
     limit: int | None = typer.Option(None, min=1, help="At most this many images or volumes per data set."),
     overwrite: bool = typer.Option(False, help="Replace the question set that is in the folder."),
@@ -52,6 +53,7 @@ def build(
         found = build_questions(
             config,
             output,
+            engine=engine,
             workers=workers,
             limit=limit,
             overwrite=overwrite,
@@ -118,6 +120,8 @@ def stats(
         table(f"by {title}", (title, "n"), list(numbers["counts"][f"by_{title}"].items()))
     guesses = [(name, *values.values()) for name, values in numbers["guessing"].items()]
     table("what a guess gets right", ("guess", "questions", "right", "chance"), guesses)
+    if numbers["blind"]:
+        show_marks(numbers)
 
 
 def _rows(funnel: list[dict[str, Any]]) -> list[tuple[str, int, str]]:
@@ -132,6 +136,10 @@ def export_(
         ..., "--to", help="omnibrain, vlmevalkit, lmms-eval or llava.", show_default=False
     ),
     split: str | None = typer.Option(None, help="Only this split: train, val or test."),
+    without: list[str] | None = typer.Option(
+        None, help="Leave out questions with this flag: blind, counterfactual, written."
+    ),
+    only: list[str] | None = typer.Option(None, help="Only questions with this flag."),
     json: bool = typer.Option(False, "--json", help="Print the result as one JSON document."),
 ) -> None:
     """Write a question set in another tool's format. Masks and evidence stay behind.
@@ -144,6 +152,10 @@ def export_(
 
     found = QuestionSet(questions)
     chosen = found if split is None else found.split(split)
+    for flag in without or ():
+        chosen = chosen.without(flag)
+    for flag in only or ():
+        chosen = chosen.with_flag(flag)
     files = export_questions(chosen, to, output)
     if json:
         print_json({"folder": str(output), "questions": len(chosen), "files": [str(path) for path in files]})
@@ -160,6 +172,9 @@ def import_(
     ),
     name: str | None = typer.Option(None, help="The set's name; the file's by default."),
     license_name: str = typer.Option("not stated", "--license", help="The terms that the questions come on."),
+    deidentified: bool = typer.Option(
+        False, "--deidentified", help="You vouch that no patient can be identified in the images."
+    ),
     domain: list[str] | None = typer.Option(None, help="Keep questions about this part of the body only."),
     keep: int | None = typer.Option(None, min=1, help="So many questions, spread over tasks and modalities."),
     json: bool = typer.Option(False, "--json", help="Print the result as one JSON document."),
@@ -173,7 +188,12 @@ def import_(
     from mie.questions.recipe import CurateConfig
 
     config = CurateConfig(
-        domain=tuple(domain or ()), keep=keep, near_duplicates=False, most_same_answer=1.0, blind="off"
+        domain=tuple(domain or ()),
+        keep=keep,
+        near_duplicates=False,
+        most_same_answer=1.0,
+        most_above_chance=10,
+        blind="off",
     )
     with progress_bar("importing") as bar:
         found = import_questions(
@@ -182,6 +202,7 @@ def import_(
             output,
             name=name,
             license_name=license_name,
+            deidentified=deidentified,
             curate=config,
             progress=lambda done: bar(done, 0),
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +56,12 @@ def run(
     redact: bool = _REDACT,
     allow_phi: bool = _PHI,
     concurrency: int = _CONCURRENCY,
+    engine: str = typer.Option(
+        "local", help="Where answers are made: local, or ray (one actor per GPU of a cluster)."
+    ),
+    workers: int | None = typer.Option(
+        None, min=1, help="Calls at a time, in place of --concurrency; with --engine ray actors."
+    ),
     json: bool = _JSON,
 ) -> None:
     """Answer a question set. Killed at any point, the same command resumes; no answer is paid twice.
@@ -83,7 +89,9 @@ def run(
         print_json(cost) if json else show_estimate(cost)
         return
     with progress_bar("answers") as bar:
-        answers = answer_questions(part, answerer, output, name=name, progress=bar, **asked)
+        answers = answer_questions(
+            part, answerer, output, name=name, engine=engine, workers=workers, progress=bar, **asked
+        )
     counts = answers.info["counts"]
     if json:
         print_json({"folder": str(output), "status": answers.info["status"], "counts": counts})
@@ -153,6 +161,62 @@ def score(
         _show(scored)
 
 
+def blind(
+    questions: Path = _SET,
+    runs: list[Path] | None = typer.Argument(
+        None, help="Runs of text-only answerers, or runs with --blind.", show_default=False
+    ),
+    votes: int = typer.Option(1, min=1, help="Mark what so many of the runs got right."),
+    clear: bool = typer.Option(False, "--clear", help="Take back all marks by runs."),
+    json: bool = _JSON,
+) -> None:
+    """Mark the questions that runs got right without the images. The set's digest stays as it is.
+
+    Name all runs at once: their marks replace earlier ones. A text-only run with --orders marks what it got
+    right in every order, so that luck marks few.
+
+    Example: mie vqa blind out/questions out/text-only
+    """
+    from mie.cli._show import print_json
+    from mie.errors import ConfigError
+    from mie.questions.blind import mark_blind
+    from mie.questions.stats import question_stats
+    from mie.questions.store import QuestionSet
+
+    if clear == bool(runs):
+        raise ConfigError("name the runs that mark questions, or --clear", expected="one of the two")
+    found = QuestionSet(questions)
+    mark_blind(found, runs or [], votes=votes)
+    numbers = question_stats(found)
+    if json:
+        keys = ("blind", "blind_by_task", "blind_evidence")
+        print_json({"folder": str(questions), **{key: numbers[key] for key in keys}})
+    else:
+        show_marks(numbers)
+
+
+def show_marks(numbers: Mapping[str, Any]) -> None:
+    """Which share of each task needs no image, and who says so."""
+    from mie.cli._show import table
+
+    rows = [(task, *values.values()) for task, values in numbers["blind_by_task"].items()]
+    table("closed test questions answered without the image", ("task", "closed", "marked", "share"), rows)
+    evidence = numbers["blind_evidence"]
+    who = [("the build's guess from other patients' answers", "", "", "", evidence["built"], "")]
+    who += [
+        (
+            one["answerer"],
+            ", ".join(one["models"]),
+            one["run"],
+            ", ".join(one["passes"]),
+            one["right"],
+            one["by_luck"],
+        )
+        for one in evidence["runs"]
+    ]
+    table("marked by", ("answerer", "model", "run", "passes", "right", "by luck"), who)
+
+
 def report(
     runs: list[Path] = typer.Argument(..., help="Scored folders of answers.", show_default=False),
     output: Path = _OUTPUT,
@@ -219,6 +283,7 @@ def write(
     Example: mie vqa write out/questions -o out/written --writer local:a --second local:b --limit 5
     """
     from mie.cli._show import print_json, progress_bar, show_estimate
+    from mie.questions.store import MARKER, QuestionSet
     from mie.questions.written import WRITTEN_TASKS, Writing, estimate_writing, read_findings, write_written
 
     both = [
@@ -230,6 +295,7 @@ def write(
     chosen = tuple(task.strip() for task in tasks.split(",") if task.strip()) or WRITTEN_TASKS
     writing = Writing(both[0], both[1], chosen, consistency)
     found = read_findings(findings)[:limit]
+    dataset = QuestionSet(findings).info if (findings / MARKER).is_file() else None
     if dry_run:
         costs = estimate_writing(found, writing, output)
         if json:
@@ -239,7 +305,7 @@ def write(
                 show_estimate(cost)
         return
     with progress_bar("questions") as bar:
-        info = write_written(found, writing, output, name=name or output.name, progress=bar)
+        info = write_written(found, writing, output, name=name or output.name, dataset=dataset, progress=bar)
     if json:
         print_json(info)
     else:
@@ -293,9 +359,10 @@ def _options(
 def _show(scored: Sequence[Results]) -> None:
     """One row for each run: means with intervals, and how many have a number."""
     from mie.cli._show import table
-    from mie.questions.scoring.metrics import METRICS
+    from mie.questions.scoring.metrics import METRICS, NOT_MARKED
 
     there = [name for name in METRICS if any(f"{name}@1" in results.keys for results in scored)]
+    marked = any(_group(results, "marked", NOT_MARKED) for results in scored)
     rows = []
     for results in scored:
         row = [str(results.document["answerer"]["name"])]
@@ -304,9 +371,14 @@ def _show(scored: Sequence[Results]) -> None:
             row.append("" if mean is None else f"{mean} {mean.interval} {mean.coverage}".replace("  ", " "))
         macro = results.document["macro"].get("accuracy")
         row.insert(2, "" if macro is None else METRICS["accuracy"].show(macro["mean"]))
+        if marked:
+            rest = _group(results, "marked", NOT_MARKED).get("accuracy@1")
+            row.insert(3, "" if rest is None else f"{METRICS['accuracy'].show(rest['mean'])} ({rest['n']:,})")
         rows.append(row)
     head = [METRICS[name].label for name in there]
     head.insert(1, "Mean of tasks")
+    if marked:
+        head.insert(2, "Not marked blind")
     table(f"{scored[0].name}, {scored[0].variant}", ("answerer", *head), rows)
     for results in scored:
         for metric, reasons in results.document["reasons"].items():
@@ -317,7 +389,13 @@ def _show(scored: Sequence[Results]) -> None:
                 )
 
 
+def _group(results: Results, key: str, value: str) -> Mapping[str, Any]:
+    """The metrics of one group of questions; empty where there is no such group."""
+    groups = results.document["groups"]
+    return next((one["metrics"] for one in groups if one["group"] == {key: value}), {})
+
+
 def add_to(app: typer.Typer) -> None:
     """Give the commands to `mie vqa`."""
-    for command in (run, score, report, people, write, accept):
+    for command in (run, score, blind, report, people, write, accept):
         app.command()(command)

@@ -100,8 +100,18 @@ def _in_the_way(path: Path) -> Path:
     return next((part for part in (path, *path.parents) if part.exists()), path)
 
 
+# A `Path` of a URL has lost one slash.
+URL: Final = re.compile(r"([a-z][a-z0-9+.-]+):/{1,2}(?!/)(.+)", re.IGNORECASE)
+
+
 def make_folder(path: Path) -> Path:
-    """The folder, made with its parents where it is missing."""
+    """The folder, made with its parents where it is missing. `MieError` for a URL, which is no folder."""
+    if URL.fullmatch(str(path)) and not Path(path.parts[0]).exists():
+        raise MieError(
+            "this is a URL, and a folder on this machine is expected",
+            where=path,
+            fix="in Python, `with mie.work_folder(URL) as folder:` gives one, and uploads what is written",
+        )
     with write_errors(path):
         path.mkdir(parents=True, exist_ok=True)
     return path
@@ -114,7 +124,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
     try:
         with write_errors(path):
             yield temporary
-            _sync(temporary)
+            sync(temporary)
             os.replace(temporary, path)
             sync_folder(path.parent)
     except BaseException:
@@ -130,10 +140,11 @@ def atomic_write(path: Path, data: bytes | str) -> None:
 
 def sync_folder(folder: Path) -> None:
     # A rename is only durable once its folder is synced.
-    _sync(folder)
+    sync(folder)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Wait until the file's bytes, or the folder's names, are on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -25,11 +25,12 @@ from mie.datasets.finish import (
     claim_parts,
     compare,
     part_rejections,
+    pixel_digests_of,
     write_shards,
 )
 from mie.datasets.names import Names
-from mie.datasets.part import PartTask, make_part, part_path, without_deadly_unit
-from mie.datasets.plan import Plan, make_plan
+from mie.datasets.part import PartTask, make_part, part_path, unit_name, without_deadly_unit
+from mie.datasets.plan import Plan, first_files, make_plan
 from mie.datasets.recipe import RecipeConfig, source_facts
 from mie.datasets.rejected import (
     BAD_FILE_GATES,
@@ -258,6 +259,9 @@ def _make_parts(
         listen=lambda index, standing: show(todo[index].number, standing),
         isolate=isolate,
         rescue=without_deadly_unit,
+        describe=unit_name,
+        output=parts,
+        inputs=first_files(plan.parts, plan.sources),
     ):
         show(result.number, (result.units, result.kept, result.refused.total()))
 
@@ -277,7 +281,7 @@ def finish(plan: Plan, folder: Path, wordings: Wordings | None = None) -> tuple[
     if wordings is None:
         write_shards(parts, numbers, folder / "data", index.drop)
     else:
-        pixels = dict(zip(columns["id"], columns["pixels"], strict=True))
+        pixels = pixel_digests_of(parts, numbers)
         change = partial(_reworded, wordings=wordings, pixels=pixels)
         digests = write_shards(parts, numbers, folder / "data", index.drop, change)
         columns["sha256"] = [digests.get(i) for i in columns["id"]]  # None for what is dropped

@@ -246,7 +246,7 @@ def source_counts(info: DatasetInfo) -> tuple[list[str], dict[str, list[str]]]:
         name: [
             f"{total:,}",
             *(f"{pairs.get(name, {}).get(perspective, 0):,}" for perspective in perspectives),
-            *([f"{number:,}" if (number := published[name]) is not None else "-"] if known else []),
+            *([f"{number:,}" if (number := published[name]) is not None else "not found"] if known else []),
         ]
         for name, total in counts["by_source"].items()
     }

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from mie.core.documents import DatasetInfo, read_document, write_document
 from mie.core.files import refuse_foreign
 from mie.core.registry import unknown_name
+from mie.core.storage import SUMS, local
 from mie.datasets.parquet import ShardFile
 from mie.datasets.schema import (
     IMAGE_COLUMNS,
@@ -278,10 +279,13 @@ _SHARD = re.compile(r"(train|val|test)-(\d{5})-of-(\d{5})\.parquet")
 
 
 class Dataset(Samples):
-    """A finished dataset folder: `len(ds)`, `ds[0].input`, `ds.filter(modality="CT")`, `for sample in ds`."""
+    """A finished dataset folder, or its URL.
+
+    `len(ds)`, `ds[0].input`, `ds.filter(modality="CT")`, `for sample in ds`.
+    """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.folder = Path(folder)
+        self.folder = local(folder)
         path = self.folder / "dataset.json"
         if not path.is_file():
             unfinished = (self.folder / "parts").is_dir()
@@ -382,7 +386,7 @@ def write_info(folder: Path, info: DatasetInfo) -> None:
 
 
 # What a dataset's folder holds. Datasets are only written into new folders, or over what we wrote ourselves.
-_FILES: Final = ("dataset.json", "README.md", "rejected.parquet")
+_FILES: Final = ("dataset.json", "README.md", "rejected.parquet", SUMS)
 _TEMPORARY: Final = r"\..*\.tmp"
 # Our folders and what we put into them.
 _FOLDERS: Final = {

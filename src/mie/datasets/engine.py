@@ -10,9 +10,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from mie.core.environment import install_hint
 from mie.core.registry import unknown_name
 from mie.errors import MieError
 
@@ -30,6 +30,7 @@ Standing: TypeAlias = tuple[int, int, int]
 Listener: TypeAlias = Callable[[int, Standing], None]  # (index of the task, how far it has come)
 # What to do instead of a task that ended its process, if anything.
 Rescue: TypeAlias = Callable[[Task, Standing], Task | None]
+Describe: TypeAlias = Callable[[Task, Standing], str]  # what a task was working on, for people
 _POLL_SECONDS: Final = 0.5
 
 _tell: Callable[[Standing], None] = lambda _: None
@@ -50,6 +51,9 @@ def run_tasks(
     listen: Listener = lambda _index, _standing: None,
     isolate: bool = False,
     rescue: Rescue[Task] = lambda _task, _standing: None,
+    describe: Describe[Task] = lambda _task, _standing: "",
+    output: Path | None = None,
+    inputs: Sequence[Path] = (),
 ) -> Iterator[Result]:
     """Yield `function(task)` for every task, in order of completion.
 
@@ -58,26 +62,33 @@ def run_tasks(
     Args:
         function: What is done; on a pool or on Ray it must be importable.
         tasks: What it is done to.
-        engine: "local" or "ray".
-        workers: Processes; all cores by default.
+        engine: "local" (a pool of processes) or "ray" (a cluster, `mie.datasets.cluster`).
+        workers: Processes; all cores by default, on Ray those of the cluster.
         listen: Called, now and then, with what unfinished tasks `report`.
         isolate: Never run a task in this process, not even the only one: a crash would end the caller.
         rescue: Given a task that ended its process by itself and how far it had come, the task to do in its
             place; None where there is no other.
+        describe: What to call a task that ends every process it is given, for the error that names it.
+        output: The folder that tasks write into. On Ray, every machine must see it,
+        inputs: and these files that they read; checked before the first task.
 
     """
     if engine not in ENGINES:
         raise unknown_name("engine", engine, ENGINES)
     count = workers or cores()
     if engine == "ray":
-        yield from run_on_ray(function, tasks, count)
+        from mie.datasets.cluster import run_on_ray
+
+        yield from run_on_ray(
+            function, tasks, workers, rescue=rescue, describe=describe, output=output, inputs=inputs
+        )
     elif not isolate and (count == 1 or len(tasks) <= 1):
         for index, task in enumerate(tasks):
             with _telling(partial(listen, index)):
                 result = function(task)
             yield result
     else:
-        yield from _run_on_pools(function, tasks, count, listen, rescue)
+        yield from _run_on_pools(function, tasks, count, listen, rescue, describe)
 
 
 @contextmanager
@@ -103,6 +114,7 @@ def _run_on_pools(
     workers: int,
     listen: Listener,
     rescue: Rescue[Task],
+    describe: Describe[Task],
 ) -> Iterator[Result]:
     left = dict(enumerate(tasks))
     while left:
@@ -112,11 +124,16 @@ def _run_on_pools(
             yield result
         # Nobody knows which of them ended its process, or whether the system did: each gets one of its own.
         for index in lost:
-            yield _run_alone(function, left.pop(index), index, listen, rescue)
+            yield _run_alone(function, left.pop(index), index, listen, rescue, describe)
 
 
 def _run_alone(
-    function: Callable[[Task], Result], task: Task, index: int, listen: Listener, rescue: Rescue[Task]
+    function: Callable[[Task], Result],
+    task: Task,
+    index: int,
+    listen: Listener,
+    rescue: Rescue[Task],
+    describe: Describe[Task],
 ) -> Result:
     while True:
         lost: dict[int, Standing] = {}
@@ -126,6 +143,7 @@ def _run_alone(
         if instead is None:
             raise MieError(
                 "a worker process was killed",
+                where=describe(task, lost[index]) or None,
                 found="most often this is the system running out of memory",
                 fix="run the same command again with fewer --workers: finished parts are kept",
             )
@@ -211,52 +229,3 @@ def _end_with_parent() -> None:
     assert parent is not None  # noqa: S101 (this is a worker)
     parent.join()
     os._exit(1)
-
-
-def start_ray(cores: int | None) -> Any:
-    """Ray, connected to the cluster that `RAY_ADDRESS` names, else to a new one on this machine."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # else Ray reports its use to its makers
-    os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")
-    try:
-        import ray
-    except ImportError:
-        raise MieError(
-            "the Ray engine needs Ray", fix=f"{install_hint('ray')}, or use --engine local"
-        ) from None
-    for left in (2, 1, 0):
-        if ray.is_initialized():
-            break
-        try:
-            # Without an address Ray would also join the cluster of another process on this machine.
-            ray.init(
-                address=None if os.environ.get("RAY_ADDRESS") else "local",
-                num_cpus=None if os.environ.get("RAY_ADDRESS") else cores,
-                include_dashboard=False,
-                log_to_driver=False,
-            )
-        except Exception as error:  # Ray raises this class itself when a node is late on a busy machine
-            ray.shutdown()
-            if not left:
-                raise MieError(
-                    f"Ray did not start: {error}",
-                    fix="see /tmp/ray/session_latest/logs, or use --engine local",
-                ) from error
-    return ray
-
-
-def run_on_ray(function: Callable[[Task], Result], tasks: Sequence[Task], workers: int) -> Iterator[Result]:
-    """The same tasks on a Ray cluster, whose nodes must all see data sets and output at the same paths.
-
-    Uses the cluster that `RAY_ADDRESS` names, else starts one on this machine with `workers` cores.
-    """
-    ray = start_ray(workers)
-    remote = ray.remote(num_cpus=1)(function).remote
-    todo = iter(tasks)
-    running: list[Any] = []
-    while True:
-        while len(running) < 2 * workers and (task := next(todo, None)) is not None:
-            running.append(remote(task))
-        if not running:
-            return
-        done, running = ray.wait(running, num_returns=1)
-        yield from ray.get(done)

@@ -11,8 +11,9 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from mie.core.documents import DatasetInfo, add_facts
@@ -36,6 +37,22 @@ from mie.perspectives import PERSPECTIVES
 from mie.records import Rejection
 from mie.vocabulary import SPLITS
 
+# The index without what is kept in arrays (hashes, thumbnails) or read when it is needed (`pixels`).
+_LISTED: Final = tuple(
+    name for name in INDEX_SCHEMA.names if name not in ("hash", "thumb", "pixels", "goal_hash", "goal_thumb")
+)
+_REPEATED: Final = (
+    *("split", "source", "patient_id", "perspective", "modality", "task", "target", "group", "volume"),
+)
+# Fields of `Traces` that are columns of the index.
+_COMPARED: Final = {
+    "ids": "id",
+    "splits": "split",
+    "sources": "source",
+    "case_ids": "case_id",
+    "patients": "patient_id",
+    "content": "content",
+}
 # A row as it is on its way from `parts/` to `data/`, and as it is to be there.
 Change = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -85,13 +102,7 @@ class Index:
 
 def compare(parts: Path, numbers: Sequence[int], *, several: bool) -> Index:
     """Compare the samples of all parts; `several` perspectives also share target images."""
-    tables = [read_table(part_path(parts, number, "index")) for number in numbers]
-    index = pa.concat_tables(tables, promote_options="default")
-    columns = {name: index.column(name).to_pylist() for name in index.column_names}
-    for name in INDEX_SCHEMA.names:  # parts that an earlier version left
-        columns.setdefault(name, [None] * index.num_rows)
-    of_part = [number for number, part in zip(numbers, tables, strict=True) for _ in range(part.num_rows)]
-    traces = Traces.of(columns, goals=several)
+    columns, of_part, traces = _read_index(parts, numbers, goals=several)
     named = columns["perspective"] if several else [None] * len(of_part)
     dropped = _offenders(traces, columns["target"], named)
     for i in intact_volumes(set(dropped), columns["volume"]):
@@ -104,6 +115,53 @@ def compare(parts: Path, numbers: Sequence[int], *, several: bool) -> Index:
         where = columns["case_id"][i]
         dropped[i] = replace(dropped[other], where=where, reason=reason, numbers={"id": columns["id"][i]})
     return Index(columns, of_part, dropped)
+
+
+def _read_index(
+    parts: Path, numbers: Sequence[int], *, goals: bool
+) -> tuple[dict[str, list[Any]], list[int], Traces]:
+    """What all parts say: a column each, each sample's part, and what samples are compared by.
+
+    A part at a time: a million samples have thumbnails of 256 MB, and objects for them would take twice that.
+    """
+    columns: dict[str, list[Any]] = {name: [] for name in _LISTED}
+    of_part: list[int] = []
+    known: dict[str, str] = {}  # one object for each name, not one for each sample
+    hashes, thumbs, owners, goal_hashes, goal_thumbs = ([] for _ in range(5))
+    for number in numbers:
+        found = read_table(part_path(parts, number, "index"))
+        start = len(of_part)
+        for name, column in columns.items():
+            if name not in found.column_names:  # parts that an earlier version left
+                column += [None] * found.num_rows
+            elif name in _REPEATED:
+                column += (v and known.setdefault(v, v) for v in found.column(name).to_pylist())
+            else:
+                column += found.column(name).to_pylist()
+        of_part += [number] * found.num_rows
+        hashes.append(found.column("hash").to_numpy())
+        thumbs.append(b"".join(found.column("thumb").to_pylist()))
+        if goals and "goal_hash" in found.column_names:
+            shown = found.append_column("owner", pa.array(range(start, len(of_part)), pa.int64()))
+            shown = shown.filter(shown.column("goal_hash").is_valid())
+            owners.append(shown.column("owner").to_numpy())
+            goal_hashes.append(shown.column("goal_hash").to_numpy())
+            goal_thumbs.append(b"".join(shown.column("goal_thumb").to_pylist()))
+    traces = Traces(
+        **{field: columns[name] for field, name in _COMPARED.items()},
+        hashes=np.concatenate([np.empty(0, np.uint64), *hashes]),
+        thumbs=np.frombuffer(b"".join(thumbs), np.uint8).reshape(-1, 256),
+        goal_owners=np.concatenate([np.empty(0, np.int64), *owners]),
+        goal_hashes=np.concatenate([np.empty(0, np.uint64), *goal_hashes]),
+        goal_thumbs=np.frombuffer(b"".join(goal_thumbs), np.uint8).reshape(-1, 256),
+    )
+    return columns, of_part, traces
+
+
+def pixel_digests_of(parts: Path, numbers: Sequence[int]) -> dict[str, list[bytes | None]]:
+    """Each sample's digests of input, target image and mask, by its id."""
+    tables = (read_table(part_path(parts, number, "index"), ["id", "pixels"]) for number in numbers)
+    return {row["id"]: row["pixels"] for found in tables for row in found.to_pylist()}
 
 
 def _offenders(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -32,13 +32,15 @@ class Traces:
     content: list[bytes]  # content_key of each sample
     hashes: NDArray[np.uint64]
     thumbs: NDArray[np.uint8]  # (N, 256)
-    # Target images that show the patient anew, where perspectives are compared: (sample, hash, thumbnail).
-    goals: Sequence[tuple[int, int, bytes]] = ()
+    # Target images that show the patient anew, where perspectives are compared: sample, hash, thumbnail.
+    goal_owners: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    goal_hashes: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
+    goal_thumbs: NDArray[np.uint8] = field(default_factory=lambda: np.empty((0, 256), np.uint8))
 
     @classmethod
     def of(cls, columns: Mapping[str, Sequence[Any]], *, goals: bool) -> Traces:
         """From columns of samples; with `goals` also from `goal_hash` and `goal_thumb` (None: an overlay)."""
-        shown = zip(columns["goal_hash"], columns["goal_thumb"], strict=True) if goals else ()
+        owners = [at for at, hash_ in enumerate(columns["goal_hash"] if goals else ()) if hash_ is not None]
         return cls(
             ids=list(columns["id"]),
             splits=list(columns["split"]),
@@ -48,7 +50,11 @@ class Traces:
             content=list(columns["content"]),
             hashes=np.array(columns["hash"], np.uint64),
             thumbs=np.frombuffer(b"".join(columns["thumb"]), np.uint8).reshape(-1, 256),
-            goals=[(at, hash_, thumb) for at, (hash_, thumb) in enumerate(shown) if hash_ is not None],
+            goal_owners=np.array(owners, np.int64),
+            goal_hashes=np.array([columns["goal_hash"][at] for at in owners], np.uint64),
+            goal_thumbs=np.frombuffer(b"".join(columns["goal_thumb"][at] for at in owners), np.uint8).reshape(
+                -1, 256
+            ),
         )
 
 
@@ -137,13 +143,14 @@ def content_key(digests: Mapping[str, bytes | None], edit: EditKind) -> bytes:
 
 def duplicates(traces: Traces) -> list[Offence]:
     """Samples whose input pixels and region were seen before, in an earlier or a better guarded split."""
-    groups: dict[bytes, list[int]] = defaultdict(list)
+    first: dict[bytes, int] = {}
+    groups: dict[int, list[int]] = {}  # of two and more, by their first: most samples are alone
     for i, content in enumerate(traces.content):
-        groups[content].append(i)
+        at = first.setdefault(content, i)
+        if at != i:
+            groups.setdefault(at, [at]).append(i)
     offences = []
-    for group in groups.values():
-        if len(group) < 2:
-            continue
+    for _, group in sorted(groups.items()):
         keep = max(group, key=lambda i: (_RANK[traces.splits[i]], -i))
         for i in group:
             if i != keep:
@@ -155,37 +162,49 @@ def duplicates(traces: Traces) -> list[Offence]:
 
 def patient_leaks(traces: Traces) -> list[Offence]:
     """Samples whose patient (or, where unknown, whose case) also stands in a better guarded split."""
-    first: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
-    keys = [_subject(traces, i) for i in range(len(traces.ids))]
-    for i, key in enumerate(keys):
-        first[key].setdefault(traces.splits[i], i)
+    numbers: dict[tuple[str, str], int] = {}
+    count = len(traces.ids)
+    subjects = np.fromiter((numbers.setdefault(_subject(traces, i), len(numbers)) for i in range(count)), int)
+    ranks = np.fromiter((_RANK[split] for split in traces.splits), int)
+    highest = np.zeros(len(numbers), int)
+    np.maximum.at(highest, subjects, ranks)
+    # The first sample of each subject in its best guarded split; the last assignment counts.
+    best = np.flatnonzero(ranks == highest[subjects])[::-1]
+    first = np.zeros(len(numbers), int)
+    first[subjects[best]] = best
     offences = []
-    for i, key in enumerate(keys):
-        above = [j for split, j in first[key].items() if _RANK[split] > _RANK[traces.splits[i]]]
-        if above:
-            other = max(above, key=lambda j: _RANK[traces.splits[j]])
-            reason = f"{key[0]} {key[1]} is also in {traces.splits[other]}: {_who(traces, other)}"
-            offences.append(Offence(i, other, "leak", reason))
+    for i in np.flatnonzero(ranks < highest[subjects]).tolist():
+        kind, name = _subject(traces, i)
+        other = int(first[subjects[i]])
+        reason = f"{kind} {name} is also in {traces.splits[other]}: {_who(traces, other)}"
+        offences.append(Offence(i, other, "leak", reason))
     return offences
 
 
 def image_leaks(traces: Traces) -> list[Offence]:
     """Samples whose image nearly equals one in a better guarded split."""
-    owners = [*range(len(traces.ids)), *(at for at, _, _ in traces.goals)]
-    hashes = np.concatenate([traces.hashes, np.array([h for _, h, _ in traces.goals], np.uint64)])
-    goal_thumbs = np.frombuffer(b"".join(thumb for _, _, thumb in traces.goals), np.uint8).reshape(-1, 256)
-    thumbs = np.concatenate([traces.thumbs, goal_thumbs])
-    by_split = {
-        s: np.array([i for i, at in enumerate(owners) if traces.splits[at] == s], np.int64) for s in _RANK
-    }
+    owners = np.concatenate([np.arange(len(traces.ids)), traces.goal_owners])
+    hashes = np.concatenate([traces.hashes, traces.goal_hashes])
+    ranks = np.fromiter((_RANK[split] for split in traces.splits), int)[owners]
+    sides = {s: np.flatnonzero(ranks == rank) for s, rank in _RANK.items()}
+    # A copy of each side's thumbnails, and none of all of them.
+    thumbs = {s: _thumbnails(traces, rows) for s, rows in sides.items()}
     offences: dict[int, Offence] = {}
     for low, high in (("train", "test"), ("val", "test"), ("train", "val")):
-        a, b = by_split[low], by_split[high]
-        for i, j in near_pairs(hashes[a], thumbs[a], hashes[b], thumbs[b]):
-            x, y = owners[int(a[i])], owners[int(b[j])]
+        a, b = sides[low], sides[high]
+        for i, j in near_pairs(hashes[a], thumbs[low], hashes[b], thumbs[high]):
+            x, y = int(owners[a[i]]), int(owners[b[j]])
             reason = f"image nearly equals one in {high}: {_who(traces, y)}"
             offences.setdefault(x, Offence(x, y, "leak", reason))
     return [offences[i] for i in sorted(offences)]
+
+
+def _thumbnails(traces: Traces, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Of samples, and behind them of target images."""
+    count = len(traces.ids)
+    return np.concatenate(
+        [traces.thumbs[rows[rows < count]], traces.goal_thumbs[rows[rows >= count] - count]]
+    )
 
 
 def _subject(traces: Traces, i: int) -> tuple[str, str]:

@@ -106,6 +106,12 @@ def without_deadly_unit(task: PartTask, standing: Standing) -> PartTask | None:
     return None if unit in task.deadly else replace(task, deadly=task.deadly | {unit})
 
 
+def unit_name(task: PartTask, standing: Standing) -> str:
+    """What a part was working on, as people know it."""
+    units = task.part.units[standing[0] :] or task.part.units
+    return f"{task.sources[units[0].source][0].name}/{units[0].unit.key}"
+
+
 def make_part(task: PartTask) -> PartResult:
     """Write the part's shards, its rejections and, last, its index: the index says that the part is whole.
 

@@ -110,6 +110,16 @@ def cut(planned: Sequence[PlannedUnit], sources: Sequence[tuple[Entry, Path]]) -
     return tuple(parts)
 
 
+def first_files(parts: Sequence[Part], sources: Sequence[tuple[Entry, Path]]) -> list[Path]:
+    """One file of each data set: whoever sees them can read the data sets."""
+    first: dict[int, Path] = {}
+    for item in (unit for part in parts for unit in part.units):
+        if item.source not in first:
+            for path in (path for paths in item.unit.files.values() for path in paths):
+                first.setdefault(item.source, sources[item.source][1] / path)
+    return list(first.values())
+
+
 def _weight(entry: Entry, unit: Unit) -> int:
     """About how many images the unit gives."""
     if unit.rows is not None:

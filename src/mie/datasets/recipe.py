@@ -25,6 +25,7 @@ from pydantic_core import CoreSchema
 
 from mie.core.hashing import stable_hash
 from mie.core.registry import nearest_name, suggestion
+from mie.core.storage import url_of
 from mie.core.yaml_files import expanded, read_mapping
 from mie.errors import ConfigError
 from mie.perspectives import (
@@ -278,10 +279,15 @@ def source_config(item: Any, where: str, base: Path) -> SourceConfig:
     root = item.get("root")
     return SourceConfig(
         entry=entry,
-        root=None if root is None else base / Path(expanded(str(root), where)).expanduser(),
+        root=None if root is None else _root(expanded(str(root), where), base),
         limit=item.get("limit"),
         perspectives=_names(item.get("perspectives")),
     )
+
+
+def _root(text: str, base: Path) -> Path:
+    path = Path(text).expanduser()
+    return base / path if url_of(text) is None else path
 
 
 def _names(value: Any) -> Any:

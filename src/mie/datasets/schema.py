@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 import pyarrow as pa
@@ -352,57 +352,41 @@ def has_references(path: Path) -> bool:
         return REFERENCES in file.schema_arrow.names
 
 
-class ShardWriter:
-    """Writes rows to one Parquet file. The file appears, whole, when the context ends without an error.
+class RowWriter:
+    """Writes rows to one Parquet file. The file appears, whole, when the context ends without an error."""
 
-    The column of further images is there if `wide` is true, or as soon as a row has some.
-    """
-
-    def __init__(self, path: Path, *, wide: bool = False) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
         self.rows = 0
-        self.wide = wide
         self._pending: list[dict[str, Any]] = []
-        self._pending_bytes = 0
 
-    def __enter__(self) -> ShardWriter:
+    def _open(self, path: Path) -> pq.ParquetWriter:
+        raise NotImplementedError
+
+    def _full(self, row: dict[str, Any]) -> bool:
+        """Whether the rows that wait make a row group now that `row` has joined them."""
+        raise NotImplementedError
+
+    def _write_group(self, rows: list[dict[str, Any]]) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._context = atomic_path(self.path)
         self._temporary = self._context.__enter__()
-        self._open()
+        self._writer = self._open(self._temporary)
         return self
-
-    def _open(self) -> None:
-        schema, options = (WIDE_SCHEMA, _WIDE_OPTIONS) if self.wide else (SCHEMA, _OPTIONS)
-        self._writer = pq.ParquetWriter(self._temporary, schema, **options)
 
     def write(self, row: dict[str, Any]) -> None:
         self._pending.append(row)
-        self._pending_bytes += sum(len(row[c]["bytes"]) for c in IMAGE_COLUMNS if row[c] is not None)
-        self._pending_bytes += sum(len(one["image"]["bytes"]) for one in row.get(REFERENCES) or ())
         self.rows += 1
-        if len(self._pending) >= ROWS_PER_GROUP or self._pending_bytes >= _BYTES_PER_GROUP:
+        if self._full(row):
             self._flush()
 
     def _flush(self) -> None:
-        if not self._pending:
-            return
-        if not self.wide and any(row.get(REFERENCES) for row in self._pending):
-            self._widen()
-        schema = WIDE_SCHEMA if self.wide else SCHEMA
-        rows = [{REFERENCES: None, **row} for row in self._pending] if self.wide else self._pending
-        self._writer.write_table(table(rows, schema))
-        self._pending, self._pending_bytes = [], 0
-
-    def _widen(self) -> None:
-        """Add the column to what is written so far: its rows have no further images."""
-        self._writer.close()
-        before = read_table(self._temporary)
-        self.wide = True
-        self._open()
-        for start in range(0, before.num_rows, ROWS_PER_GROUP):
-            rows = before.slice(start, ROWS_PER_GROUP).to_pylist()
-            self._writer.write_table(table([{REFERENCES: None, **row} for row in rows], WIDE_SCHEMA))
+        if self._pending:
+            self._write_group(self._pending)
+            self._pending = []
 
     def __exit__(
         self,
@@ -418,6 +402,45 @@ class ShardWriter:
             self._context.__exit__(type(failure), failure, failure.__traceback__)
             raise
         self._context.__exit__(kind, error, trace)
+
+
+class ShardWriter(RowWriter):
+    """A shard of samples.
+
+    The column of further images is there if `wide` is true, or as soon as a row has some.
+    """
+
+    def __init__(self, path: Path, *, wide: bool = False) -> None:
+        super().__init__(path)
+        self.wide = wide
+        self._pending_bytes = 0
+
+    def _open(self, path: Path) -> pq.ParquetWriter:
+        schema, options = (WIDE_SCHEMA, _WIDE_OPTIONS) if self.wide else (SCHEMA, _OPTIONS)
+        return pq.ParquetWriter(path, schema, **options)
+
+    def _full(self, row: dict[str, Any]) -> bool:
+        self._pending_bytes += sum(len(row[c]["bytes"]) for c in IMAGE_COLUMNS if row[c] is not None)
+        self._pending_bytes += sum(len(one["image"]["bytes"]) for one in row.get(REFERENCES) or ())
+        return len(self._pending) >= ROWS_PER_GROUP or self._pending_bytes >= _BYTES_PER_GROUP
+
+    def _write_group(self, rows: list[dict[str, Any]]) -> None:
+        if not self.wide and any(row.get(REFERENCES) for row in rows):
+            self._widen()
+        if self.wide:
+            rows = [{REFERENCES: None, **row} for row in rows]
+        self._writer.write_table(table(rows, WIDE_SCHEMA if self.wide else SCHEMA))
+        self._pending_bytes = 0
+
+    def _widen(self) -> None:
+        """Add the column to what is written so far: its rows have no further images."""
+        self._writer.close()
+        before = read_table(self._temporary)
+        self.wide = True
+        self._writer = self._open(self._temporary)
+        for start in range(0, before.num_rows, ROWS_PER_GROUP):
+            rows = before.slice(start, ROWS_PER_GROUP).to_pylist()
+            self._writer.write_table(table([{REFERENCES: None, **row} for row in rows], WIDE_SCHEMA))
 
 
 def read_rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:

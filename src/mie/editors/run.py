@@ -22,6 +22,7 @@ from mie.core.environment import environment, versions
 from mie.core.files import folder_lock, make_folder
 from mie.core.journal import Journal
 from mie.core.spec import Spec, parse_spec
+from mie.core.storage import place_of
 from mie.datasets.dataset import Dataset, Subset
 from mie.editors.base import EditFunction, Editor, Origin, StopRunError, Turn, opened
 from mie.editors.context import Demonstrations
@@ -260,7 +261,7 @@ class _Plan:
         source = {"source_sha256": origin.sha256} if isinstance(origin, Origin) else {}
         return {
             "dataset": {
-                "path": str(path),
+                "path": place_of(path),
                 "relative_path": os.path.relpath(path, self.folder.resolve()),
                 "name": self.dataset.name,
                 "digest": self.dataset.digest,

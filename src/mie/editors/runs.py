@@ -13,6 +13,7 @@ from typing import Any, Final
 from mie.core.documents import read_document, write_document
 from mie.core.files import refuse_foreign
 from mie.core.hashing import file_stem
+from mie.core.storage import local
 from mie.datasets.dataset import Dataset, Where
 from mie.errors import MieError
 from mie.records import Edit
@@ -43,8 +44,8 @@ class Run:
 
     @classmethod
     def open(cls, folder: Path | str) -> Run:
-        """Open the run in `folder`."""
-        folder = Path(folder)
+        """Open the run in `folder`, which may be a URL."""
+        folder = local(folder)
         return cls(folder, read_document(folder / "run.json", "run", version=SCHEMA_VERSION))
 
     @property
@@ -61,8 +62,9 @@ class Run:
         `MieError` where it is gone, or has changed since.
         """
         recorded = self.info["dataset"]
-        beside = Path(os.path.normpath(self.folder.absolute() / recorded["relative_path"]))
-        places = [Path(folder)] if folder is not None else [Path(recorded["path"]), beside]
+        places = [local(recorded["path"] if folder is None else folder)]
+        if folder is None:
+            places.append(Path(os.path.normpath(self.folder.absolute() / recorded["relative_path"])))
         place = next((p for p in places if (p / "dataset.json").is_file()), None)
         if place is None:
             raise MieError(

@@ -22,6 +22,7 @@ from mie.editors.base import Edited
 from mie.errors import ConfigError, ImageError
 from mie.images.dicom_seg import SegmentName, seg_bytes
 from mie.images.dicom_series import Series
+from mie.images.dicom_write import SeriesWriter
 from mie.images.overlay import deblend
 from mie.images.resize import resize_labels, resize_to
 from mie.images.slabs import NIFTI_OUT, NiftiWriter, Slabs
@@ -65,10 +66,10 @@ class VolumeEdit:
     )  # what the editor said, where it said anything
 
 
-def is_volume_edit(image: Path, output: Path) -> bool:
-    """A volume file; or a folder (a DICOM series) whose edit is one file."""
+def is_volume_edit(image: Path, output: Path, *, series: bool = False) -> bool:
+    """A volume file; or a folder that is one `series`, or whose edit is one file."""
     one_file = output.name.lower().endswith((*NIFTI_OUT, DICOM_SEG))
-    return is_volume(image.name) or (image.is_dir() and one_file)
+    return is_volume(image.name) or (image.is_dir() and (one_file or series))
 
 
 def marked_by(instruction: str, modality: str | None) -> Marked | None:
@@ -114,17 +115,26 @@ def check_formats(source: Path | Series, output: Path, marked: Marked | None) ->
     name = output.name.lower()
     if name.endswith(NIFTI_OUT):
         return
+    if not output.suffix and isinstance(source, Series):
+        if marked is None and not output.exists():
+            return
+        raise ConfigError(
+            "a series of DICOM files is written for an edited image, into a new folder",
+            where=output,
+            found="a folder that exists" if marked is None else "an instruction that marks something",
+            fix="choose another folder" if marked is None else "choose a .dcm output for DICOM-SEG",
+        )
     if not name.endswith(DICOM_SEG):
         raise ConfigError(
-            "an edited volume is written as NIfTI, or as DICOM-SEG where something is marked",
-            expected="a name that ends in .nii.gz, .nii or .dcm",
+            "an edited volume is written as NIfTI, as DICOM-SEG where something is marked, or as a series",
+            expected="a name that ends in .nii.gz, .nii or .dcm; for a DICOM series also a new folder",
             found=output,
         )
     if marked is None:
         raise ConfigError(
             "DICOM-SEG holds what is marked, and this instruction asks for another image",
             where=output,
-            fix="choose a .nii.gz output, or say what to mark and in which colour",
+            fix="choose a .nii.gz output, or a folder with --series; or say what to mark and in which colour",
         )
     if not isinstance(source, Series):
         raise ConfigError(
@@ -144,10 +154,14 @@ def edit_volume(
     marked: Marked | None,
     series: Series | None = None,
     made_by: str = "mie",
+    about: str = "",
     slab: int = SLAB,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> VolumeEdit:
-    """Edit every slice and write the volume to `output`: NIfTI, or DICOM-SEG of `series`."""
+    """Edit every slice and write the volume to `output`: NIfTI, DICOM-SEG of `series`, or a new series.
+
+    `about` tells this edit from others of the same series.
+    """
     result = VolumeEdit(
         output, slabs.stored.shape, slabs.plane, slabs.count, dict(window), steps=slabs.stored.steps
     )
@@ -169,8 +183,13 @@ def edit_volume(
         atomic_write(output, seg_bytes(series, labels, marked.names, made_by))
     else:
         kind = np.dtype(np.uint8) if marked is not None else _kind(slabs)
-        about = ", ".join(f"{value}={name}" for name, value in result.labels.items())
-        with NiftiWriter(output, slabs, kind, f"{made_by}{': ' if about else ''}{about}") as writer:
+        names = ", ".join(f"{value}={name}" for name, value in result.labels.items())
+        writing: NiftiWriter | SeriesWriter
+        if series is not None and not output.suffix:
+            writing = SeriesWriter(output, slabs, series, made_by, about)
+        else:
+            writing = NiftiWriter(output, slabs, kind, f"{made_by}{': ' if names else ''}{names}")
+        with writing as writer:
             for start, values in slabs.slabs(slab):
                 writer.write(work.edited(start, values).astype(kind, copy=False))
                 progress(start + values.shape[2], slabs.count)

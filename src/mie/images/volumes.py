@@ -60,14 +60,14 @@ def is_volume(name: str) -> bool:
     return name.lower().endswith(SUFFIXES)
 
 
-def read_stored(path: Path, max_voxels: int) -> StoredVolume:
+def read_stored(path: Path, max_voxels: int, channel: int | None = None) -> StoredVolume:
     name = path.name.lower()
     if not path.is_file():
         raise ImageError("no such volume", where=path, expected="a file")
     check_bytes(path.stat().st_size, where=path, limits=DEFAULT_LIMITS)
     if name.endswith(NIFTI_SUFFIXES):
         with decoding("NIfTI", where=path):
-            return _read_nifti(path, max_voxels)
+            return _read_nifti(path, max_voxels, channel)
     if name.endswith(NRRD_SUFFIXES):
         with decoding("NRRD", where=path):
             return _read_described(path, max_voxels)
@@ -96,8 +96,10 @@ def check_size(shape: Sequence[int], max_voxels: int, path: object, width: int =
         )
 
 
-def _three_axes(shape: Sequence[int], path: Path) -> tuple[int, ...]:
-    """The first three lengths; a fourth axis may only be of length 1."""
+def _three_axes(shape: Sequence[int], path: Path, channel: int | None = None) -> tuple[int, ...]:
+    """The first three lengths; a fourth axis may only be of length 1, or one of it is chosen."""
+    if channel is not None and len(shape) == 4 and channel < shape[3]:
+        return tuple(shape[:3])
     if len(shape) < 3 or any(n != 1 for n in shape[3:]):
         count = math.prod(shape[3:])
         raise ImageError(
@@ -105,34 +107,36 @@ def _three_axes(shape: Sequence[int], path: Path) -> tuple[int, ...]:
             where=path,
             expected="three axes (a fourth of length 1 is dropped)",
             found=f"{' x '.join(map(str, shape))}" + (f", that is {count} volumes" if count > 1 else ""),
-            fix="save the volume you mean as a file of its own" if count > 1 else None,
+            fix="save the volume you mean as a file, or give `channel` in the layout" if count > 1 else None,
         )
     return tuple(shape[:3])
 
 
-def _read_nifti(path: Path, max_voxels: int) -> StoredVolume:
+def _read_nifti(path: Path, max_voxels: int, channel: int | None) -> StoredVolume:
     if path.name.lower().endswith(".gz"):
         with igzip.open(path, "rb") as file:
-            return _nifti_values(path, _open_gzip(file), max_voxels, file)
+            return _nifti_values(path, _open_gzip(file), max_voxels, file, channel)
     if path.suffix.lower() in (".hdr", ".img"):
         for suffix in (".hdr", ".img", ".HDR", ".IMG"):
             other = path.with_suffix(suffix)
             if os.path.lexists(other):
                 file_beside(path, other.name)
     # mmap=False: a mapped file that shrinks while we read would kill the process, not raise.
-    return _nifti_values(path, nib.load(path, mmap=False), max_voxels, None)
+    return _nifti_values(path, nib.load(path, mmap=False), max_voxels, None, channel)
 
 
-def _nifti_values(path: Path, image: Any, max_voxels: int, stream: IO[bytes] | None) -> StoredVolume:
+def _nifti_values(
+    path: Path, image: Any, max_voxels: int, stream: IO[bytes] | None, channel: int | None
+) -> StoredVolume:
     kind = image.get_data_dtype()
-    check_size(image.shape, max_voxels, path)
-    shape = _three_axes(image.shape, path)
+    shape = _three_axes(image.shape, path, channel)
+    check_size(shape, max_voxels, path)
     if kind.kind not in "iuf":
         raise ImageError("voxels are not plain numbers", where=path, expected="one number each", found=kind)
     scaled = (image.dataobj.slope, image.dataobj.inter) != (1, 0)
     check_size(shape, max_voxels, path, width=8 if scaled else kind.itemsize)
     affine, steps = _nifti_affine(image)
-    promised = math.prod(shape) * kind.itemsize
+    promised = math.prod(image.shape) * kind.itemsize
     if stream is not None:
         check_promise(promised, path.stat().st_size, where=path)
     elif promised > (held := Path(image.file_map["image"].filename).stat().st_size):
@@ -140,9 +144,11 @@ def _nifti_values(path: Path, image: Any, max_voxels: int, stream: IO[bytes] | N
         raise ImageError(
             "fewer voxels than the header says", where=path, expected=f"{promised:,} bytes", found=f"{held:,}"
         )
-    data = np.asanyarray(image.dataobj)
+    chosen = channel is not None and len(image.shape) == 4
+    data = np.asanyarray(image.dataobj[..., channel] if chosen else image.dataobj)
     if stream is not None:
-        _read_to_end(stream, path)
+        _read_to_end(stream, path, promised)
+    steps += ({"step": "channel", "found": image.shape[3], "to": channel},) if chosen else ()
     return StoredVolume(data.reshape(shape), affine, steps)
 
 
@@ -191,9 +197,9 @@ class NiftiStream:
         return slab
 
 
-def _read_to_end(stream: IO[bytes], path: Path) -> None:
+def _read_to_end(stream: IO[bytes], path: Path, more: int = 0) -> None:
     """Only at the end of the file does gzip's checksum tell whether the voxels are right."""
-    left = _AFTER_VOXELS
+    left = _AFTER_VOXELS + more
     while block := stream.read(_BLOCK):
         left -= len(block)
         if left < 0:
@@ -302,13 +308,16 @@ class Volume:
     frame_of_reference: str | None = None  # DICOM's UID, where the file has one
 
 
-def read_volume(path: Path, *, labels: bool = False, max_voxels: int = MAX_VOXELS) -> Volume:
+def read_volume(
+    path: Path, *, labels: bool = False, max_voxels: int = MAX_VOXELS, channel: int | None = None
+) -> Volume:
     """A NIfTI, NRRD or MetaImage volume in RAS+ orientation.
 
     With `labels`, values must be whole numbers and come as integers. An oblique volume is not resampled: its
-    axes are taken as the nearest patient axes and the angle is recorded.
+    axes are taken as the nearest patient axes and the angle is recorded. `channel` chooses one volume of a
+    NIfTI file with four axes.
     """
-    stored = read_stored(Path(path), max_voxels)
+    stored = read_stored(Path(path), max_voxels, channel)
     data = _whole_numbers(stored.data, path) if labels else stored.data
     return canonical(data, stored.affine, steps=stored.steps, where=path)
 
@@ -442,20 +451,28 @@ def scaling(columns: float, rows: float) -> NDArray[np.float64]:
     return matrix
 
 
-def resampled(volume: Volume, onto: Volume, *, where: object = None) -> Volume:
-    """`volume` on the grid of `onto`, both in the same patient space, linearly; outside it is its minimum."""
+def resampled(volume: Volume, onto: Volume, *, labels: bool = False, where: object = None) -> Volume:
+    """`volume` on the grid of `onto`, both in the same patient space, linearly; outside it is its minimum.
+
+    With `labels` each voxel takes the nearest value, and outside it is 0.
+    """
     to_own = np.linalg.inv(volume.affine) @ onto.affine
     corners = np.array([(*c, 1) for c in product(*((0, n - 1) for n in onto.data.shape))], np.float64).T
     box = (to_own @ corners)[:3]
     if (box.max(axis=1) < 0).any() or (box.min(axis=1) > np.array(volume.data.shape) - 1).any():
-        raise ImageError("the two volumes of a pair do not overlap", where=where)
+        raise ImageError(
+            "the two volumes do not overlap",
+            where=where,
+            expected=f"{_times(onto.data.shape)} voxels from {np.round(onto.affine[:3, 3], 1).tolist()} mm",
+            found=f"{_times(volume.data.shape)} voxels from {np.round(volume.affine[:3, 3], 1).tolist()} mm",
+        )
     data = ndimage.affine_transform(
-        np.asarray(volume.data, np.float32),
+        volume.data if labels else np.asarray(volume.data, np.float32),
         to_own[:3, :3],
         to_own[:3, 3],
         output_shape=onto.data.shape,
-        order=1,
-        cval=float(volume.data.min()),
+        order=0 if labels else 1,
+        cval=0.0 if labels else float(volume.data.min()),
     )
     step = {"step": "resample", "found": list(volume.spacing), "to": list(onto.spacing)}
     return Volume(data, onto.spacing, onto.affine, (*volume.steps, step), volume.frame_of_reference)

@@ -32,7 +32,6 @@ JUDGES: Final[Registry[type[Any]]] = Registry(
         "local": "mie.judges.clients:Local",
     },
     group="mie.judges",
-    extra="judges",
     hint="write openai:MODEL for a model behind an API",
 )
 

@@ -33,7 +33,9 @@ from mie.judges.journal import ReplyJournal
 from mie.judges.quotes import own_verdict
 from mie.privacy.gate import Gate
 
-_AHEAD: Final = 4  # questions that are read while others wait for their replies
+# Questions that are read, or whose replies are written, while others wait for a reply. A sync takes 10 ms
+# on a slow disk and a reply may come after 50: fewer would leave connections idle.
+_AHEAD: Final = 16
 _DECLINES: Final = re.compile(
     r"\W*(?:(?:i['’]m|i am) (?:sorry|unable|not able)|sorry,|i can(?:no|['’])t)\b",
     re.IGNORECASE,
@@ -213,7 +215,8 @@ class Executor:
         """The reply's line, from the journal or from the model; an `Answer` where there was no reply."""
         line = self.journal.find(content)
         if line is None:
-            request = await asyncio.to_thread(self._released, request)
+            if self.client.remote:
+                request = await asyncio.to_thread(self._released, request)
             try:
                 reply = await self._call(request, guess_tokens(question))
             except CallError as error:
@@ -229,7 +232,7 @@ class Executor:
     def _released(self, request: Request) -> Request:
         """The request as it may leave this machine; `PrivacyError` where an image must not."""
         images = [part for message in request.messages for part in message.parts if isinstance(part, Image)]
-        if not self.client.remote or not images:
+        if not images:
             return request
         if self._gate is None:
             raise MieError("an image would leave this machine unchecked", where=request.key)

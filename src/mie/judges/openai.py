@@ -1,6 +1,6 @@
-"""Judges behind any endpoint that speaks OpenAI's chat completions, through the `openai` package.
+"""Judges behind any endpoint that speaks OpenAI's chat completions, over HTTP and without its package.
 
-The key is read from the environment and stored nowhere. The executor retries, so the package does not;
+The key is read from the environment and stored nowhere. The executor retries and limits the time of a call;
 redirects are not followed, so an image goes to the host that the user named and to no other.
 """
 
@@ -13,22 +13,23 @@ import os
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, ClassVar, Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote_to_bytes, urlsplit
 
 import cv2
 import httpx
 import numpy as np
 
-from mie.core.environment import install_hint
 from mie.core.retry import retry_after
 from mie.core.spec import mask_secrets
 from mie.errors import ConfigError, MieError
 from mie.images.png import encode_png
+from mie.judges.connections import open_transport
 from mie.judges.contracts import CallError, CallLimits, Image, Message, Reply, Request, Usage
-from mie.privacy.endpoints import is_loopback, is_proxied
+from mie.privacy.endpoints import is_loopback
 from mie.records import Pixels
 
 _MEMORY: Final = 64 * 2**20  # characters of base64 that are kept
+_MOST_BYTES: Final = 16 * 2**20  # of a reply
 _FILTER_WORDS: Final = ("content_filter", "content_policy", "responsible_ai", "safety system")
 _SHOWN: Final = 300
 
@@ -79,14 +80,27 @@ class OpenAI:
         self._structured = structured
         self._stream = stream
         self._url = url
+        self._target = httpx.URL(f"{url.rstrip('/')}/chat/completions")
         self._key_variable = key_env or self.key_env
         self._key: str | None = None
+        self._headers: Mapping[str, str] = {}
         self._urls = DataUrls()
-        self._sdk: Any = None
+        self._transport: httpx.AsyncBaseTransport | None = None
 
     def ready(self) -> None:
         self._key = _key(self._key_variable, needed=self.remote)
-        self._sdk = _sdk(self._url, self._key, self.limits.call)
+        password = self._target.userinfo  # in the URL
+        basic = f"Basic {base64.b64encode(unquote_to_bytes(password)).decode()}" if password else None
+        login = basic or (self._key and f"Bearer {self._key}")
+        self._headers = {
+            **({"Authorization": login} if login else {}),
+            "Host": self._target.netloc.decode("ascii"),
+            "Content-Type": "application/json",
+            "Accept": "application/json, text/event-stream",
+            "Accept-Encoding": "identity",
+            "User-Agent": "mie",
+        }
+        self._transport = open_transport(self._url)
 
     async def ask(self, request: Request) -> Reply:
         settings: dict[str, Any] = {"model": self.model, **self.parameters}
@@ -98,23 +112,23 @@ class OpenAI:
         # By hand: base64 needs no escaping, and scanning it would take longer than all the rest.
         messages = b",".join([await self._message(message) for message in request.messages])
         body = b"".join((b'{"messages":[', messages, b"],", _json(settings)[1:]))
-        import openai
-
         try:
-            return await (self._streamed(body) if self._stream else self._whole(body))
-        except openai.APITimeoutError:
+            response = await self._post(body)
+            try:
+                if response.status_code != 200:
+                    await response.aread()
+                    return self._status_error(response, schema="response_format" in settings)
+                return await (self._streamed(response) if self._stream else self._whole(response))
+            finally:
+                await response.aclose()
+        except httpx.TimeoutException:
             raise CallError("timed_out", f"no reply within {self.limits.call:g} s") from None
-        except openai.APIConnectionError as error:
-            cause = error.__cause__ or error
-            raise CallError("failed", self._shown(f"{type(cause).__name__}: {cause}")) from None
-        except openai.APIStatusError as error:
-            return self._status_error(error, schema="response_format" in settings)
-        except (openai.APIError, ValueError) as error:  # inside a stream, or a body that is not JSON
-            raise CallError("failed", self._shown(error)) from None
+        except (httpx.TransportError, httpx.StreamError, httpx.DecodingError) as error:
+            raise CallError("failed", self._shown(f"{type(error).__name__}: {error}")) from None
 
     async def close(self) -> None:
-        if self._sdk is not None:
-            await self._sdk.close()
+        if self._transport is not None:
+            await self._transport.aclose()
 
     async def _message(self, message: Message) -> bytes:
         parts = []
@@ -128,8 +142,15 @@ class OpenAI:
             return _json({"role": message.role, "content": message.parts[0]})
         return b"".join((b'{"role":', _json(message.role), b',"content":[', b",".join(parts), b"]}"))
 
-    async def _whole(self, body: bytes) -> Reply:
-        reply: Any = await self._sdk.post("/chat/completions", cast_to=object, content=body)
+    async def _post(self, body: bytes) -> httpx.Response:
+        assert self._transport is not None  # noqa: S101 (`ready` was called)
+        request = httpx.Request("POST", self._target, headers=self._headers, content=body)
+        response = await self._transport.handle_async_request(request)
+        response.stream = _Limited(response.stream)
+        return response
+
+    async def _whole(self, response: httpx.Response) -> Reply:
+        reply = self._json(await response.aread())
         try:
             choice = reply["choices"][0]
             message = choice["message"]
@@ -139,44 +160,50 @@ class OpenAI:
             if not (isinstance(text, str) and isinstance(finish, str)):
                 raise TypeError("the content is not text")
             return Reply(text, finish, refusal, str(reply.get("model") or self.model), _usage(usage))
-        except (KeyError, IndexError, TypeError, AttributeError):
+        except (KeyError, IndexError, TypeError, AttributeError, ValueError):
             raise CallError("failed", self._shown(f"not a chat completion: {reply!r}")) from None
 
-    async def _streamed(self, body: bytes) -> Reply:
-        import openai
-        from openai.types.chat import ChatCompletionChunk
-
-        stream = await self._sdk.post(
-            "/chat/completions",
-            cast_to=ChatCompletionChunk,
-            content=body,
-            stream=True,
-            stream_cls=openai.AsyncStream[ChatCompletionChunk],
-        )
+    async def _streamed(self, response: httpx.Response) -> Reply:
+        """The pieces of server-sent events, up to `[DONE]`, as one reply."""
         pieces: list[str] = []
         refusal: list[str] = []
         finish, model, usage = None, self.model, Usage()
-        async for chunk in stream:
-            model = chunk.model or model
-            if chunk.usage is not None:
-                usage = Usage(chunk.usage.prompt_tokens, chunk.usage.completion_tokens)
-            for choice in chunk.choices[:1]:
-                pieces.append(choice.delta.content or "")
-                refusal.append(choice.delta.refusal or "")
-                finish = choice.finish_reason or finish
+        async for line in response.aiter_lines():
+            name, _, data = line.partition(":")
+            if name != "data" or not data.strip():
+                continue
+            if data.strip() == "[DONE]":
+                break
+            chunk = self._json(data)
+            try:
+                if chunk.get("error"):
+                    raise CallError("failed", self._shown(chunk["error"]))
+                model = str(chunk.get("model") or model)
+                if chunk.get("usage"):
+                    usage = _usage(chunk["usage"])
+                for choice in (chunk.get("choices") or ())[:1]:
+                    delta = choice.get("delta") or {}
+                    pieces.append(delta.get("content") or "")
+                    refusal.append(delta.get("refusal") or "")
+                    finish = choice.get("finish_reason") or finish
+            except (KeyError, IndexError, TypeError, AttributeError, ValueError):
+                raise CallError("failed", self._shown(f"not a piece of a reply: {data}")) from None
         if finish is None:
             raise CallError("failed", "the stream ended early")
         return Reply("".join(pieces), finish, "".join(refusal) or None, model, usage)
 
-    def _status_error(self, error: Any, *, schema: bool) -> Reply:
+    def _json(self, data: str | bytes) -> Any:
+        try:
+            return json.loads(data)
+        except ValueError:
+            raise CallError("failed", self._shown(f"not JSON: {_text(data)}")) from None
+
+    def _status_error(self, response: httpx.Response, *, schema: bool) -> Reply:
         """For a status that is not 200: stop, try again, or take it for the answer."""
-        status, text = error.status_code, self._shown(error)
-        message = str(error).lower()
-        if (
-            status in (401, 403, 404)
-            or 300 <= status < 400
-            or getattr(error, "code", "") == "insufficient_quota"
-        ):
+        status, code = response.status_code, _error_code(response.content)
+        text = self._shown(f"HTTP {status}: {_text(response.content)}")
+        message = _text(response.content).lower()
+        if status in (401, 403, 404) or 300 <= status < 400 or code == "insufficient_quota":
             raise MieError(
                 "the judge's endpoint refuses the request",
                 where=f"{self.provider}, model {self.model}",
@@ -184,9 +211,9 @@ class OpenAI:
                 fix=f"check the model's name, base_url, your quota, and the key in ${self._key_variable}",
             ) from None
         if status == 429:
-            raise CallError("rate_limited", text, retry_after=retry_after(error.response.headers)) from None
+            raise CallError("rate_limited", text, retry_after=retry_after(response.headers)) from None
         if status in (408, 409, 425) or status >= 500:
-            raise CallError("failed", text, retry_after=retry_after(error.response.headers)) from None
+            raise CallError("failed", text, retry_after=retry_after(response.headers)) from None
         if any(word in message for word in _FILTER_WORDS):
             return Reply("", "content_filter", None, self.model)
         if status in (400, 422) and schema and _about_format(message):
@@ -219,29 +246,22 @@ class Anthropic(OpenAI):
     token_field = "max_tokens"  # noqa: S105
 
 
-def _sdk(url: str, key: str | None, timeout: float) -> Any:
-    try:
-        import openai
-    except ImportError as error:
-        raise ConfigError(
-            "this judge needs the openai package", found=error, fix=install_hint("judges")
-        ) from None
+class _Limited(httpx.AsyncByteStream):
+    """The body of a response; `CallError` where it does not end."""
 
-    # httpx itself handles a proxy that the environment names; a server on this machine has none.
-    proxied = is_proxied(url)
-    client = openai.DefaultAsyncHttpxClient(
-        transport=None if proxied else SeparateConnections(),
-        trust_env=proxied,
-        follow_redirects=False,
-        timeout=timeout,
-    )
-    return openai.AsyncOpenAI(
-        base_url=url,
-        api_key=key or "none",  # the package needs one; a loopback server may not
-        max_retries=0,
-        timeout=timeout,
-        http_client=client,
-    )
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        left = _MOST_BYTES
+        async for piece in self._stream:
+            left -= len(piece)
+            if left < 0:
+                raise CallError("failed", f"the reply is larger than {_MOST_BYTES // 2**20} MiB")
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
 
 
 def _key(variable: str, *, needed: bool) -> str | None:
@@ -272,6 +292,20 @@ def _temperature(text: str) -> float:
 
 def _usage(usage: Mapping[str, Any]) -> Usage:
     return Usage(int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0))
+
+
+def _text(data: str | bytes) -> str:
+    return data.decode(errors="replace") if isinstance(data, bytes) else data
+
+
+def _error_code(data: bytes) -> Any:
+    """`error.code` of an error's body, None without one."""
+    try:
+        body = json.loads(data)
+        error = body.get("error", body)
+        return error.get("code")
+    except (ValueError, AttributeError):
+        return None
 
 
 def _about_format(message: str) -> bool:
@@ -324,66 +358,3 @@ def _one_channel(pixels: Pixels) -> Pixels:
         return pixels
     first, *others = cv2.split(pixels)
     return first if all(np.array_equal(first, other) for other in others) else pixels
-
-
-class SeparateConnections(httpx.AsyncBaseTransport):
-    """A pool in which each connection is a pool of one, and a request takes any that is free.
-
-    httpx's own pool asks each of its sockets, for each request, whether it is still alive: with 16
-    connections that is most of what a call costs. The connection that was used last is used first, so it is
-    alive.
-    """
-
-    def __init__(self) -> None:
-        self._context = httpx.create_ssl_context()  # reads all certificates: once, not for each connection
-        self._free: list[httpx.AsyncHTTPTransport] = []
-        self._all: list[httpx.AsyncHTTPTransport] = []
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        connection = self._free.pop() if self._free else self._new()
-        try:
-            response = await connection.handle_async_request(request)
-        except BaseException:
-            self._free.append(connection)
-            raise
-        stream = response.stream
-        assert isinstance(stream, httpx.AsyncByteStream)  # noqa: S101 (of an async transport)
-        return httpx.Response(
-            response.status_code,
-            headers=response.headers,
-            stream=_Stream(stream, connection, self._free),
-            extensions=response.extensions,
-        )
-
-    def _new(self) -> httpx.AsyncHTTPTransport:
-        limits = httpx.Limits(max_connections=1, max_keepalive_connections=1)
-        connection = httpx.AsyncHTTPTransport(verify=self._context, limits=limits)
-        self._all.append(connection)
-        return connection
-
-    async def aclose(self) -> None:
-        for connection in self._all:
-            await connection.aclose()
-
-
-class _Stream(httpx.AsyncByteStream):
-    """Returns its connection once it is read or closed."""
-
-    def __init__(
-        self,
-        stream: httpx.AsyncByteStream,
-        connection: httpx.AsyncHTTPTransport,
-        free: list[httpx.AsyncHTTPTransport],
-    ) -> None:
-        self._stream, self._connection, self._free = stream, connection, free
-        self._open = True
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for piece in self._stream:
-            yield piece
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-        if self._open:
-            self._open = False
-            self._free.append(self._connection)

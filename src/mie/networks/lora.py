@@ -88,10 +88,12 @@ class LoraFactors(nn.Module):
         }
 
 
-def add_lora(net: nn.Module, rank: int, alpha: float, targets: Sequence[str]) -> dict[str, LoraLinear]:
+def add_lora(
+    net: nn.Module, rank: int, alpha: float, targets: Sequence[str], *, where: str = "model.lora.targets"
+) -> dict[str, LoraLinear]:
     """Wrap every linear layer of `net` whose name ends with one of `targets`; return them by name.
 
-    All of `net` is frozen. A target without a layer is an error.
+    All of `net` is frozen. A target without a layer is an error at the setting `where`.
     """
     net.requires_grad_(False)
     linear = {name: module for name, module in net.named_modules() if isinstance(module, nn.Linear)}
@@ -102,7 +104,7 @@ def add_lora(net: nn.Module, rank: int, alpha: float, targets: Sequence[str]) ->
             near = nearest_name(target, {name.rpartition(".")[2] for name in linear} | linear.keys())
             raise ConfigError(
                 f"no linear layer {target!r} for a LoRA",
-                where="model.lora.targets",
+                where=where,
                 fix=f"did you mean {near!r}?" if near else None,
             )
         for name in names:

@@ -21,11 +21,16 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def is_proxied(url: str) -> bool:
-    """Whether the environment names a proxy for this URL; never for the loopback address."""
+def proxy_of(url: str) -> str | None:
+    """The proxy that our own requests take to this URL; never one for the loopback address."""
+    return None if is_loopback(urlsplit(url).hostname or "") else environment_proxy(url)
+
+
+def environment_proxy(url: str) -> str | None:
+    """The proxy that the environment names for this URL; clients of others take it for loopback too."""
     parts = urlsplit(url)
-    host = parts.hostname or ""
-    if is_loopback(host):
-        return False
+    if proxy_bypass(parts.hostname or ""):
+        return None
     proxies = getproxies()
-    return (parts.scheme in proxies or "all" in proxies) and not proxy_bypass(host)
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    return proxy if not proxy or "://" in proxy else f"http://{proxy}"

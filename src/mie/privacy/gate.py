@@ -100,7 +100,8 @@ class Gate:
         raise PrivacyError(
             "images would leave this machine, and nobody says that they are de-identified",
             where=f"to {self.destination}",
-            expected="--deidentified, or `deidentified: true` in dataset.json by a recipe of yours",
+            expected="--deidentified, or `deidentified: true` in dataset.json or questions.json by a recipe "
+            "of yours",
             found=found or "no statement",
             fix="look at the images and the provider's terms; then confirm with --deidentified, or with "
             "`deidentified: true` at the source in the recipe and a new build; or use a server on this "
@@ -168,6 +169,13 @@ class Gate:
         with self._lock:
             self.counts["images"] += 1
         return redacted(pixels, findings) if self.policy.redact else pixels
+
+    def release_files(self, findings: Sequence[Finding], files: int) -> None:
+        """Log that so many files are about to be uploaded as they are; raise for what must not leave."""
+        if left := self._left(findings):
+            self._write({"event": "refused", "files": files, "findings": _lines(left)})
+            raise refusal(left, self.destination)
+        self._write({"event": "uploaded", "files": files, "findings": _lines(findings)})
 
     def close(self) -> None:
         """Log how many images have left."""

@@ -24,12 +24,14 @@ from mie.core.environment import environment, versions
 from mie.core.files import atomic_path, folder_lock, refuse_foreign
 from mie.core.registry import unknown_name
 from mie.core.spec import Spec, construct, parse_spec
+from mie.core.storage import local, place_of
 from mie.errors import ConfigError, MieError
 from mie.judges import Answer, JudgeOptions, open_judge, open_prompts
 from mie.judges.contracts import REPLIED, Client
+from mie.questions.actors import on_engine, open_answerer
 from mie.questions.asking import FORMS, Pass, drafts, passes, prompt_of, rotated
 from mie.questions.baselines import BASELINES, Baseline, Words, read_words, training_words
-from mie.questions.programs import AnswerFunction, Command, Function
+from mie.questions.programs import AnswerFunction, Function
 from mie.questions.record import Question
 from mie.questions.store import QuestionSet, QuestionSubset
 
@@ -105,8 +107,9 @@ class AnswerRun:
     def questions(self, folder: Path | str | None = None) -> QuestionSubset:
         """The questions that were asked; `MieError` where the set is gone or has changed since."""
         known = self.info["questions"]
-        beside = Path(os.path.normpath(self.folder.absolute() / known["relative_path"]))
-        places = [Path(folder)] if folder is not None else [Path(known["path"]), beside]
+        places = [local(known["path"] if folder is None else folder)]
+        if folder is None:
+            places.append(Path(os.path.normpath(self.folder.absolute() / known["relative_path"])))
         place = next((p for p in places if (p / "questions.json").is_file()), places[0])
         found = QuestionSet(place)
         if found.digest != known["digest"]:
@@ -163,6 +166,8 @@ def answer_questions(
     limit: int | None = None,
     options: JudgeOptions | None = None,
     name: str | None = None,
+    engine: str = "local",
+    workers: int | None = None,
     progress: Progress | None = None,
 ) -> AnswerRun:
     """Answer a question set, or resume answers that were interrupted.
@@ -179,6 +184,9 @@ def answer_questions(
         limit: At most this many questions.
         options: Price, limits and consent for a model: the fields of `JudgeOptions`; its spec is ignored.
         name: What tables call the answerer; by default its spec.
+        engine: "local", or "ray": `workers` actors answer, by default one per GPU of the cluster. The
+            answerer must be a spec of a model or a program; baselines need no cluster.
+        workers: Calls at the same time, in place of the options' `concurrency`; on Ray the actors.
         progress: Is told (done, total) questions.
 
     """
@@ -186,6 +194,7 @@ def answer_questions(
         questions, answerer, Path(folder), form, passes(blind=blind, orders=orders), limit, options, name
     )
     plan.refuse_other()
+    plan.work_on(engine, workers)
     with folder_lock(plan.folder):
         plan.begin()
         given = plan.baseline_answers() if plan.baseline is not None else plan.model_answers(progress)
@@ -251,6 +260,7 @@ class _Plan:
         self.client: Client | None = None
         self.withhold = False
         self._train: str | None = None
+        self._model: Spec | None = None  # of the client, where another process can open it
         self.spec = self._open(answerer)
         self.options = replace(options or JudgeOptions(""), spec=str(self.spec), repeats=1)
         self.prompts = open_prompts(self.options.prompts)
@@ -269,15 +279,23 @@ class _Plan:
         spec = parse_spec(answerer, noun="answerer")
         if spec.name == "text-only" and spec.argument is not None:
             self.withhold = True
-            inner = parse_spec(answerer.partition(":")[2], noun="answerer")
-            self.client = _client(inner)
+            inner = self._model = parse_spec(answerer.partition(":")[2], noun="answerer")
+            self.client = open_answerer(inner)
             return Spec("text-only", str(inner))
         if spec.name in BASELINES:
             self._train = spec.options.get("train") if spec.name != "constant" else None
             self.baseline = construct(BASELINES[spec.name], spec.without(["train"]), noun="answerer")
             return spec
-        self.client = _client(spec)
+        self._model = spec
+        self.client = open_answerer(spec)
         return spec
+
+    def work_on(self, engine: str, workers: int | None) -> None:
+        """Let the answerer work on the engine of this name, with so many calls at the same time."""
+        if self.client is not None:
+            self.client = on_engine(engine, self.client, self._model, workers)
+        if workers is not None:
+            self.options = replace(self.options, concurrency=workers)
 
     # ---- On disk ----
 
@@ -327,7 +345,7 @@ class _Plan:
             "questions": {
                 "name": whole.name,
                 "digest": whole.digest,
-                "path": str(whole.folder.absolute()),
+                "path": place_of(whole.folder),
                 "relative_path": os.path.relpath(whole.folder.absolute(), self.folder.absolute()),
             },
             "answerer": {"name": self.name, "spec": str(self.spec.masked())},
@@ -391,11 +409,3 @@ class _Plan:
             for way in self.ways:
                 if way.applies(words.kind, len(words.options)):
                     yield words, way
-
-
-def _client(spec: Spec) -> Client:
-    if spec.name == "command":
-        return cast(Client, construct(Command, spec, noun="answerer"))
-    from mie.judges.clients import open_client
-
-    return open_client(spec)

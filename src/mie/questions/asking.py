@@ -6,6 +6,7 @@ options rotated (`order1`, `order2`, ...), so that every option stands at anothe
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -86,23 +87,45 @@ def drafts(
 ) -> Iterator[Draft]:
     """A draft for each question and pass, keyed `<id>:<pass>`; `withhold` asks without any image."""
     prompt = prompt_of(form, prompts)
+    shown: list[_Shown] = []
     for question in questions:
+        # Questions about one image stand next to each other: it is decoded for the first of them.
+        shown = [
+            next((one for one in shown if one.data == image.data), _Shown(image)) for image in question.images
+        ]
         for way in ways:
             if not way.applies(question.kind, len(question.options)):
                 continue
             order = rotated(len(question.options), way.rotation)
             options = [question.options[at] for at in order]
             text = words_of(question.kind, question.text, options, question.unit, prompt, form)
-            images = () if way.blind or withhold else question.images
-            make = partial(_ask, prompt, text, images)
-            yield Draft(f"{question.id}:{way.name}", make, prompt, _sizes(images), len(text))
+            blind = way.blind or withhold
+            make = partial(_ask, prompt, text, () if blind else tuple(shown))
+            sizes = _sizes(() if blind else question.images)
+            yield Draft(f"{question.id}:{way.name}", make, prompt, sizes, len(text))
 
 
-def _ask(prompt: Prompt, text: str, images: Sequence[QuestionImage]) -> Ask:
-    if not all(image.data for image in images):
-        raise ImageError("an image of the question is missing")
-    shown = tuple(Image(_fitted(image.decoded())) for image in images)
-    return Ask(prompt, (*shown, text), _as_it_is)
+class _Shown:
+    """An image as it is sent. Decoded when it is first asked for, and once, whatever thread asks."""
+
+    def __init__(self, image: QuestionImage) -> None:
+        self.data = image.data
+        self._image = image
+        self._sent: Image | None = None
+        self._lock = threading.Lock()
+
+    def image(self) -> Image:
+        with self._lock:
+            if self._sent is None:
+                if not self.data:
+                    raise ImageError("an image of the question is missing")
+                self._sent = Image(_fitted(self._image.decoded()))
+                self._sent.digest  # noqa: B018 (computed here, in a thread, and cached)
+            return self._sent
+
+
+def _ask(prompt: Prompt, text: str, images: Sequence[_Shown]) -> Ask:
+    return Ask(prompt, (*(one.image() for one in images), text), _as_it_is)
 
 
 def _as_it_is(reply: str) -> str:

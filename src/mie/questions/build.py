@@ -23,7 +23,7 @@ from mie.datasets.engine import Standing, run_tasks
 from mie.datasets.finish import claim_parts, part_rejections
 from mie.datasets.leaks import Traces, duplicates, image_leaks, patient_leaks
 from mie.datasets.part import part_path
-from mie.datasets.plan import Part, PlannedUnit, cut, file_facts
+from mie.datasets.plan import Part, PlannedUnit, cut, file_facts, first_files
 from mie.datasets.schema import read_rows, read_table
 from mie.errors import MieError
 from mie.questions.curate import Curation, curate
@@ -32,8 +32,8 @@ from mie.questions.part import QuestionTask, make_part, without_deadly_unit
 from mie.questions.recipe import QuestionRecipe
 from mie.questions.store import MARKER, QuestionSet
 from mie.questions.write import clear, refuse_other_files, write_into
-from mie.records import Rejection
-from mie.sources.catalog import Entry
+from mie.records import Rejection, Unit
+from mie.sources.catalog import Entry, deidentification
 from mie.sources.source import open_source
 
 _BLOCK: Final = 8  # neighbouring units of a data set that stay together
@@ -54,12 +54,19 @@ class QuestionPlan:
     def units(self) -> int:
         return sum(len(part.units) for part in self.parts)
 
+    def listed(self) -> Iterator[tuple[Entry, Path, list[Unit]]]:
+        """Every data set, where it lies, and its units."""
+        for at, (entry, root) in enumerate(self.sources):
+            units = [planned.unit for part in self.parts for planned in part.units if planned.source == at]
+            yield entry, root, units
+
 
 def build_questions(
     recipe: QuestionRecipe,
     folder: Path | str,
     *,
     workers: int | None = None,
+    engine: str = "local",
     limit: int | None = None,
     overwrite: bool = False,
     isolate: bool = False,
@@ -76,10 +83,11 @@ def build_questions(
             return _finished(recipe, folder)
         plan = plan_questions(recipe, lambda name: progress(Progress("scan", note=name)))
         parts = claim_parts(folder, plan.fingerprint)
-        _make_parts(plan, recipe, parts, workers, isolate, progress)
+        _make_parts(plan, recipe, parts, engine, workers, isolate, progress)
         progress(Progress("finish", plan.units, plan.units))
         numbers = [part.number for part in plan.parts]
         licenses = {entry.name: entry.license.model_dump() for entry, _ in plan.sources}
+        stated = {entry.name: deidentification(entry, root, units) for entry, root, units in plan.listed()}
         finish(
             folder,
             numbers,
@@ -90,6 +98,7 @@ def build_questions(
             description=recipe.description,
             recipe=recipe.public(),
             licenses=licenses,
+            deidentified=stated,
         )
     found = QuestionSet(folder)
     progress(Progress("done", plan.units, plan.units, len(found)))
@@ -149,6 +158,7 @@ def _make_parts(
     plan: QuestionPlan,
     recipe: QuestionRecipe,
     folder: Path,
+    engine: str,
     workers: int | None,
     isolate: bool,
     progress: Listener,
@@ -169,7 +179,15 @@ def _make_parts(
     progress(Progress("make", before, plan.units))
     places = {part.number: at for at, part in enumerate(todo)}
     for result in run_tasks(
-        make_part, tasks, workers=workers, listen=show, isolate=isolate, rescue=without_deadly_unit
+        make_part,
+        tasks,
+        engine=engine,
+        workers=workers,
+        listen=show,
+        isolate=isolate,
+        rescue=without_deadly_unit,
+        output=folder,
+        inputs=first_files(plan.parts, plan.sources),
     ):
         show(places[result.number], (result.units, result.kept, result.refused))
 

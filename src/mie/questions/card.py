@@ -129,4 +129,9 @@ def _terms(info: Mapping[str, Any]) -> str:
         f"- `{markdown_cell(name)}`: {markdown_cell(one['name'])} ({one['use']})"
         for name, one in terms.items()
     ]
-    return lines[0] + ("\n\n" + "\n".join(lines[1:]) if terms else "")
+    stated = (
+        "Every provider states that no patient can be identified."
+        if info.get("deidentified")
+        else "Not every provider states that its images are de-identified: look before you share them."
+    )
+    return lines[0] + ("\n\n" + "\n".join(lines[1:]) if terms else "") + "\n\n" + stated

@@ -26,6 +26,7 @@ _WORDS: Final = 128  # dimensions of a sentence
 _FOLDS: Final = 5
 _BLIND_SHARE: Final = 0.6  # of other patients' questions that had the guessed answer
 _BLIND_LEAST: Final = 5  # such questions
+_POSITIONS: Final = ("Image ", "Box ")  # answers that name a place among the images, which is drawn
 _FEW: Final = 4  # of one answer are kept, however one-sided the rest is
 # Words by which a question without a label tells the part of the body that it is about.
 _PARTS: Final[dict[str, str]] = {
@@ -118,6 +119,11 @@ def curate(
     state.note("task labels", told)
     state.drop(_one_sided(state, config.most_same_answer, seed), "answers")
     state.note("answers", f"at most {config.most_same_answer:.0%} of a template and subject with one answer")
+    state.drop(_guessable(state, config, seed), "options")
+    state.note(
+        "options",
+        f"no option of a template is right over {config.most_above_chance:g} times as often as by chance",
+    )
     state.drop(_beyond_quota(state, images, config), "cluster")
     state.note("clusters", f"the nearest to the centre of each cluster, {config.keep or 'all'} in all")
     blind = _blind(state) if config.blind != "off" else set()
@@ -199,7 +205,7 @@ def _one_sided(state: _State, most: float, seed: int) -> dict[int, str]:
         line = state.lines[at]
         if (
             line["kind"] in ("closed", "open")
-            and not line["answer"].startswith(("Image ", "Box "))
+            and not line["answer"].startswith(_POSITIONS)
             and line["template"]
         ):
             groups[line["split"], line["template"], line["subject"]][line["answer"]].append(at)
@@ -212,6 +218,48 @@ def _one_sided(state: _State, most: float, seed: int) -> dict[int, str]:
             for at in order[allowed:]:
                 gone[at] = f"{template} about {subject or 'any image'} has the answer {answer!r} too often"
     return gone
+
+
+def _guessable(state: _State, config: CurateConfig, seed: int) -> dict[int, str]:
+    """Answers that are right too often where they are offered: who knows this needs no image.
+
+    Of one template, an option may be the key in at most `most_above_chance / options` of the questions that
+    offer it, and never in more than `most_same_answer`. The answer that is furthest above goes first, since
+    every question that goes also takes wrong options with it.
+    """
+    groups: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for at in state.left:
+        line = state.lines[at]
+        if line["kind"] == "closed" and line["template"] and not line["answer"].startswith(_POSITIONS):
+            groups[line["split"], line["template"]].append(at)
+    gone: dict[int, str] = {}
+    for (_, template), places in groups.items():
+        keys: dict[str, list[int]] = defaultdict(list)
+        offered: Counter[str] = Counter()
+        for at in sorted(places, key=lambda at: stable_hash("options", seed, state.lines[at]["id"])):
+            keys[state.lines[at]["answer"]].append(at)
+            offered.update(state.lines[at]["options"])
+        while True:
+            above = {answer: _above(state, found, offered[answer], config) for answer, found in keys.items()}
+            answer = max(sorted(above), key=lambda answer: above[answer][0])
+            if above[answer][0] <= 1:
+                break
+            allowed = above[answer][1]
+            for at in keys[answer][allowed:]:
+                gone[at] = f"{template} has the answer {answer!r} too often where it is offered"
+                offered.subtract(state.lines[at]["options"])
+            del keys[answer][allowed:]
+    return gone
+
+
+def _above(state: _State, places: Sequence[int], offered: int, config: CurateConfig) -> tuple[float, int]:
+    """(How many times too often an answer is the key, how often it may be)."""
+    options = sum(len(state.lines[at]["options"]) for at in places) / len(places)
+    share = min(config.most_same_answer, config.most_above_chance / options)
+    if share >= 1:
+        return 0.0, len(places)
+    allowed = max(_FEW, int(share * (offered - len(places)) / (1 - share)))
+    return len(places) / allowed, allowed
 
 
 def features_of(lines: Sequence[Line], images: Mapping[str, Line]) -> NDArray[np.float32]:

@@ -28,6 +28,7 @@ class Made:
     question: Question
     subject: str
     cases: tuple[str, ...]  # keys of the images, as `image_key` gives them
+    drawn: bool = False  # the images are shown with outlines or boxes
 
 
 def image_key(view: View) -> str:
@@ -130,7 +131,8 @@ class Maker:
             license="; ".join(dict.fromkeys(view.license for view in views)),
             flags=("counterfactual",) if any(view.healed for view in views) else (),
         )
-        return Made(question, draft.subject, tuple(dict.fromkeys(map(image_key, views))))
+        cases = tuple(dict.fromkeys(map(image_key, views)))
+        return Made(question, draft.subject, cases, draft.shown is not None)
 
     def _shown(self, views: Sequence[View], draft: Draft) -> Iterator[QuestionImage]:
         if draft.shown is not None:

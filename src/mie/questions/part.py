@@ -86,15 +86,18 @@ def make_part(task: QuestionTask) -> PartResult:
     """Write the part's questions, images, rejections and, last, its index, which says that it is whole."""
     recipe, number = task.recipe, task.part.number
     maker = Maker(recipe.seed, recipe.per_image, recipe.templates, recipe.open)
-    index, traces, rejections = PartIndex(), [], []
+    index, rejections = PartIndex(), []
     views: list[View] = []
+    traces: list[dict[str, Any]] = []
+    drawn: set[str] = set()
     with QuestionWriter(part_path(task.folder, number, "questions")) as writer:
 
         def keep(outcome: Made | Rejection) -> None:
             if isinstance(outcome, Rejection):
                 rejections.append(outcome)
             else:
-                writer.write(index.add(outcome.question, outcome.subject, outcome.cases))
+                cases = (*outcome.cases, *_drawn(outcome, traces, drawn))
+                writer.write(index.add(outcome.question, outcome.subject, cases))
 
         for unit, found in _views(task):
             report(unit, len(index.rows), len(rejections))
@@ -150,6 +153,35 @@ def trace_of(view: View) -> dict[str, Any]:
         "hash": value,
         "thumb": thumb,
     }
+
+
+def _drawn(made: Made, traces: list[dict[str, Any]], known: set[str]) -> Iterator[str]:
+    """The keys of images that are shown with an outline, with boxes or healed, which are compared as well.
+
+    A drawing may bring an image near to one of another split, as `mie vqa verify` would find.
+    """
+    question = made.question
+    if not (made.drawn or "counterfactual" in question.flags):
+        return
+    for image in question.images:
+        key = f"{made.cases[0]}//{image.digest}"
+        yield key
+        if key in known:
+            continue
+        known.add(key)
+        value, thumb = perceptual(image.decoded())
+        traces.append(
+            {
+                "key": key,
+                "source": question.source,
+                "case_id": question.case_id,
+                "patient_id": question.patient_id,
+                "split": question.split,
+                "content": bytes.fromhex(image.digest) + key.encode(),
+                "hash": value,
+                "thumb": thumb,
+            }
+        )
 
 
 def write_index(folder: Path, number: int, index: PartIndex, traces: list[dict[str, Any]]) -> None:

@@ -35,6 +35,9 @@ class CurateConfig(StrictModel):
     most_same_answer: float = Field(
         0.6, gt=0, le=1, description="share of one answer among questions of one template and subject"
     )
+    most_above_chance: float = Field(
+        2.0, ge=1, description="times that an option may be right as often as by chance, where it is offered"
+    )
     keep: int | None = Field(None, ge=1, description="so many questions, spread over tasks and modalities")
     strata: tuple[Literal["task", "phase", "modality", "anatomy", "template", "source", "split"], ...] = (
         "split",

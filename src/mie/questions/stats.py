@@ -10,7 +10,7 @@ from mie.questions.store import QuestionSet
 
 def question_stats(questions: QuestionSet) -> dict[str, Any]:
     """Counts, funnel, tasks by modality, and the share that simple guesses get right. No image is read."""
-    columns = questions.table(["kind", "task", "modality", "options", "answer", "letter", "flags"])
+    columns = questions.table(["kind", "task", "modality", "options", "answer", "letter", "flags", "split"])
     by_task: dict[str, Counter[str]] = defaultdict(Counter)
     for task, modality in zip(columns["task"], columns["modality"], strict=True):
         by_task[task][modality] += 1
@@ -28,7 +28,27 @@ def question_stats(questions: QuestionSet) -> dict[str, Any]:
         "funnel": questions.info["funnel"],
         "task_by_modality": {task: dict(sorted(row.items())) for task, row in sorted(by_task.items())},
         "guessing": _guessing(closed),
-        "blind": sum("blind" in flags for flags in columns["flags"]),
+        "blind": sum("blind" in (flags or ()) for flags in columns["flags"]),
+        "blind_by_task": _blind_by_task(columns),
+        "blind_evidence": questions.blind_evidence,
+    }
+
+
+def _blind_by_task(columns: dict[str, list[Any]]) -> dict[str, dict[str, float]]:
+    """Of each task's closed test questions, how many are marked as answered without the image.
+
+    Runs answer the test split; a set without one is counted whole.
+    """
+    names = ("task", "kind", "split", "flags")
+    rows = [row for row in zip(*(columns[name] for name in names), strict=True) if row[1] == "closed"]
+    chosen = [row for row in rows if row[2] == "test"] or rows
+    counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for task, _, _, flags in chosen:
+        counts[task][0] += 1
+        counts[task][1] += "blind" in (flags or ())
+    return {
+        task: {"closed": closed, "blind": blind, "share": round(blind / closed, 4)}
+        for task, (closed, blind) in sorted(counts.items())
     }
 
 

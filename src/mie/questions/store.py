@@ -12,24 +12,25 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mie.core.documents import read_document
-from mie.core.files import atomic_path
 from mie.core.hashing import canonical
 from mie.core.registry import unknown_name
+from mie.core.storage import local
 from mie.datasets.dataset import RowIndex
-from mie.datasets.schema import read_rows, read_table, row_errors, table
+from mie.datasets.schema import RowWriter, read_rows, read_table, row_errors, table
 from mie.errors import MieError
-from mie.questions.record import TEXT_FIELDS, Question, QuestionImage, QuestionMask, question_digest
+from mie.questions.record import FLAGS, TEXT_FIELDS, Question, QuestionImage, QuestionMask, question_digest
 from mie.vocabulary import SPLITS
 
 SCHEMA_VERSION: Final = 1
 MARKER: Final = "questions.json"  # written last: its presence says that the set is whole
+BLIND_FILE: Final = "blind.json"  # what runs got right without the images
+BLIND_VERSION: Final = 1
 
 _IMAGE: Final = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 _IMAGE_FEATURE: Final = {"_type": "Image"}
@@ -74,6 +75,7 @@ SCHEMA: Final = pa.schema(
 PICTURES: Final = ("images", "masks")
 TEXT_COLUMNS: Final = tuple(name for name in _COLUMNS if name not in PICTURES)
 # The columns that `filter` takes.
+_UNWANTED: Final = "not flags"  # in a part's `where`
 FILTERS: Final = tuple(name for name in TEXT_COLUMNS if name not in ("options", "tolerance", "evidence"))
 # PNG does not compress again.
 _PACKED: Final = ("images.list.element.bytes", "masks.list.element.mask.bytes")
@@ -125,20 +127,16 @@ def question_of(row: Mapping[str, Any]) -> Question:
         )
 
 
-class QuestionWriter:
-    """Writes rows to one Parquet file. The file appears, whole, when the context ends without an error."""
+class QuestionWriter(RowWriter):
+    """A shard of questions. A row group ends by the bytes of its pictures, each counted once."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.rows = 0
-        self._pending: list[dict[str, Any]] = []
+        super().__init__(path)
         self._pictures: dict[int, int] = {}  # id of a bytes object -> its length
 
-    def __enter__(self) -> QuestionWriter:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._context = atomic_path(self.path)
-        self._writer = pq.ParquetWriter(
-            self._context.__enter__(),
+    def _open(self, path: Path) -> pq.ParquetWriter:
+        return pq.ParquetWriter(
+            path,
             SCHEMA,
             compression=_COMPRESSION,
             use_dictionary=True,
@@ -146,36 +144,15 @@ class QuestionWriter:
             write_statistics=["id", "split", "task", "modality", "source"],
             version="2.6",
         )
-        return self
 
-    def write(self, row: dict[str, Any]) -> None:
-        self._pending.append(row)
-        self.rows += 1
+    def _full(self, row: dict[str, Any]) -> bool:
         pictures = [*row["images"], *(one["mask"] for one in row["masks"])]
         self._pictures.update((id(one["bytes"]), len(one["bytes"])) for one in pictures)
-        full = sum(self._pictures.values()) >= _BYTES_PER_GROUP
-        if full or len(self._pending) >= _ROWS_PER_GROUP:
-            self._flush()
+        return len(self._pending) >= _ROWS_PER_GROUP or sum(self._pictures.values()) >= _BYTES_PER_GROUP
 
-    def _flush(self) -> None:
-        if self._pending:
-            self._writer.write_table(table(self._pending, SCHEMA))
-            self._pending, self._pictures = [], {}
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            if kind is None:
-                self._flush()
-            self._writer.close()
-        except BaseException as failure:
-            self._context.__exit__(type(failure), failure, failure.__traceback__)
-            raise
-        self._context.__exit__(kind, error, trace)
+    def _write_group(self, rows: list[dict[str, Any]]) -> None:
+        self._writer.write_table(table(rows, SCHEMA))
+        self._pictures = {}
 
 
 class _Questions:
@@ -197,11 +174,11 @@ class _Questions:
             position = self._positions[at]
         except IndexError:
             raise IndexError(f"no question {at}: there are {len(self)}") from None
-        return question_of(self.whole.row_index.row(position))
+        return question_of(self.whole.marked(self.whole.row_index.row(position)))
 
     def __iter__(self) -> Iterator[Question]:
-        index = self.whole.row_index
-        return (question_of(index.row(position)) for position in self._positions)
+        whole, index = self.whole, self.whole.row_index
+        return (question_of(whole.marked(index.row(position))) for position in self._positions)
 
     def filter(self, **columns: Any) -> QuestionSubset:
         """The questions whose columns have these values: `filter(task="LL", modality=["CT", "MRI"])`.
@@ -216,6 +193,19 @@ class _Questions:
             allowed = where.get(name)
             where[name] = tuple(v for v in dict.fromkeys(values) if allowed is None or v in allowed)
         return QuestionSubset(self.whole, where)
+
+    def with_flag(self, flag: str) -> QuestionSubset:
+        """The questions that have the flag: `with_flag("counterfactual")`."""
+        if flag not in FLAGS:
+            raise unknown_name("flag", flag, FLAGS)
+        return self.filter(flags=flag)
+
+    def without(self, flag: str) -> QuestionSubset:
+        """The questions that do not have the flag: `without("blind")`."""
+        if flag not in FLAGS:
+            raise unknown_name("flag", flag, FLAGS)
+        unwanted = self.where.get(_UNWANTED, ())
+        return QuestionSubset(self.whole, {**self.where, _UNWANTED: (*unwanted, flag)})
 
     def split(self, name: str) -> QuestionSubset:
         """The questions of one split: "train", "val" or "test"."""
@@ -251,9 +241,18 @@ class QuestionSubset(_Questions):
         names = list(self.where)
         if not names:
             return range(len(self.whole))
-        columns = self.whole.columns(names)
-        chosen = [_matches(columns[name], set(self.where[name])) for name in names]
+        columns = self.whole.columns(["flags" if name == _UNWANTED else name for name in names])
+        chosen = [
+            [not fits for fits in _matches(columns["flags"], set(self.where[name]))]
+            if name == _UNWANTED
+            else _matches(columns[name], set(self.where[name]))
+            for name in names
+        ]
         return [at for at, fits in enumerate(zip(*chosen, strict=True)) if all(fits)]
+
+
+def _with_blind(flags: Sequence[str] | None) -> list[str]:
+    return [*dict.fromkeys((*(flags or ()), "blind"))]
 
 
 def _matches(values: Sequence[Any], wanted: set[Any]) -> list[bool]:
@@ -264,7 +263,7 @@ class QuestionSet(_Questions):
     """A finished folder of questions: `len(qs)`, `qs[0].images[0].pixels`, `qs.filter(task="LL")`."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.folder = Path(folder)
+        self.folder = local(folder)
         if not (self.folder / MARKER).is_file():
             unfinished = (self.folder / "parts").is_dir()
             raise MieError(
@@ -296,6 +295,34 @@ class QuestionSet(_Questions):
     def card(self) -> str:
         """The text of `README.md`."""
         return (self.folder / "README.md").read_text(encoding="utf-8")
+
+    @cached_property
+    def blind(self) -> dict[str, Any]:
+        """What `mie vqa blind` wrote: `runs`, and `marks` (id of a question: which runs); empty without."""
+        if not (self.folder / BLIND_FILE).is_file():
+            return {"runs": [], "marks": {}}
+        found = read_document(self.folder / BLIND_FILE, "marks", version=BLIND_VERSION)
+        if found["questions"] != self.digest:
+            raise MieError(
+                "the marks belong to another question set",
+                where=self.folder / BLIND_FILE,
+                expected=f"digest {self.digest[:16]}",
+                found=f"digest {found['questions'][:16]}",
+                fix=f"delete {BLIND_FILE}, and mark the questions again with `mie vqa blind`",
+            )
+        return found
+
+    @property
+    def blind_evidence(self) -> dict[str, Any]:
+        """Who marked questions as needing no image: the build's guess, and runs with their models."""
+        guessed = self.info["counts"].get("by_flag", {}).get("blind", 0)
+        return {"built": guessed, "votes": self.blind.get("votes", 1), "runs": self.blind["runs"]}
+
+    def marked(self, row: dict[str, Any]) -> dict[str, Any]:
+        """A row with the flag `blind` where a run got it right without the images."""
+        if row["id"] in self.blind["marks"]:
+            row["flags"] = _with_blind(row["flags"])
+        return row
 
     def __fspath__(self) -> str:
         return str(self.folder)
@@ -331,13 +358,18 @@ class QuestionSet(_Questions):
 
     def columns(self, names: Sequence[str]) -> dict[str, list[Any]]:
         """Some text columns whole."""
-        out: dict[str, list[Any]] = {name: [] for name in names}
+        marks = self.blind["marks"] if "flags" in names else {}
+        wanted = list(dict.fromkeys([*names, *(["id"] if marks else [])]))
+        out: dict[str, list[Any]] = {name: [] for name in wanted}
         for path in self.shards():
             with row_errors(path):
-                read = read_table(path, list(names))
-                for name in names:
+                read = read_table(path, wanted)
+                for name in wanted:
                     out[name].extend(read.column(name).to_pylist())
-        return out
+        if marks:
+            pairs = zip(out["id"], out["flags"], strict=True)
+            out["flags"] = [_with_blind(flags) if id in marks else flags for id, flags in pairs]
+        return {name: out[name] for name in names}
 
 
 _SHARD: Final = re.compile(r"(train|val|test)-(\d{5})-of-(\d{5})\.parquet")

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import mie
 from mie.core.documents import write_document
@@ -20,7 +20,7 @@ from mie.datasets.rejected import nothing_kept, write_rejected
 from mie.errors import MieError
 from mie.questions.card import question_card
 from mie.questions.record import Question
-from mie.questions.store import MARKER, SCHEMA_VERSION, QuestionWriter, row_of
+from mie.questions.store import BLIND_FILE, MARKER, SCHEMA_VERSION, QuestionWriter, row_of
 from mie.records import Rejection
 from mie.vocabulary import SPLITS
 
@@ -29,13 +29,18 @@ COUNTED: Final = (
     *("split", "kind", "task", "phase", "modality", "submodality", "anatomy", "template", "letter", "source"),
 )
 _VERSIONS: Final = ("numpy", "opencv-python-headless", "pillow", "pyarrow", "isal")
-_FILES: Final = (MARKER, "README.md", "rejected.parquet")
+_FILES: Final = (MARKER, "README.md", "rejected.parquet", BLIND_FILE)
 _TEMPORARY: Final = r"\..*\.tmp"
 _FOLDERS: Final = {
     "data": re.compile(rf"(train|val|test)-\d{{5}}-of-\d{{5}}\.parquet|{_TEMPORARY}"),
     "parts": re.compile(rf"plan|(train|val|test)-\d{{5}}\.parquet|\d{{5}}\.[a-z]+\.parquet|{_TEMPORARY}"),
     "stats": re.compile(rf"[a-z]+\.png|{_TEMPORARY}"),
 }
+
+
+# By source: whether somebody states that its images are de-identified, and in which words.
+Stated: TypeAlias = Mapping[str, tuple[bool, str]]
+_NOT_STATED: Final = (False, "not stated")
 
 
 def write_questions(
@@ -46,6 +51,7 @@ def write_questions(
     description: str = "",
     recipe: Mapping[str, Any] | None = None,
     licenses: Mapping[str, Mapping[str, str]] | None = None,
+    deidentified: Stated | None = None,
     funnel: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Write the questions to a new folder in the order they come (per split); what `questions.json` says.
@@ -67,6 +73,7 @@ def write_questions(
                 description=description,
                 recipe=recipe or {},
                 licenses=licenses or {},
+                deidentified=deidentified or {},
                 funnel=funnel,
             )
         except BaseException:
@@ -82,6 +89,7 @@ def write_into(
     description: str,
     recipe: Mapping[str, Any],
     licenses: Mapping[str, Mapping[str, str]],
+    deidentified: Stated,
     funnel: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
     """The same in a folder that is held already. Safe to repeat from the start; `parts/` is left alone."""
@@ -99,6 +107,7 @@ def write_into(
         write_rejected(folder / "rejected.parquet", tally.rejections)
         raise nothing_kept(folder, tally.rejections, "put it right and run the same command again")
     kept = tally.counts["source"]
+    stated = {source: deidentified.get(source, _NOT_STATED) for source in sorted(kept)}
     info: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "name": name,
@@ -108,6 +117,8 @@ def write_into(
         "rejected": dict(sorted(Counter(r.gate for r in tally.rejections).items())),
         "funnel": [dict(step) for step in funnel],
         "licenses": {source: dict(terms) for source, terms in licenses.items() if source in kept},
+        "deidentified": bool(stated) and all(yes for yes, _ in stated.values()),
+        "deidentification": {source: reason for source, (_, reason) in stated.items()},
         "recipe": dict(recipe),
         "versions": {
             "mie": mie.__version__,
@@ -119,6 +130,12 @@ def write_into(
     write_document(folder / MARKER, info)
     shutil.rmtree(parts)
     return info
+
+
+def stated_of(info: Mapping[str, Any]) -> Stated:
+    """What `questions.json` says of its sources. A set of an older version says nothing: not stated."""
+    yes, reasons = info.get("deidentified") is True, info.get("deidentification") or {}
+    return {source: (yes, reasons.get(source, _NOT_STATED[1])) for source in info["counts"]["by_source"]}
 
 
 def question_line(row: Mapping[str, Any]) -> str:

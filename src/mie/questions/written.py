@@ -36,7 +36,7 @@ from mie.questions.asking import rotated
 from mie.questions.record import LETTERS, TASKS, Question, QuestionImage, question_id
 from mie.questions.scoring.parse import read_letter
 from mie.questions.store import MARKER, QuestionSet
-from mie.questions.write import write_questions
+from mie.questions.write import stated_of, write_questions
 from mie.records import Rejection
 from mie.vocabulary import UNKNOWN
 
@@ -176,7 +176,7 @@ def write_written(
     """Have questions written and checked; write those that pass as a set; what its `questions.json` says.
 
     Replies lie in `FOLDER-replies` and are paid for once: after a kill the same call resumes. `dataset` is
-    the `questions.json` that the findings come from, where it says that they are de-identified.
+    the `questions.json` of the set that the findings come from, which may say that they are de-identified.
     """
     folder = Path(folder)
     replies = folder.with_name(f"{folder.name}-replies")
@@ -205,6 +205,7 @@ def write_written(
         name=name,
         description="Written by a language model; a question counts once people accept it in `mie review`.",
         recipe={"written": {"writer": writer, "second": second, "consistency": writing.consistency}},
+        deidentified=stated_of(dataset) if dataset else {},
         funnel=[{"step": step, "questions": count, "note": ""} for step, count in steps],
     )
 

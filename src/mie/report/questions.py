@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -10,7 +11,7 @@ from typing import Any, Final
 import mie
 from mie.core.files import atomic_write
 from mie.questions.record import PHASES, TASKS
-from mie.questions.scoring.metrics import METRICS, NAME
+from mie.questions.scoring.metrics import MARKED, METRICS, NAME, NOT_MARKED, PUBLISHED
 from mie.report.answer_rows import AnswerRow, labels, read_rows
 from mie.report.charts import Chart, means_chart, radars_for_page, tradeoff_chart
 from mie.report.layouts import Radar
@@ -41,6 +42,7 @@ _MARKER: Final = ".mie-question-report"
 _MACRO: Final = Metric("macro", "Accuracy, mean of tasks", "each task weighs the same", scale=SHARE)
 _SHOWN: Final = ("accuracy", "blind", "permuted", "consistent", "number", "place")
 _WORDS: Final = ("exact", "rouge1", "rougel", "bleu", "bertscore", "text", "judged")
+NOT_FOUND: Final = "not found"
 Progress = Callable[[int, int], None]
 
 
@@ -65,6 +67,7 @@ def write_question_report(
         files = _write_tables(rows, folder / "tables")
         sections = [
             _results(rows),
+            _published(),
             _blind(rows, folder / "plots"),
             _phases(rows, folder / "plots"),
             _tasks(rows, folder / "plots"),
@@ -104,6 +107,23 @@ def _results(rows: Sequence[AnswerRow]) -> Section:
     return Section("results", "Results", "Results", "question_results.html", {"tables": tables})
 
 
+def _published() -> Section:
+    lines: list[Row] = [
+        (
+            Label(name, badge="published"),
+            [
+                NOT_FOUND if value is None else c.show(value)
+                for c, value in zip(PUBLISHED.columns, values, strict=True)
+            ],
+        )
+        for name, values in PUBLISHED.rows
+    ]
+    heads = ("Answerer", *(column.label for column in PUBLISHED.columns))
+    table = TextTable(PUBLISHED.caption, heads, lines, numbers=len(PUBLISHED.columns))
+    content = {"tables": [table], "lead": f"{PUBLISHED.note} Source: {PUBLISHED.source}."}
+    return Section("published", "Published accuracies", "Published", "question_tables.html", content)
+
+
 def _blind(rows: Sequence[AnswerRow], plots: Path) -> Section | None:
     axes = METRICS["blind"], METRICS["accuracy"]
     points = {
@@ -111,13 +131,70 @@ def _blind(rows: Sequence[AnswerRow], plots: Path) -> Section | None:
         for row in rows
         if all(row.cells.get(key) and row.cells[key].n for key in ("blind@1", "accuracy@1"))
     }
-    if not points:
+    tables = _marks(rows)
+    if not points and not tables:
         return None
     caption = "With images against without"
-    chart = tradeoff_chart(
-        plots, "blind", caption, axes, points, diagonal=True, runs=[row.name for row in rows]
+    charts = (
+        [tradeoff_chart(plots, "blind", caption, axes, points, diagonal=True, runs=[r.name for r in rows])]
+        if points
+        else []
     )
-    return Section("blind", "Blind against seeing", "Blind", "question_blind.html", {"charts": [chart]})
+    content = {"charts": charts, "tables": tables}
+    return Section("blind", "Blind against seeing", "Blind", "question_blind.html", content)
+
+
+def _marks(rows: Sequence[AnswerRow]) -> list[MeansTable | TextTable]:
+    """Accuracy on questions that are marked blind and on the rest, and who marked them."""
+    groups = (NOT_MARKED, MARKED)
+    if not any(_has(row, "marked", name) for row in rows for name in groups):
+        return []
+    names = {name: f"{_number(rows, name):,} closed questions" for name in groups}
+    marks = rows[0].results.document.get("marks") or {"built": 0, "runs": []}
+    lines: list[Row] = [
+        (Label("the build's guess from other patients' answers"), ["", "", "", count(marks["built"]), ""])
+    ]
+    lines += [
+        (
+            Label(one["answerer"]),
+            [
+                ", ".join(one["models"]),
+                one["run"],
+                ", ".join(one["passes"]),
+                count(one["right"]),
+                f"{one['by_luck']:.0f}",
+            ],
+        )
+        for one in marks["runs"]
+    ]
+    heads = ("Answerer", "Model", "Run", "Passes", "Right", "By luck alone")
+    return [
+        _grid(rows, "marked", names, "Accuracy on questions marked as needing no image, and on the others"),
+        _shares(rows[0]),
+        TextTable("Who marked them", heads, lines, numbers=2),
+    ]
+
+
+def _shares(row: AnswerRow) -> TextTable:
+    """Of each task's closed questions, how many are marked."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for line in row.lines.values():
+        if line.group["kind"] == "closed":
+            counts[line.group["task"]][line.group["marked"]] += 1
+    lines: list[Row] = [
+        (
+            Label(task, note=TASKS[task].name),
+            [count(found.total()), count(found[MARKED]), f"{found[MARKED] / found.total():.0%}"],
+        )
+        for task in TASKS
+        if (found := counts.get(task))
+    ]
+    return TextTable("Marked by task", ("Task", "Closed questions", "Marked", "Share"), lines, numbers=3)
+
+
+def _number(rows: Sequence[AnswerRow], group: str) -> int:
+    cells = [row.by("marked").get(group, {}).get("accuracy@1") for row in rows]
+    return max((cell.n + cell.unscored for cell in cells if cell is not None), default=0)
 
 
 def _phases(rows: Sequence[AnswerRow], plots: Path) -> Section | None:

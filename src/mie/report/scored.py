@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mie.core.files import digest
+from mie.core.storage import local
 from mie.datasets.dataset import Dataset
 from mie.errors import MieError
 from mie.report.layouts import Layout, layout_of, ordered
@@ -180,7 +181,7 @@ class ScoredRun:
     def dataset(self) -> Dataset:
         """Open the dataset the run was made on; `MieError` where it is gone or has changed since."""
         known = self.info["dataset"]
-        stated, beside = Path(known["path"]), self.folder / known.get("relative_path", known["path"])
+        stated, beside = local(known["path"]), self.folder / known.get("relative_path", known["path"])
         found = Dataset(stated if stated.exists() else beside)
         if found.digest != self.digest:
             raise MieError(

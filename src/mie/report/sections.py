@@ -286,7 +286,8 @@ def _board_rows(
             rows |= {name: cells} if cells else {}
         else:
             rows[name] = scores.cells
-    shown = board.columns or columns(rows.values())
+    known = {m.name: m for other in scored.layout.boards for m in other.columns}
+    shown = board.columns or [known.get(m.name, m) for m in columns(rows.values())]
     said = {name for name in people if name in scored.scores for name in people[name]}
     return [m for m in shown if m.name in said or any(cell_at(cells, m) for cells in rows.values())], rows
 

@@ -17,7 +17,7 @@ from mie.core.files import atomic_write, folder_lock, refuse_foreign
 from mie.errors import ConfigError, MieError
 from mie.questions.answers import KIND, RUN_FILES, SCHEMA_VERSION, AnswerRun, Given
 from mie.questions.store import QuestionSet, question_of, row_of
-from mie.questions.write import write_questions
+from mie.questions.write import stated_of, write_questions
 from mie.records import Rejection
 from mie.review.database import Database, meta, tasks
 from mie.review.export import CONSENSUS, opinions
@@ -110,6 +110,7 @@ def accept_questions(place: str, questions: Path | str, output: Path | str) -> d
         description=str(part.info.get("description", "")),
         recipe={**part.info["recipe"], "reviewed": reviewed},
         licenses=part.info["licenses"],
+        deidentified=stated_of(part.info),
         funnel=[
             *part.info["funnel"],
             {"step": "accepted by people", "questions": len(part) - counts["reject"], "note": ""},

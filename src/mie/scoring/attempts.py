@@ -192,11 +192,7 @@ class Chunk:
 
     def key(self, header: Mapping[str, Any]) -> str:
         """Changes with anything that the chunk's scores depend on."""
-        attempts = [
-            [sample, [[o.k, o.path is not None, o.reason, o.stamp] for o in outputs]]
-            for sample, outputs in self.outputs
-        ]
-        return hashlib.sha256(canonical([header, attempts]).encode()).hexdigest()[:16]
+        return chunk_key([header], self.outputs)
 
     def rows(self, columns: list[str]) -> Iterator[tuple[dict[str, Any], tuple[Output, ...]]]:
         """Each row with its attempts. One row group is in memory, and one row of it as Python objects."""
@@ -205,6 +201,15 @@ class Chunk:
             for row, (_, attempts) in zip(rows, self.outputs, strict=False):
                 if attempts:  # none where the run's filters left the sample out
                     yield row, attempts
+
+
+def chunk_key(about: list[Any], outputs: Iterable[tuple[str, tuple[Output, ...]]]) -> str:
+    """The key of what is scored together: what it is about, and the state of each output."""
+    attempts = [
+        [sample, [[o.k, o.path is not None, o.reason, o.stamp] for o in attempts]]
+        for sample, attempts in outputs
+    ]
+    return hashlib.sha256(canonical([*about, attempts]).encode()).hexdigest()[:16]
 
 
 def _rows(file: ShardFile, group: int, columns: list[str]) -> Iterator[dict[str, Any]]:

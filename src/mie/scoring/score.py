@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 import mie
 from mie.core.files import atomic_write, folder_lock, remove_scratch
-from mie.datasets.engine import run_tasks
+from mie.datasets.engine import Standing, report, run_tasks
 from mie.editors.runs import Run
 from mie.errors import ConfigError, MieError
 from mie.judges import JudgeOptions
@@ -319,7 +319,16 @@ def _score_chunks(work: _Work, workers: int | None, engine: str) -> list[Path]:
     tasks = [
         _Task(named, chunk, header["variant"], header["metrics"], work.setup, path) for chunk, path in todo
     ]
-    for pairs in run_tasks(_score_chunk, tasks, engine=engine, workers=workers):
+    witnesses = [path for chunk, _ in todo[:1] for path in _files(chunk)]
+    for pairs in run_tasks(
+        _score_chunk,
+        tasks,
+        engine=engine,
+        workers=workers,
+        describe=_sample_name,
+        output=work.parts,
+        inputs=witnesses,
+    ):
         done += pairs
         if work.progress is not None:
             work.progress(done, work.total)
@@ -341,9 +350,25 @@ def _score_chunk(task: _Task) -> int:
     known = benchmark.find_metrics()
     metrics = {name: known[name] for name in task.metrics}
     context = Context(benchmark, task.variant, metrics, Inputs(), task.setup)
-    lines = [measure(row, outputs, context) for row, outputs in task.chunk.rows(columns)]
+    lines = []
+    for number, (row, outputs) in enumerate(task.chunk.rows(columns)):
+        report(number)
+        lines.append(measure(row, outputs, context))
     atomic_write(task.part, "".join(map(encode_line, lines)))
     return task.chunk.pairs
+
+
+def _sample_name(task: _Task, standing: Standing) -> str:
+    """The sample that a chunk was measuring."""
+    samples = [sample for sample, outputs in task.chunk.outputs if outputs]
+    return f"sample {samples[standing[0]]}" if standing[0] < len(samples) else ""
+
+
+def _files(chunk: Chunk | VolumeChunk) -> list[Path]:
+    """A shard and an output: whoever sees them can score the run."""
+    shard = chunk.shard if isinstance(chunk, Chunk) else chunk.slices[0].shard
+    outputs = (output.path for _, attempts in chunk.outputs for output in attempts)
+    return [shard, *(Path(path) for path in outputs if path is not None)][:2]
 
 
 def _sha256(path: Path) -> str:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mie.core.hashing import canonical
 from mie.datasets.dataset import Dataset
 from mie.datasets.parquet import ShardFile
 from mie.datasets.volumes import SliceRow, volume_slices
 from mie.editors.runs import Run
 from mie.errors import MieError
-from mie.scoring.attempts import Output, make_chunks
+from mie.scoring.attempts import Output, chunk_key, make_chunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +31,7 @@ class VolumeChunk:
 
     def key(self, header: Mapping[str, Any]) -> str:
         """Changes with anything that the volume's scores depend on."""
-        attempts = [
-            [sample, [[o.k, o.path is not None, o.reason, o.stamp] for o in outputs]]
-            for sample, outputs in self.outputs
-        ]
-        return hashlib.sha256(canonical([header, self.volume, attempts]).encode()).hexdigest()[:16]
+        return chunk_key([header, self.volume], self.outputs)
 
     def rows(self, columns: list[str]) -> Iterator[tuple[dict[str, Any], tuple[Any, ...]]]:
         """One item: the volume's rows under "rows", and the attempts at each of them."""

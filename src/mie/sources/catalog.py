@@ -158,11 +158,9 @@ class _Slices(Strict):
 
     @model_serializer(mode="wrap")
     def _without_the_default(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """As written before the key existed: an entry without it is the same entry as ever."""
+        """As written before the keys existed: an entry without them is the same entry as ever."""
         body: dict[str, Any] = handler(self)
-        if self.around is None:
-            body.pop("around", None)  # not there with `exclude_defaults`
-        return body
+        return {k: v for k, v in body.items() if v is not None or k not in ("around", "channel")}
 
 
 class VolumeLayout(_Files, _Slices):
@@ -173,6 +171,7 @@ class VolumeLayout(_Files, _Slices):
     planes: tuple[Literal["axial", "coronal", "sagittal"], ...] = ("axial",)
     slices: Slices = Field(3, description="at most this many slices per plane and target; or all")
     gap: float = Field(5.0, ge=0, description="millimetres between chosen slices")
+    channel: int | None = Field(None, ge=0, description="which volume of four-axis NIfTI files, from 0")
 
 
 class DicomLayout(_Slices):

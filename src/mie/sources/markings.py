@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import cv2
 import numpy as np
@@ -19,6 +20,7 @@ if TYPE_CHECKING:  # a folder of pictures must not pay for the import of volume 
     from mie.sources.slices import Region
 
 Labels = NDArray[Any]
+_MOST_OUTSIDE: Final = 0.05  # of a target's voxels, beyond the image: the borders of two grids differ
 
 
 def uses_colours(targets: tuple[TargetEntry, ...]) -> bool:
@@ -162,7 +164,8 @@ def label_regions(
 ) -> dict[str, Region]:
     """The regions that one mask file marks for `targets`, those that mark nothing left out.
 
-    The file must lie on the image's grid, and hold no value that is neither 0, nor a target's, nor ignored.
+    The file must hold no value that is neither 0, nor a target's, nor ignored. On another grid it is brought
+    onto the image's by what the headers say, and the regions record it.
     """
     from mie.images.volumes import read_volume, same_geometry
     from mie.sources.slices import Region
@@ -178,19 +181,61 @@ def label_regions(
     # With a threshold every value means something, also the fractions of a soft mask.
     soft = any(t.above is not None or t.below is not None for t in targets)
     labels = read_volume(path, labels=not soft)
-    apart = same_geometry(image, labels)
-    if apart is not None:
-        raise MieError(
-            "mask and image do not lie on each other",
-            where=path,
-            expected="the image's shape, spacing and position",
-            found=apart,
-            fix="resample the mask to the image",
-        )
     if not soft:
         _check_values(labels.data, targets, entry, path)
     found = {target.name: Region.of(marked(labels.data, target)) for target in targets}
-    return {name: region for name, region in found.items() if region is not None}
+    present = {name: region for name, region in found.items() if region is not None}
+    apart = same_geometry(image, labels)
+    if apart is None:
+        return present
+    return {name: _on_grid(region, labels, image, name, apart, path) for name, region in present.items()}
+
+
+def _on_grid(region: Region, labels: Volume, image: Volume, name: str, apart: str, path: Path) -> Region:
+    """A target's region on the image's grid; `MieError` where the headers cannot be right.
+
+    Another position or spacing at the same shape is an error in a header far more often than another grid.
+    """
+    from mie.images.volumes import Volume, resampled
+    from mie.sources.slices import Region
+
+    whole = np.zeros(labels.data.shape, np.uint8)
+    whole[tuple(slice(s, s + n) for s, n in zip(region.start, region.inside.shape, strict=True))] = (
+        region.inside
+    )
+    own = Volume(whole, labels.spacing, labels.affine)
+    places = np.argwhere(region.inside) + region.start
+    to_image = np.linalg.inv(image.affine) @ labels.affine
+    at = np.rint(places @ to_image[:3, :3].T + to_image[:3, 3])
+    outside = 1 - float(((at >= 0) & (at < image.data.shape)).all(axis=1).mean())
+    if labels.data.shape == image.data.shape or outside > _MOST_OUTSIDE:
+        raise MieError(
+            "mask and image do not lie on each other",
+            where=path,
+            expected="the image's grid, or another one that covers the same place",
+            found=f"{apart}; {outside:.0%} of {name!r} lies outside the image",
+            fix="correct the header that is wrong, or resample the mask to the image",
+        )
+    moved = resampled(own, image, labels=True, where=path)
+    on_image = Region.of(moved.data > 0)
+    if on_image is None:
+        raise MieError(
+            "a target is lost on the image's grid",
+            where=path,
+            expected=f"voxels of {name!r} at the centres of the image's",
+            found=f"{len(places):,} voxels of {_size(labels)} mm between voxels of {_size(image)} mm",
+            fix="draw the mask on the image's grid",
+        )
+    millilitres = [
+        round(count * float(np.prod(volume.spacing)) / 1000, 4)
+        for count, volume in ((len(places), labels), (int(on_image.inside.sum()), image))
+    ]
+    step = {**moved.steps[-1], "step": "resample mask", "reason": apart, "target": name, "ml": millilitres}
+    return replace(on_image, steps=(step,))
+
+
+def _size(volume: Volume) -> str:
+    return " x ".join(f"{mm:.3g}" for mm in volume.spacing)
 
 
 def _check_values(labels: NDArray[Any], targets: Sequence[TargetEntry], entry: Entry, path: Path) -> None:

@@ -34,6 +34,7 @@ class Region:
     shape: tuple[int, ...]  # of the volume
     start: tuple[int, ...]
     inside: Mask  # (X, Y, Z) of the box
+    steps: tuple[Step, ...] = ()  # how it came onto the volume's grid, where it was drawn on another
 
     @classmethod
     def of(cls, mask: Mask) -> Region | None:
@@ -55,7 +56,7 @@ class Region:
             at = np.subtract(region.start, start)
             ends = at + region.inside.shape
             inside[tuple(slice(a, b) for a, b in zip(at, ends, strict=True))] |= region.inside
-        return Region(self.shape, tuple(int(s) for s in start), inside)
+        return Region(self.shape, tuple(int(s) for s in start), inside, self.steps + other.steps)
 
     def areas(self, plane: str) -> NDArray[np.int64]:
         """Marked voxels in each slice of the plane."""
@@ -233,7 +234,8 @@ def _case(
         rows, columns = slice_of(volume.data, plane, index).shape
         affine = slice_affine(volume, plane, index) @ scaling(columns / image.shape[1], rows / image.shape[0])
         cut["affine"] = affine.tolist()
-    steps: list[Step] = [*volume.steps, window, cut]
+    moved = [step for name, region in regions.items() if name in masks for step in region.steps]
+    steps: list[Step] = [*volume.steps, *moved, window, cut]
     if not is_square(spacing):
         side = min(spacing)
         steps.append({"step": "square pixels", "found": list(spacing), "to": [side, side]})

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from mie.core.registry import Registry
+from mie.core.storage import local
 from mie.errors import MieError
 from mie.records import Case, Rejection, Unit
 from mie.sources.catalog import Entry
@@ -46,7 +47,7 @@ SOURCES: Final[Registry[Callable[[Entry, Path], Source]]] = Registry(
 
 
 def open_source(entry: Entry, root: Path | None) -> Source:
-    """The data set at `root`; a sample set needs none."""
+    """The data set at `root`, a folder or a URL; a sample set needs none."""
     if root is None:
         if not entry.samples:
             raise MieError(
@@ -58,6 +59,7 @@ def open_source(entry: Entry, root: Path | None) -> Source:
         from mie.sources.samples import samples_root
 
         root = samples_root(names=[entry.name]) / entry.name
+    root = local(root)
     if not root.is_dir():
         raise MieError(
             "no such folder",

@@ -96,7 +96,7 @@ class VolumeSource:
 
     def load(self, unit: Unit) -> Iterator[Case | Rejection]:
         listing = Listing(self.root)
-        volume = read_volume(listing.inside(unit.files["image"][0]))
+        volume = read_volume(listing.inside(unit.files["image"][0]), channel=self.layout.channel)
         regions = marked_regions(
             self.entry,
             unit,

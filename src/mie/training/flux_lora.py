@@ -11,7 +11,6 @@ sees x_s, the latents of the picture with an emptied hole, and the hole itself.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -23,6 +22,7 @@ from torch import Tensor, nn
 
 from mie.errors import ConfigError, MieError
 from mie.images.families import FAMILIES
+from mie.networks.lora import LoraFactors, adapter_config, add_lora
 from mie.networks.pretrained import model_digest, need_packages
 from mie.perspectives.modification.inpainters.flux import (
     MULTIPLE,
@@ -43,7 +43,6 @@ from mie.training.pack import TRAIN, VALIDATION, Pack, read_pack
 from mie.training.trainee import Trainee
 
 OUTSIDE: Final = 0.1  # what a latent outside the hole counts; the original is put back there anyway
-_NAME: Final = "default"  # of peft's adapter
 _TURNED: Final = ("dermoscopy", "endoscopy")  # pictures without an upright
 _AREA: Final = (0.003, 0.25)  # of the image: a smaller hole has nothing to learn from
 _TRIES: Final = 50
@@ -57,80 +56,6 @@ _ATTENTION = (
     "add_v_proj",
     "to_add_out",
 )
-
-
-def add_lora_layers(transformer: Any, rank: int, alpha: int, targets: Sequence[str]) -> dict[str, Any]:
-    """Give the linear layers named in `targets` a LoRA, with peft; return peft's config as JSON."""
-    from peft import LoraConfig
-
-    try:
-        transformer.add_adapter(LoraConfig(r=rank, lora_alpha=alpha, target_modules=list(targets)), _NAME)
-    except ValueError as error:
-        raise ConfigError(
-            "no LoRA can be added to these layers",
-            where="model.targets",
-            found=str(error).split("\n")[0][:200],
-        ) from None
-    return {
-        "peft_type": "LORA",
-        "r": rank,
-        "lora_alpha": alpha,
-        "target_modules": sorted(targets),
-        "bias": "none",
-    }
-
-
-class LoraFactors(nn.Module):
-    """`forward` is that of the transformer, with these factors in it.
-
-    A key of the state dict is the layer's name with `/` for the dots, then `/lora_A` or `/lora_B`.
-    """
-
-    def __init__(self, transformer: nn.Module, factors: Mapping[str, Tensor]) -> None:
-        super().__init__()
-        # In a tuple, where nn.Module does not look for parts of itself.
-        self._lent_to = (transformer, dict(_places(transformer)))
-        self.factors = nn.ParameterDict(dict(factors))
-
-    @classmethod
-    def fresh(cls, transformer: nn.Module) -> LoraFactors:
-        """Start as peft does: the first factor random, the second zero, so that nothing changes yet."""
-        factors = {}
-        for name, linear in _places(transformer):
-            value = torch.zeros(linear.weight.shape)
-            if name.endswith("lora_A"):
-                nn.init.kaiming_uniform_(value, a=math.sqrt(5))
-            factors[name] = value
-        return cls(transformer, factors)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> LoraFactors:
-        """Factors of its own, the same transformer."""
-        return LoraFactors(self._lent_to[0], {name: p.detach().clone() for name, p in self.factors.items()})
-
-    def lend(self) -> None:
-        """Give the transformer these factors, also while a backward pass runs it once more."""
-        for name, linear in self._lent_to[1].items():
-            linear._parameters["weight"] = self.factors[name]
-
-    def forward(self, **inputs: Any) -> Tensor:
-        self.lend()
-        return self._lent_to[0](**inputs, return_dict=False)[0]
-
-    def tensors(self) -> dict[str, Tensor]:
-        """By the names that diffusers knows: `transformer_blocks.0.attn.to_q.lora_A.weight`."""
-        return {f"{name.replace('/', '.')}.weight": p.detach() for name, p in self.factors.items()}
-
-
-def _places(transformer: nn.Module) -> list[tuple[str, nn.Linear]]:
-    """Return the layers that peft has put in, by key."""
-    from peft.tuners.lora import LoraLayer
-
-    return [
-        (f"{name.replace('.', '/')}/{which}", getattr(layer, which)[_NAME])
-        for name, layer in transformer.named_modules()
-        if isinstance(layer, LoraLayer)
-        for which in ("lora_A", "lora_B")
-    ]
 
 
 class Example(NamedTuple):
@@ -260,7 +185,8 @@ def flow_loss(
         encoder_hidden_states=words.embeds.expand(count, -1, -1),
         txt_ids=inputs.places.new_zeros(words.embeds.shape[1], 3),
         img_ids=inputs.places,
-    )
+        return_dict=False,
+    )[0]
     error = (velocity.float() - (noise - inputs.latents)).square()
     loss = (error * inputs.weight).sum() / inputs.weight.sum()
     hole = (error * inputs.inside).sum() / inputs.inside.sum()
@@ -312,14 +238,14 @@ class FluxFillLora(Trainee):
         dtype = torch.bfloat16 if self.config.precision == "bf16" else torch.float32
         self.words = encode_prompt(self._base, PROMPTS[self.data.family], device, dtype)
         self.pipe = load_pipeline(self._base, device, dtype)
-        transformer = self.pipe.transformer
-        self._adapter = add_lora_layers(transformer, self.shape.rank, self.shape.alpha, self.shape.targets)
+        transformer, shape = self.pipe.transformer, self.shape
+        self._places = add_lora(transformer, shape.rank, shape.alpha, shape.targets, where="model.targets")
         if self.config.gradient_checkpointing:
             transformer.enable_gradient_checkpointing()
         self._held_out = self._examples()
 
     def model(self) -> nn.Module:
-        return LoraFactors.fresh(self.pipe.transformer)
+        return LoraFactors.fresh(self.pipe.transformer, self._places, self.shape.rank)
 
     def batch(self, step: int, rank: int, world: int) -> Any:
         rng = np.random.default_rng(step_seed(self.config.seed, step, rank))
@@ -359,7 +285,8 @@ class FluxFillLora(Trainee):
 
     def save(self, model: nn.Module, path: Path, facts: Mapping[str, Any]) -> None:
         own = {"family": self.data.family, "prompt": PROMPTS[self.data.family], "base": self.shape.base}
-        save_lora(path, model.tensors(), self._adapter, {**own, **facts})  # type: ignore[operator]
+        adapter = adapter_config(self.shape.rank, self.shape.alpha, self.shape.targets)
+        save_lora(path, model.tensors(""), adapter, {**own, **facts})  # type: ignore[operator]
 
     def _flow(self, model: nn.Module, batch: Any, draw: torch.Generator | None) -> Flow:
         """Compute the loss; `draw` is on the CPU, None is the device's own generator, seeded by the loop."""

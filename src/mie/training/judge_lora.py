@@ -23,12 +23,12 @@ from mie.core.files import inside
 from mie.errors import ConfigError
 from mie.judges import ParseError
 from mie.judges.adapters import save_adapter
+from mie.networks.lora import LoraFactors, adapter_config, add_lora
 from mie.networks.pretrained import model_digest, need_packages
 from mie.scoring.judge_set import HELD_OUT, TRAIN, form_of, read_judge_set
 from mie.scoring.statistics.ranks import within
 from mie.training.batches import step_seed
 from mie.training.config import Strict, TrainConfig, parse_section
-from mie.training.flux_lora import LoraFactors, add_lora_layers
 from mie.training.trainee import Trainee
 
 _IGNORED: Final = -100  # no loss for these tokens
@@ -88,15 +88,16 @@ class JudgeLora(Trainee):
         self.network: Any = transformers.AutoModelForImageTextToText.from_pretrained(
             self._base, use_safetensors=True, dtype=dtype, **options
         )
-        self.network.requires_grad_(False).to(device)
-        self._adapter = add_lora_layers(self.network, self.shape.rank, self.shape.alpha, self.shape.targets)
+        self.network.to(device)
+        shape = self.shape
+        self._places = add_lora(self.network, shape.rank, shape.alpha, shape.targets, where="model.targets")
         if self.config.gradient_checkpointing:
             self.network.gradient_checkpointing_enable()
         rows = sorted(self._examples[HELD_OUT], key=lambda example: str(example["key"]))
         self._held_out = rows[: self.data.validate_rows]
 
     def model(self) -> nn.Module:
-        return LoraFactors.fresh(self.network)
+        return LoraFactors.fresh(self.network, self._places, self.shape.rank)
 
     def batch(self, step: int, rank: int, world: int) -> Any:
         rng = np.random.default_rng(step_seed(self.config.seed, step, rank))
@@ -104,14 +105,14 @@ class JudgeLora(Trainee):
         return [self._tokens(self._examples[TRAIN][int(at)]) for at in chosen]
 
     def loss(self, model: nn.Module, batch: Any, step: int) -> tuple[Tensor, dict[str, Tensor]]:
-        losses = torch.stack([model(**self._on_device(example)) for example in batch])
+        losses = torch.stack([self._loss(model, example) for example in batch])
         return losses.mean(), {"worst": losses.detach().max()}
 
     def validate(self, model: nn.Module) -> dict[str, float | None]:
         """The loss on held-out replies, and how many grades lie within one step of people's."""
         if not self._held_out:
             return {"score": None}
-        losses = [float(model(**self._on_device(self._tokens(example)))) for example in self._held_out]
+        losses = [float(self._loss(model, self._tokens(example))) for example in self._held_out]
         loss = float(np.mean(losses))
         tuned = self._alignment(model)
         if self._untuned is None:
@@ -120,8 +121,9 @@ class JudgeLora(Trainee):
         return {"score": -loss, "loss": loss, **tuned, **untuned}
 
     def save(self, model: nn.Module, path: Path, facts: Mapping[str, Any]) -> None:
-        tensors = model.tensors()  # type: ignore[operator]
-        save_adapter(path, tensors, self._adapter, {"base": Path(self.shape.base).name, **facts})
+        tensors = model.tensors("")  # type: ignore[operator]
+        adapter = adapter_config(self.shape.rank, self.shape.alpha, self.shape.targets)
+        save_adapter(path, tensors, adapter, {"base": Path(self.shape.base).name, **facts})
 
     def _alignment(self, model: nn.Module) -> dict[str, float | None]:
         model.lend()  # type: ignore[operator]
@@ -170,5 +172,7 @@ class JudgeLora(Trainee):
         )
         return str(text), images or None
 
-    def _on_device(self, example: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name: tensor.to(self.device) for name, tensor in example.items()}
+    def _loss(self, model: nn.Module, example: Mapping[str, Tensor]) -> Tensor:
+        inputs = {name: tensor.to(self.device) for name, tensor in example.items()}
+        loss: Tensor = model(**inputs, return_dict=False)[0]
+        return loss

@@ -11,7 +11,7 @@ import itertools
 from dataclasses import dataclass
 from typing import Final
 
-from mie.words.scan import COMMAS, ENDS, Mention, Scan
+from mie.words.mentions import COMMAS, ENDS, Mention, Scan
 from mie.words.vocabulary import word_set
 
 VERBS: Final = frozenset(("perception", "removal", "addition", "fill"))
@@ -36,7 +36,7 @@ _SUBJECTS: Final = word_set(
     "i we he she they it who surgeon surgeons surgery radiologist radiologists doctor doctors nurse "
     "colleague colleagues friend friends team clinic hospital oncologist oncologists dermatologist "
     "pathologist gastroenterologist consultant consultants resident family wife husband mother "
-    "father boss professor student everyone everybody someone somebody nobody people ich wir er man "
+    "father boss professor student everyone everybody nobody people ich wir er man "
     "chirurg arzt aerztin arzte kollege kollegin je il elle nous ils elles chirurgien medecin yo "
     "ella nosotros ellos cirujano medico 医 他 她 们"
 )
@@ -75,6 +75,22 @@ _VERB_AUXILIARIES: Final = word_set(
 )
 
 
+_MEASURES: Final = word_set(
+    "size volume diameter ratio width thickness length height score grade stage number density dose "
+    "percentage growth age sex prognosis severity groesse volumen taille tamano"
+)
+_WHERES: Final = word_set("where whereabouts wo ou donde")
+_PEOPLE: Final = word_set("did was were had")
+_THE: Final = word_set("the my his her this our your their")
+_MODALS: Final = word_set("could can may might would will shall")
+_END_OF_QUESTION: Final = frozenset(("?", "!", ".", "？", "！", "here", "please", "then"))
+_DRAWINGS: Final = word_set(
+    "mask masks overlay overlays contour contours annotation annotations label labels"
+)
+_WRITES: Final = word_set(
+    "write print say type dictate spell translate repeat caption poem story report summarize text schreibe "
+    "schreib sag ecris ecrivez escribe escriba 写 说"
+)
 _OPENERS: Final = ("address", "aside", "wish", "soft", "only")
 _PROFESSIONS: Final = ("surgeon", "surgeons", "ologist", "ologists", "ologe", "ologin", "icians", "ician")
 _THIRD: Final = word_set(
@@ -102,7 +118,12 @@ def clauses(found: Scan) -> list[Clause]:
     result = [Clause(first, last) for first, last in _spans(found)]
     for before, clause in zip([None, *result], result, strict=False):
         _set_mood(found, clause)
-        if before is not None and before.mood == "question" and found.words[clause.first - 1] in (":", "："):
+        if (
+            before is not None
+            and before.mood == "question"
+            and found.words[clause.first - 1] in (":", "：")
+            and _WRITES & set(found.words[before.first : before.last])
+        ):
             clause.mood, clause.heads = "question", ()  # "write: remove the tumour" is a text
     return result
 
@@ -159,7 +180,7 @@ def _begins_aside(found: Scan, at: int, mention: Mention | None) -> bool:
     if before in ENDS:
         return False
     if mention is not None and mention.says("aside"):
-        return not mention.operations()
+        return not mention.operations() - {"none"}
     if word in _RELATIVES:
         noun = at - 1 if before in _BEFORE_RELATIVES else at
         named = found.covering[noun - 1] if noun else None
@@ -176,18 +197,31 @@ def _begins_aside(found: Scan, at: int, mention: Mention | None) -> bool:
     return target is not None and target.says("target")
 
 
+def _own_words(found: Scan, clause: Clause) -> list[str]:
+    """The words of a clause without those of phrases that say nothing: "when you have a minute"."""
+    return [
+        found.words[at]
+        for at in range(clause.first, clause.last)
+        if (own := found.covering[at]) is None
+        or own.last - own.first == 1
+        or not own.says("filler")
+        or own.operations()
+    ]
+
+
 def _set_mood(found: Scan, clause: Clause) -> None:
     mentions = found.within(clause.first, clause.last)
     opening = next((m for m in mentions if not m.says("filler") or m.operations()), None)
     if _is_aside(found, clause, mentions):
         clause.mood = "aside"
         return
-    if _is_question(found, clause, mentions):
+    place = _asks_place(found, clause, mentions)
+    if not place and _is_question(found, clause, mentions):
         clause.mood = "question"
         return
-    words = found.words[clause.first : clause.last]
+    words = _own_words(found, clause)
     clause.heads = tuple(m for m in mentions if m.operations() & VERBS and asks(found, clause, m))
-    if clause.heads:
+    if clause.heads or place:
         return
     wish = any(m.says("wish") or m.says("address") for m in mentions)
     if wish and not _THIRD & set(words):
@@ -196,7 +230,13 @@ def _set_mood(found: Scan, clause: Clause) -> None:
         clause.mood = "report"
         return
     changes = any(m.operations() & {"removal", "addition"} for m in mentions)
-    told = _PAST & set(words) or (changes and _FINITE & set(words) - {"be", "have", "has"})
+    done = any(one in _SUBJECTS and other in PARTICIPLES for one, other in itertools.pairwise(words))
+    done &= not _DRAWINGS & set(words)  # "I deleted the mask by mistake, make it again"
+    relative = words[:2] == ["in", "which"] or words[:1] == ["which"]
+    if relative and {"is", "are"} & set(words) and any(m.says("colour") for m in mentions):
+        clause.mood = "name"  # "an image in which the liver is red"
+        return
+    told = _PAST & set(words) or done or (changes and _FINITE & set(words) - {"be", "have", "has"})
     if told or _STATED & set(words) or (_SUBJECTS & set(words) and _FINITE & set(words)):
         clause.mood = "report"
         return
@@ -214,6 +254,16 @@ def _is_aside(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:
     if ended[-1:] in (["后"], ["前"], ["时"]) and len(ended) > 1:
         return True
     word = found.words[first]
+    opening = found.covering[first]
+    if (
+        opening is not None
+        and "perception" in opening.operations()
+        and not any(m.says("target") for m in found.within(0, first))
+    ):
+        return False  # "hi there, which of these cells are lymphocytes?"
+    stretch = found.words[clause.first : clause.last]
+    if {"is", "are"} & set(stretch) and any(m.says("colour") for m in mentions):
+        return False  # "an image in which the liver is red"
     if word in _RELATIVES or (word == "that" and _begins_aside(found, first, None)):
         return bool(first) and found.words[first - 1] not in ENDS
     return (
@@ -229,6 +279,13 @@ def _is_question(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:
     led = False
     for mention in mentions:
         word = found.words[mention.first]
+        before = found.covering[mention.first - 1] if mention.first > clause.first else None
+        if (
+            word == "have"
+            and found.words[clause.last - 1] != "?"
+            and (mention.first == clause.first or (before is not None and before.says("address")))
+        ):
+            continue  # "have the kidneys highlighted"
         if "none" in mention.operations() and not mention.negated and (not led or word in _ASKING):
             return not _is_passive_request(found, clause, mention, mentions)
         if mention.says("address") and mention.last - mention.first > 1:
@@ -239,9 +296,47 @@ def _is_question(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:
             if word not in _LEADS:
                 break
             led = True
-    if _is_inverted(found, clause, mentions):
+    if _is_inverted(found, clause, mentions) or _is_measure(found, clause, mentions):
         return True
     return "吗" in found.words[clause.first : clause.last] and not any(m.says("address") for m in mentions)
+
+
+def _asks_place(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:
+    """Whether it asks where or which something is, or for a marking, in the form of a question.
+
+    "Do you know where the spleen is?", "Which structure is the pancreas?", "Might somebody outline it?"
+    """
+    words = found.words[clause.first : clause.last]
+    alters = any(
+        m.operations() & {"removal", "addition", "gone", "other"} and not m.says("target") for m in mentions
+    )
+    targets = [m for m in mentions if m.says("target")]
+    if alters or not targets:
+        return False
+    where = next((at for at, word in enumerate(words) if word in _WHERES), None)
+    if where is not None and targets[0].first > clause.first + where:
+        return not _PEOPLE & set(words[where + 1 : where + 3])
+    if words[:2] == ["in", "which"] and len(targets) > 1 and {"is", "are"} & set(words):
+        return True  # "in which lung is the nodule?"
+    if words[0] in ("which", "what") and len(words) > 3:
+        verb = next((at for at in (1, 2, 3) if words[at] in ("is", "are", "s")), None)
+        last = targets[-1].last
+        alone = all(word in _END_OF_QUESTION for word in found.words[last : clause.last])
+        first = clause.first + (verb or 0)
+        named = targets[0].first - first in (2, 3) and found.words[first + 1] in _THE
+        return verb is not None and named and alone and not _MEASURES & set(words) and words[0] == "which"
+    return (
+        words[0] in _MODALS
+        and words[1:2] in (["i"], ["we"], ["someone"], ["somebody"], ["anyone"], ["anybody"], ["u"])
+        and any("perception" in m.operations() for m in mentions)
+    )
+
+
+def _is_measure(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:
+    """Whether a number is asked for without a verb: "heart size?", "ratio of cup to disc?"."""
+    words = found.words[clause.first : clause.last]
+    verbs = any(m.operations() & VERBS and not m.says("target") for m in mentions)
+    return words[-1:] in (["?"], ["？"]) and bool(_MEASURES & set(words)) and not verbs
 
 
 def _is_inverted(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:

@@ -14,8 +14,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mie.words.mentions import Scan
 from mie.words.parse import Parse, parse
-from mie.words.scan import Scan, clean, scan
+from mie.words.scan import clean, scan
 from mie.words.vocabulary import phrase, vocabulary, word_set
 
 Vectors = NDArray[np.float32]

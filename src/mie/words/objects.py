@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from mie.words.clauses import Clause
-from mie.words.scan import COMMAS, ENDS, Mention, Scan
+from mie.words.mentions import COMMAS, ENDS, Mention, Scan
 from mie.words.vocabulary import vocabulary, word_set
 
 # What is drawn over an image, and is no part of it.
@@ -19,11 +19,13 @@ FILES: Final = word_set("image images scan scans study studies series data datas
 TEXTS: Final = word_set(
     "file files record records archive folder database message messages chat conversation account "
     "email report reports name names list mailing newsletter appointment calendar comment comments "
-    "title signature word sentence paragraph chart"
+    "title signature word sentence paragraph chart differential findings problem impression summary note "
+    "notes letter record records transcript caption"
 )
 DEFINITE: Final = word_set(
     "the this that these those his her its their my our your der die das den dem le la les el los las"
 )
+_PREPOSITIONS: Final = word_set("on at around near over onto in to from into auf um sur sobre en")
 _ADJECTIVES: Final = 5  # words between an article and its lesion
 _OBJECTS: Final = word_set("pen marker brush tool pencil phone notes trash bin coat patient screen")
 _PRONOUNS: Final = word_set("it them this that these those one ones everything all both")
@@ -42,8 +44,8 @@ def is_indefinite(found: Scan, mention: Mention) -> bool:
     sized = False
     for at in range(mention.first - 1, max(-1, mention.first - 2 - _ADJECTIVES), -1):
         here, word = found.covering[at], found.words[at]
-        if word in DEFINITE or word in ENDS or word in COMMAS:
-            break
+        if word in DEFINITE or word in ENDS or word in COMMAS or word in _PREPOSITIONS:
+            break  # "put a star on tumour" has no new tumour
         if here is not None and here.says("indefinite"):
             return True
         sized |= here is not None and (here.says("size") or here.says("unit"))
@@ -84,9 +86,12 @@ def is_file(found: Scan, verbs: list[Mention], files: frozenset[str]) -> bool:
 
 
 def goes_to_text(found: Scan, verb: Mention) -> bool:
-    """Whether something is to be added to a text or a list: "add the tumour to the report"."""
+    """Whether something goes to a text or comes from one: "add the tumour to the report"."""
     behind = found.words[verb.last : verb.last + 10]
-    return any(word == "to" and TEXTS & set(behind[at + 1 : at + 4]) for at, word in enumerate(behind))
+    return any(
+        word in ("to", "into", "from", "off") and TEXTS & set(behind[at + 1 : at + 4])
+        for at, word in enumerate(behind)
+    )
 
 
 def has_object(found: Scan, clause: Clause, verb: Mention) -> bool:

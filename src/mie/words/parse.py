@@ -11,17 +11,21 @@ from typing import Any, Final
 from mie.vocabulary import MODALITIES
 from mie.words import requested
 from mie.words.clauses import Clause, clauses
+from mie.words.mentions import Mention, Scan
 from mie.words.operation import decide
 from mie.words.requested import Requested, meaning
-from mie.words.scan import TAKEN_BACK, Mention, Scan, clean, scan
+from mie.words.scan import clean, scan
+from mie.words.scopes import TAKEN_BACK
+from mie.words.strangers import unknown_words
 from mie.words.transformations import wished
 from mie.words.vocabulary import phrase, vocabulary, word_set
 from mie.words.wanted import MODIFICATIONS, wanted
 
 LONGEST: Final = 1000  # characters of an instruction
-_CODE: Final = re.compile(r"^\s*[\[{<]|```|<\|?\w+\|?>|\b(?:system|assistant|user)\s*:", re.IGNORECASE)
+_CODE: Final = re.compile(
+    r"^\s*[\[{<]|\{\s*[\"']|```|<\|?\w+\|?>|\b(?:system|assistant|user)\s*:", re.IGNORECASE
+)
 _COLOUR_BEFORE: Final = word_set("in as with to a it them en color gelb auf 成 为 用")
-_PURPOSE: Final = word_set("for because since pour para weil damit fuer")
 _UNITS: Final = word_set("mm cm um ml cc mg % percent px pixel pixels hu mm2 cm2 cm3 degrees kg")
 _NO_PLACE: Final = word_set("part side middle border margin edge segment")  # say little alone
 _IN_NUMBER: Final = ("kidney", "kidneys")  # data sets name one or both: no other thing
@@ -73,8 +77,8 @@ def parse(instruction: str, modality: str | None = None) -> Parse:
     if any(note == TAKEN_BACK for note in found.notes):
         return _nothing("", found)
     modality = modality or _named_modality(found)
-    wish = wished(found, modality)
     rows = clauses(found)
+    wish = None if _only_told(found, rows) else wished(found, modality)
     decision = decide(found, rows, wish is not None)
     if decision.operation == "none":
         return _nothing(decision.note or "", found)
@@ -94,9 +98,31 @@ def _note(notes: list[str]) -> str | None:
     return "; ".join(dict.fromkeys(note for note in notes if note)) or None
 
 
+def _only_told(found: Scan, rows: list[Clause]) -> bool:
+    """Whether words of a transformation stand in a report: "we removed the hairs, now mark the lesion"."""
+    words = [m for m in found.mentions if m.says("sure") or m.says("hint")]
+    shown = any(
+        "perception" in head.operations() and not head.negated
+        for row in rows
+        for head in row.heads
+        if any(m.says("target") for m in found.within(row.first, row.last))
+    )
+    told = [row for row in rows if row.mood in ("report", "aside")]
+    return bool(words) and shown and all(any(r.first <= m.first < r.last for r in told) for m in words)
+
+
 def _named_modality(found: Scan) -> str | None:
     named = {s.value for m in found.mentions if not m.negated for s in m.of("modality")}
     return named.pop() if len(named) == 1 else None
+
+
+def _of_side(name: str, side: str) -> set[str]:
+    """How the other one of a pair may be called: "left lungs", "left kidney"."""
+    known = vocabulary().targets
+    pairs = {name, *known[name].parents} if known[name].side else {name}
+    return {f"{side} {pair}" for pair in pairs} | {
+        t.name for t in known.values() if t.side == side and pairs & set(t.parents)
+    }
 
 
 class _Reader:
@@ -119,14 +145,14 @@ class _Reader:
         contradiction = contradiction or self._contradiction(targets, names)
         if contradiction is not None:
             return _nothing(contradiction, self.found)
-        unknown = self._unknown()
+        unknown = unknown_words(self.found, self.rows, bool(asked.mentions), self.alters)
         if names:
             attributes["exclude"] = names
         self._add_words(attributes)
         if self.operation == "inpainting":
             targets = []
         elif not targets:
-            if not unknown and not self.notes:
+            if not unknown and all(note.startswith("read ") for note in self.notes):
                 return _nothing("no structure or lesion is named", self.found)
             self.notes += [f"I do not know the word {word!r}" for word in unknown[:3]]
             if unknown and self.modality:
@@ -165,7 +191,7 @@ class _Reader:
         parts: list[tuple[Requested, bool]] = []
         for mention in mentions:
             written = self.found.written(mention.first, mention.last)
-            choice = meaning(mention, self.modality, written)
+            choice = self._meaning(mention, written)
             if choice.name is None:
                 self.notes.append(choice.question or "")
                 continue
@@ -188,6 +214,25 @@ class _Reader:
         targets, contradiction = requested.merge(self._without_whole(parts))
         return targets, contradiction
 
+    def _meaning(self, mention: Mention, written: str) -> requested.Choice:
+        """What a mention means here; of a phrase of another modality its last words: a suspicious lesion."""
+        choice = meaning(mention, self.modality, written)
+        known = vocabulary()
+        if choice.name is None or self.modality in (None, *known.targets[choice.name].modalities):
+            return choice
+        own = tuple(self.found.words[mention.first : mention.last])
+        if not known.targets[choice.name].modalities or own == phrase(choice.name):
+            return choice
+        for first in range(mention.first + 1, mention.last):
+            dropped = known.senses.get((self.found.words[first - 1],), ())
+            if not dropped or any(sense.kind != "filler" for sense in dropped):
+                break
+            senses = known.senses.get(tuple(self.found.words[first : mention.last]), ())
+            shorter = meaning(Mention(first, mention.last, tuple(senses)), self.modality, written)
+            if shorter.name is not None and not known.targets[shorter.name].modalities:
+                return shorter
+        return choice
+
     def _say_taken(self, written: str, name: str, choice: requested.Choice) -> None:
         """Say what a general word was taken for, by the modality or by the organ that is named with it."""
         said = {word.rstrip("s") for word in phrase(written)}
@@ -204,8 +249,9 @@ class _Reader:
         sentence = self.found.starts[mention.first]
         own = tuple(self.found.words[mention.first : mention.last])
         choices: list[str] = []
+        topic = self._topic(sentence)
         for organ in sorted(organs, key=lambda m: abs(m.first - mention.first)):
-            if self.found.starts[organ.first] != sentence:
+            if self.found.starts[organ.first] not in (sentence, topic):
                 continue
             for form in self._organ_forms(organ):
                 for last in (own, phrase(name)):
@@ -214,8 +260,34 @@ class _Reader:
                     )
                     if choice.name and name in known.ancestors(choice.name):
                         choices.append(choice.name)
+        if not choices:
+            choices = self._of_the_one_organ(name, own)
         there = [c for c in choices if self.modality in (None, *known.targets[c].modalities)]
         return [*there, *choices, name][0]
+
+    def _of_the_one_organ(self, name: str, own: tuple[str, ...]) -> list[str]:
+        """A general word where one organ alone is named: "trace the pancreas in blue and any mass in red"."""
+        known = vocabulary()
+        organs: dict[str, Mention] = {}
+        for mention in self.found.all_of("target"):
+            choice = meaning(mention, self.modality, "").name
+            if choice is not None and known.targets[choice].kind != "lesion":
+                organs[known.targets[choice].parents[0] if known.targets[choice].side else choice] = mention
+        if len(organs) != 1:
+            return []
+        choices = []
+        for form in self._organ_forms(next(iter(organs.values()))):
+            for last in (own, phrase(name)):
+                senses = tuple(known.senses.get((*form, *last), ()))
+                choice = meaning(Mention(0, 0, senses), self.modality, "").name
+                if choice and name in known.ancestors(choice):
+                    choices.append(choice)
+        return choices
+
+    def _topic(self, sentence: int) -> int:
+        """The first token of what stands before a colon: "Thyroid: nodule in red"."""
+        colon = sentence - 1
+        return self.found.starts[colon] if colon >= 0 and self.found.words[colon] in (":", "：") else sentence
 
     def _organ_forms(self, organ: Mention) -> Iterator[tuple[str, ...]]:
         known = vocabulary()
@@ -263,6 +335,8 @@ class _Reader:
         names = []
         for mention in excluded:
             choice = meaning(mention, self.modality, "")
+            if choice.name is not None and not vocabulary().targets[choice.name].modalities:
+                choice = choice._replace(name=self._specific(choice.name, mention, self.asked.mentions))
             if choice.name is not None:
                 where = choice.side or side.get(mention.first)
                 own = vocabulary().targets[choice.name].side
@@ -279,6 +353,9 @@ class _Reader:
             if target.side in (None, "both") and len(sides) == 1:
                 target = replace(target, side=own[sides[0]])
                 excluded = [name for name in excluded if name != sides[0]]
+            elif target.side in _OTHER_SIDE:
+                implied = _of_side(target.name, _OTHER_SIDE[target.side])
+                excluded = [name for name in excluded if name not in implied]
             result.append(target)
         return result, excluded
 
@@ -314,43 +391,6 @@ class _Reader:
         word = self.found.words[mention.first]
         hour = [before for before in self.found.before(mention.first) if before.isdigit()]
         return " ".join([*hour, "o'clock"]) if word == "o" else word
-
-    def _unknown(self) -> tuple[str, ...]:
-        """Words that nothing is known about; not those of a purpose ("for the tumour board on Monday")."""
-        found = self.found
-        organs = bool(self.asked.mentions) or self.alters
-        named = [m for m in found.mentions if organs or not m.says("organ")]
-        covered = {at for m in named for at in range(m.first, m.last)}
-        words: list[str] = []
-        skipping = -1
-        for at, token in enumerate(found.tokens):
-            if found.words[at] in _PURPOSE:
-                skipping = found.starts[at]
-            if not self._is_asked(at, covered):
-                continue
-            if (
-                at in covered
-                or found.starts[at] == skipping
-                or not token.text.isalpha()
-                or len(token.text) < 2
-            ) and (at in covered or not "\u3400" <= token.text <= "\u9fff"):
-                continue
-            written = found.text[token.start : token.end]
-            words.append(written)
-        return tuple(dict.fromkeys(words))[:12]
-
-    def _is_asked(self, at: int, covered: set[int]) -> bool:
-        """Whether a word belongs to the request; an ordinary word does only beside a target."""
-        row = next((row for row in self.rows if row.first <= at < row.last), None)
-        if not self.asked.mentions:
-            return True
-        if row is None or row.mood in ("report", "aside", "question"):
-            return False
-        token = self.found.tokens[at]
-        if self.found.text[token.start : token.end].casefold() not in vocabulary().ordinary:
-            return True
-        beside = [m for m in self.found.all_of("target") if m.last == at or m.first == at + 1]
-        return bool(beside) or not any(m.says("target") for m in self.found.mentions)
 
     def _unavailable_colours(self) -> tuple[str, ...]:
         names = []

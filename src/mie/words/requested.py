@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from mie.words.scan import COMMAS, ENDS, Mention, Scan
+from mie.words.mentions import COMMAS, ENDS, Mention, Scan
+from mie.words.strangers import coloured_words
 from mie.words.vocabulary import Sense, phrase, vocabulary, word_set
 
 _PREPOSITIONS: Final = word_set("of in from within into inside on im von aus der du de dans del en sur the")
@@ -29,6 +30,10 @@ _INSIDE: Final = word_set("in within inside of on at im in dans en del auf an")
 _MARKING: Final = frozenset(("perception", "removal", "addition"))
 _FAR: Final = 9  # tokens between a lesion and the organ that it lies in
 _NEAR: Final = 4  # tokens between a side and its target
+_ADJECTIVES: Final = 3  # unknown words between an article and its noun
+_HOLDS: Final = word_set(
+    "contains contain containing harbors harbor harboring bears bearing holds enthaelt contient contiene"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +106,18 @@ def is_place(found: Scan, mention: Mention, targets: list[Mention], strict: bool
     """
     if _is_owner(found, mention, targets):
         return True
-    at = mention.first - 1
-    while at >= 0 and (found.words[at] in _DETERMINERS or _is_side(found, at) or _is_healthy(found, at)):
+    at, strange = mention.first - 1, 0
+    while at >= 0 and strange <= _ADJECTIVES:
+        if not (found.words[at] in _DETERMINERS or _is_side(found, at) or _is_healthy(found, at)):
+            if not _describes(found, at):
+                break
+            strange += 1
         at -= 1
+    if at >= 0 and (own := found.covering[at]) is not None and own.operations() and own.last - own.first > 1:
+        return False  # "paint in a tumour"
+    verb = found.covering[at - 1] if at > 0 and found.words[at] in ("in", "on") else None
+    if verb is not None and verb.operations() & {"addition", "removal"} and not verb.says("filler"):
+        return False  # "sprinkle in a few microaneurysms"
     if (
         at >= 0
         and found.words[at] in _AT
@@ -128,11 +142,24 @@ def is_place(found: Scan, mention: Mention, targets: list[Mention], strict: bool
     )
 
 
+def _describes(found: Scan, at: int) -> bool:
+    """Whether a word between an article and a noun tells nothing: "the rather inconspicuous left kidney"."""
+    own, word = found.covering[at], found.words[at]
+    if not word.isalpha() or word in _OF or word in _AT or word in _LINKS:
+        return False
+    if own is not None and (not own.says("filler") or own.operations() or own.says("target")):
+        return False
+    before = found.before(at, 2)
+    return bool(before) and (before[-1] in _DETERMINERS or (len(before) == 2 and before[0] in _DETERMINERS))
+
+
 def _is_owner(found: Scan, mention: Mention, targets: list[Mention]) -> bool:
     """Whether another target belongs to it: "左肺里的结节", "the lungs affected by covid"."""
     behind = found.words[mention.last : mention.last + 5]
     if {"affected", "involved", "invaded", "infiltrated"} & set(behind) and "by" in behind:
         return True
+    if behind[:1] and behind[0] in _HOLDS and any(is_lesion(t) and t.first > mention.last for t in targets):
+        return True  # "the kidney that contains the tumour"
     ahead = found.before(mention.first, 3)
     if "which" in ahead and behind[:1] in (["are"], ["is"]) and any(t.first > mention.last for t in targets):
         return True  # "which of these cells are lymphocytes?"
@@ -176,18 +203,21 @@ def is_lesion(mention: Mention) -> bool:
 
 
 def _is_side(found: Scan, at: int) -> bool:
-    return any(m.first <= at < m.last and m.says("side") for m in found.mentions)
+    own = found.covering[at]
+    return own is not None and own.says("side")
 
 
 def _is_healthy(found: Scan, at: int) -> bool:
-    return any(m.first <= at < m.last and m.says("healthy") for m in found.mentions)
+    own = found.covering[at]
+    return own is not None and own.says("healthy")
 
 
 def is_tissue(found: Scan, mention: Mention) -> bool:
     """Whether it is what fills a place: "healthy liver tissue", "normal bone"."""
     before = next((m for m in found.mentions if m.last == mention.first), None)
     after = next((m for m in found.mentions if m.first == mention.last), None)
-    return (before is not None and before.says("healthy")) or (after is not None and after.says("tissue"))
+    healthy = before is not None and before.says("healthy")
+    return healthy or (after is not None and after.says("tissue") and not is_lesion(mention))
 
 
 def sides(found: Scan, targets: list[Mention]) -> dict[int, str]:
@@ -219,6 +249,12 @@ def sides(found: Scan, targets: list[Mention]) -> dict[int, str]:
 def _far(found: Scan, mention: Mention, targets: list[Mention]) -> list[Mention]:
     """The last target before "on the right" at the end of a clause, or before "it is on the right"."""
     before = found.before(mention.first, 2)
+    own = [
+        t for t in targets if found.starts[t.first] == found.starts[mention.first] and t.last <= mention.first
+    ]
+    behind = found.covering[mention.last] if mention.last < len(found.words) else None
+    if len(own) == 1 and behind is not None and behind.says("place") and len(targets) == 1:
+        return own  # "nodule in the thyroid, right lobe"
     if not {"on", "rechts", "links", "a"} & {*before, found.words[mention.first]}:
         return []
     start = found.starts[mention.first]
@@ -244,6 +280,8 @@ def _same(found: Scan, first: int, last: int) -> bool:
 
 def _of_image(found: Scan, mention: Mention) -> bool:
     after = found.after(mention.last, 5)
+    if mention.says("side", "both") or not {"of", "quadrant", "half", "corner"} & set(after[:3]):
+        return False  # "both kidneys on this image"
     return bool({"quadrant", "half", "corner", "image", "picture", "screen", "photo"} & set(after[:4])) and (
         {"image", "picture", "screen", "photo", "view"} & set(after) != set() or "quadrant" in after[:2]
     )
@@ -266,7 +304,7 @@ def colours(found: Scan, targets: list[Mention]) -> Colours:
     given = [m for m in found.mentions if _is_colour(found, m, targets) and not m.negated and not m.kept]
     if not any(m.says("colour") for m in given):
         return Colours({}, set())
-    row = sorted([*targets, *given, *_strangers(found, given)], key=lambda m: m.first)
+    row = sorted([*targets, *given, *coloured_words(found)], key=lambda m: m.first)
     result: dict[int, str] = {}
     direct: set[int] = set()
     is_colour = [m in given for m in row]
@@ -294,6 +332,16 @@ def colours(found: Scan, targets: list[Mention]) -> Colours:
                         return Colours(
                             result, direct, f"contradiction: {other} and {name} for the same target"
                         )
+                start = found.starts[mention.first]
+                if any(target.first >= start for target in waiting):  # "kidneys and aorta. Aorta red"
+                    waiting = [target for target in waiting if target.first >= start]
+                verb = _own_verb(found, mention)
+                if any(
+                    target.first >= verb for target in waiting
+                ):  # "trace the vessels and mark the disc in red"
+                    waiting = [target for target in waiting if target.first >= verb]
+                if any(target.senses == waiting[-1].senses for target in waiting[:-1]):
+                    waiting = waiting[-1:]  # "stomach and colon, stomach red"
                 for index, target in enumerate(waiting):
                     near = index == len(waiting) - 1
                     if near or target.first not in direct:
@@ -310,6 +358,19 @@ def colours(found: Scan, targets: list[Mention]) -> Colours:
         one, other = sorted(set(result.values()))
         result = {at: other if name == one else one for at, name in result.items()}
     return _available(result, direct)
+
+
+def _own_verb(found: Scan, colour: Mention) -> int:
+    """The token of the last verb before a colour that has a target behind it."""
+    start = found.starts[colour.first]
+    seen, at = False, start
+    for mention in reversed(found.within(start, colour.first)):
+        if mention.says("target"):
+            seen = True
+        elif seen and "perception" in mention.operations() and not mention.says("filler"):
+            at = mention.first
+            break
+    return at
 
 
 def _has_unknown(found: Scan, at: int) -> bool:
@@ -353,21 +414,6 @@ def _is_colour(found: Scan, mention: Mention, targets: list[Mention]) -> bool:
     return before[:1] in (["in"], ["as"], ["en"], ["is"], ["should"]) or any(
         target.last == mention.first for target in targets
     )
-
-
-def _strangers(found: Scan, given: list[Mention]) -> list[Mention]:
-    """Words that are not known and have a colour right behind them."""
-    starts = {m.first for m in given}
-    result = []
-    for at, mention in enumerate(found.covering):
-        if mention is not None or not found.words[at].isalpha() or found.words[at] in ENDS:
-            continue
-        behind = at + 1
-        while behind < len(found.words) and found.words[behind] in _LINKS:
-            behind += 1
-        if behind in starts:
-            result.append(Mention(at, at + 1, ()))
-    return result
 
 
 def merge(parts: list[tuple[Requested, bool]]) -> tuple[list[Requested], str | None]:

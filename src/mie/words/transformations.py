@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from typing import Final, NamedTuple
 
-from mie.words.scan import Mention, Scan
+from mie.words.mentions import Mention, Scan
 from mie.words.vocabulary import vocabulary, word_set
 
 _SURE: Final = 3  # weight of a phrase that names a transformation, beside 1 of a hint
@@ -57,7 +57,7 @@ def wished(found: Scan, modality: str | None) -> Wish | None:
     scores: Counter[str] = Counter()
     sure: set[str] = set()
     for mention in found.mentions:
-        for sense in () if mention.excepted else mention.senses:
+        for sense in () if _stays(mention) else mention.senses:
             if sense.kind in ("sure", "hint"):
                 scores[sense.value] += _SURE if sense.kind == "sure" else 1
             if sense.kind == "sure":
@@ -80,12 +80,17 @@ def wished(found: Scan, modality: str | None) -> Wish | None:
     return Wish(None, task, {}, f"this may mean one of: {names}; say which, or give the modality")
 
 
+def _stays(mention: Mention) -> bool:
+    """Whether it is ruled out: "keep the hairs"; but "keep the sharp kernel's detail" names a kernel."""
+    return mention.excepted or (mention.kept and mention.says("sure", _ARTIFACTS))
+
+
 def _transfer(found: Scan) -> Wish | None:
     """A modality, sequence or contrast phase that the image is to become."""
     images = [m for m in found.mentions if m.says("image") and not m.kept]
     if (
         not images
-        or "put" in found.words
+        or "put" in found.words[: images[-1].first]
         or (
             not _arrow(found, images)
             and not _TRANSFER & set(found.words)
@@ -143,7 +148,7 @@ def _two(found: Scan, images: list[Mention]) -> tuple[str | None, str | None]:
     goals, sources, neither = [], [], []
     derived = any(_FROM & set(found.before(m.first, 2)) for m in images)
     for mention in images:
-        before = found.before(mention.first, 3)
+        before = found.words[max(found.starts[mention.first], mention.first - 3) : mention.first]
         near = [w for w in before if w in _BEFORE_GOAL or w in _SOURCE]
         last = near[-1] if near else ""
         follows = found.after(mention.last, 5)
@@ -172,7 +177,7 @@ def _two(found: Scan, images: list[Mention]) -> tuple[str | None, str | None]:
         and len(images) == 1
         and neither
         and not {"would", "like"} <= set(found.words)
-        and not ({"need", "want"} & set(found.words) and "this" in found.words)
+        and not ({"need", "want"} & set(found.words) and "this" in found.words[: images[0].first])
     ):
         return None, None
     return goal, source

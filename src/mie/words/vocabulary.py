@@ -23,6 +23,7 @@ _TOKEN: Final = re.compile(
 )
 _LETTERS: Final = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "æ": "ae", "œ": "oe", "ø": "oe", "ß": "ss"})
 _WHOLE: Final = {"grey": "gray", "greys": "grays", "centre": "center", "centred": "centered"}
+_INNER_ARTICLE: Final = re.compile(r"(?<=\w) (?:the|their) (?=\w)")  # "blood in ventricles"
 _IZE: Final = re.compile(r"(?<=\w{3})is(e|ed|es|er|ing|ation)$")
 _LONG: Final = 5  # letters from which British spelling is folded: "four" and "does" are other words
 _SHORT: Final = 3  # letters of an abbreviation that counts in capitals alone: "LA" is no French article
@@ -54,6 +55,7 @@ def tokens(text: str) -> list[Token]:
     return [Token(fold(m[0]), m.start(), m.end(), m[0].isupper()) for m in _TOKEN.finditer(text)]
 
 
+@lru_cache(8192)
 def phrase(text: str) -> tuple[str, ...]:
     return tuple(token.text for token in tokens(text))
 
@@ -138,11 +140,13 @@ class Vocabulary:
         for name, words in body["grammar"].items():
             self._add_all(name, name, _split(words))
         self._add_all("filler", "filler", (w for words in body["filler"].values() for w in _split(words)))
+        inflected: set[str] = set()
         for entry in self.targets.values():
             for language in ("de", "fr", "es"):
                 for word in entry.synonyms.get(language, ()):
                     for form in _inflected(phrase(word), language):
                         if form not in self.senses:  # no other word of any language
+                            inflected.update(form)
                             self._put(form, Sense("target", entry.name, 2))
         self._fillers = {
             language: word_set(words.replace(",", " ")) for language, words in body["filler"].items()
@@ -154,6 +158,23 @@ class Vocabulary:
         }
         self.ordinary = frozenset(body["ordinary"].split())
         self.words = frozenset(word for key in self.senses for word in key)
+        self.foreign = self._other_languages(body, inflected)
+
+    def _other_languages(self, body: Mapping[str, Any], inflected: set[str]) -> frozenset[str]:
+        """Words of German, French or Spanish alone: an English text is not corrected to them."""
+        groups = [
+            body[key] for key in ("targets", "operations", "colours", "other_colours", "sides", "images")
+        ]
+        entries = [entry for group in groups for entry in group.values()]
+        own = {word for name in (*self.targets, *self.colours) for word in phrase(name)} | self._english
+        other = set(inflected)
+        for entry in (*entries, body["filler"]):
+            own |= {word for text in _split(entry.get("en", "")) for word in phrase(text)}
+            for language in ("de", "fr", "es"):
+                other |= {word for text in _split(entry.get(language, "")) for word in phrase(text)}
+        for words in (*body["grammar"].values(), *body["modalities"].values()):
+            own |= {word for text in _split(words) for word in phrase(text)}
+        return frozenset(other - own)
 
     def _add_target(self, entry: TargetWords) -> None:
         english = entry.synonyms.get("en", ())
@@ -174,6 +195,9 @@ class Vocabulary:
             self._add(word, Sense(kind, value, capitals=kind == "side" and _in_capitals(word)))
 
     def _add(self, word: str, sense: Sense) -> None:
+        bare = _INNER_ARTICLE.sub(" ", word)
+        if bare != word and sense.kind in ("target", "operation"):
+            self._put(phrase(bare), sense)
         for match in _TOKEN.finditer(word.casefold()):
             if match[0].isascii() and fold(match[0]) != match[0]:
                 self.spellings[match[0]] = fold(match[0])

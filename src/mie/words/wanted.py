@@ -6,14 +6,32 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from mie.words.clauses import Clause
+from mie.words.mentions import COMMAS, Mention, Scan
 from mie.words.requested import is_lesion, is_place, is_tissue, meaning
-from mie.words.scan import COMMAS, Mention, Scan
 from mie.words.vocabulary import phrase, vocabulary, word_set
 
 MODIFICATIONS: Final = ("removal", "addition", "inpainting", "simulation")
 _PRONOUNS: Final = word_set("it them that those these one ihn sie es la le les lo los las 它")
 _CLITICS: Final = ("alo", "ala", "alos", "alas")  # "márcalo"
 _LISTS: Final = word_set("and or und oder et ou y o 和 与 及 as well also plus")
+_CASES: Final = word_set(
+    "follow followup patient patients case cases stain stains protocol staging surveillance workup screening "
+    "clinic history survey series cohort study"
+)
+_STOPS: Final = frozenset(".:!。：")
+_PLAIN: Final = (
+    "able",
+    "ible",
+    "ful",
+    "less",
+    "ish",
+    "ious",
+    "uous",
+    "ed",
+    "ing",
+    "ly",
+    "looking",
+)  # adjectives
 _GENERIC: Final = ("bones", "artery", "cells", "glands", "blood vessels", "cell membranes", "lung lesion")
 _NEAR: Final = 3  # tokens between a lesion and the organ that it lies in, without a preposition
 _FAR: Final = 8  # and with one
@@ -36,9 +54,12 @@ def wanted(found: Scan, rows: Sequence[Clause], operation: str, modality: str | 
     places: list[Mention] = []
     told_places: list[Mention] = []
     for mention in every:
+        if mention.kept and not alters and _is_resumed(found, rows, mention):
+            told.append(mention)
+            continue
         if mention.kept or is_tissue(found, mention) or _is_compound(found, mention, modality):
             continue
-        if _is_told(rows, mention):
+        if _is_told(rows, mention) or (mention.is_free() and _is_context(found, rows, mention)):
             (told_places if is_place(found, mention, every, alters) else told).append(mention)
         elif mention.negated or mention.excepted or mention.first in without:
             excluded.append(mention)
@@ -79,6 +100,58 @@ def _is_told(rows: Sequence[Clause], mention: Mention) -> bool:
     )
 
 
+def _is_resumed(found: Scan, rows: Sequence[Clause], mention: Mention) -> bool:
+    """Whether a verb of showing takes up what must stay: "don't touch the tumour; outline it"."""
+    verbs = [
+        head
+        for row in rows
+        for head in row.heads
+        if "perception" in head.operations() and head.is_free() and head.first >= mention.last
+    ]
+    return bool(verbs) and bool(_PRONOUNS & set(found.words[verbs[0].last : verbs[0].last + 3]))
+
+
+def _is_context(found: Scan, rows: Sequence[Clause], mention: Mention) -> bool:
+    """Whether a mention says what a case is about: "glioma follow-up", "PAS, kidney. Ring the glomeruli".
+
+    So does a name before the colon in "White blood cells: nucleus red", and one in a sentence without a verb
+    or a colour before a request that names something else.
+    """
+    if found.words[mention.last : mention.last + 1] and found.words[mention.last] in _CASES:
+        return True
+    at = next((i for i, row in enumerate(rows) if row.first <= mention.first < row.last), None)
+    if at is None or at + 1 == len(rows) or rows[at].mood != "name":
+        return False
+    row, following = rows[at], rows[at + 1]
+    if any(m.says("modality") for m in found.within(row.first, row.last)) and not row.heads:
+        behind = [m for m in found.within(row.last, len(found.words)) if m.says("target") and m.is_free()]
+        colours = any(m.says("colour") for m in found.within(row.first, row.last))
+        if behind and not colours and found.words[row.last - 1] in _STOPS:
+            return True  # "Brain MRI, glioma. Enhancing part green"
+    end = found.words[row.last - 1]
+    inside = found.within(row.first, row.last)
+    if end not in _STOPS or any(m.says("colour") or m.says("address") or m.says("only") for m in inside):
+        return False
+    behind = found.within(following.first, following.last)
+    named = [m for m in behind if m.says("target") and m.is_free()]
+    if not named or _PRONOUNS & set(found.words[following.first : following.last]):
+        return False
+    if end in (":", "："):
+        first = next((m for m in behind if not m.is_small()), None)
+        return following.mood in ("name", "request") and first is not None and not first.says("colour")
+    if any(m.says("colour") for m in behind) and _has_part(mention, named):
+        return True  # "Ischaemic stroke. Core red, penumbra green"
+    wishes = bool(following.heads) or any(m.says("wish") for m in behind)
+    return wishes and found.words[following.first] not in _LISTS
+
+
+def _has_part(mention: Mention, others: list[Mention]) -> bool:
+    """Whether another mention names a kind or a part of what this one names."""
+    known = vocabulary()
+    own = {sense.value for sense in mention.of("target")}
+    return any(own & (known.ancestors(s.value) - {s.value}) for m in others for s in m.of("target"))
+
+
 def _organs(found: Scan, modality: str | None) -> list[Mention]:
     """Organs that only an adjective names, where nothing else is: "the left pulmonary lobe"."""
     known = vocabulary()
@@ -94,7 +167,13 @@ def _organs(found: Scan, modality: str | None) -> list[Mention]:
 
 def _has_stranger(found: Scan, rows: Sequence[Clause]) -> bool:
     """Whether the request names something that is not known, and no pronoun: "Where is the scar?"."""
-    asked = [at for row in rows if row.mood in ("request", "name") for at in range(row.first, row.last)]
+    heads = any(row.heads for row in rows)
+    asked = [
+        at
+        for row in rows
+        if row.mood == "request" or (row.mood == "name" and not heads)
+        for at in range(row.first, row.last)
+    ]
     strange = any(
         found.covering[at] is None and found.words[at].isalpha() and len(found.words[at]) > 2 for at in asked
     )
@@ -126,6 +205,7 @@ def _is_compound(found: Scan, mention: Mention, modality: str | None) -> bool:
     if (
         before is None
         and found.words[mention.first - 1].isalpha()
+        and not found.words[mention.first - 1].endswith(_PLAIN)
         and found.english
         and (
             any(sense.value in _GENERIC for sense in mention.of("target"))
@@ -145,9 +225,17 @@ def _is_compound(found: Scan, mention: Mention, modality: str | None) -> bool:
         and (len(word) > 2 or found.tokens[mention.last].capitals)
         and not word.endswith(("ly", "ed", "ing"))
         and found.english
-        and "where" not in found.words
+        and not _is_where(found, mention)
         and found.tokens[mention.last].text.isalpha()
     )
+
+
+def _is_where(found: Scan, mention: Mention) -> bool:
+    """Whether a verb may follow a mention: "show where the polyp hides", not "where is the bile duct"."""
+    if "where" not in found.words[: mention.first]:
+        return False
+    at = found.words.index("where")
+    return not {"is", "are"} & set(found.words[at + 1 : at + 3])
 
 
 def _lies_beside(found: Scan, mention: Mention, every: list[Mention], modality: str | None) -> bool:
@@ -196,6 +284,8 @@ def _specific_ones(found: Scan, mentions: list[Mention], modality: str | None) -
     for mention in mentions:
         name = names[id(mention)]
         of = mention.last < len(found.words) and found.words[mention.last] in ("of", "de", "von", "d")
+        behind = found.covering[mention.last + 1] if mention.last + 1 < len(found.words) else None
+        of &= behind is None or not behind.says("colour")  # "el izquierdo de verde"
         general = name is not None and (of or not known.targets[name].modalities)
         if general and any(
             other is not mention
@@ -235,7 +325,9 @@ def _without(found: Scan) -> set[int]:
     starts = set()
     for mention in found.all_of("without"):
         for other in found.all_of("target"):
-            if 0 <= other.first - mention.last <= _NEAR:
+            between = found.within(mention.last, other.first)
+            changes = any(m.operations() & {"removal", "addition"} for m in between)  # "without removing it"
+            if 0 <= other.first - mention.last <= _NEAR and not changes:
                 starts.add(other.first)
     return starts
 

@@ -73,7 +73,6 @@ def test_a_build_proves_itself_and_gives_the_same_dataset_again(tmp_path) -> Non
 
 
 def test_a_rephrased_conversation_keeps_its_turns_and_proves_itself(tmp_path) -> None:
-    pytest.importorskip("openai", reason="needs mie[judges]")
     from tests.datasets.test_rephrase import asked, sentence_of
     from tests.judges.server import JudgeServer
 

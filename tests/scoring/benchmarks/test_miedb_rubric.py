@@ -111,7 +111,6 @@ def test_pixel_metrics_do_not_change_with_a_judge(run, tmp_path):
 
 
 def test_what_the_judge_sees(run):
-    pytest.importorskip("openai", reason="the judges' client is an optional extra")
     sample = modification("m0", 0)
     with JudgeServer(lambda _: json.dumps({"conclusion": "", "score_list": [3] * 8})) as server:
         judge = JudgeOptions(f"openai:tiny,base_url={server.url}")
@@ -130,7 +129,6 @@ def test_what_the_judge_sees(run):
 
 
 def test_a_private_dataset_stays_here(run, monkeypatch):
-    pytest.importorskip("openai", reason="the judges' client is an optional extra")
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     info = json.loads((run.parent / "dataset/dataset.json").read_text())
     (run.parent / "dataset/dataset.json").write_text(json.dumps({**info, "deidentified": False}))
@@ -201,7 +199,6 @@ print(json.dumps(score(sys.argv[1], workers=1, judge=options).document))
 
 def test_killed_at_random_nothing_is_lost_and_nothing_asked_twice(tmp_path):
     """A reply that lies on disk is never asked for again; only calls under way at the kill are."""
-    pytest.importorskip("openai", reason="the judges' client is an optional extra")
     samples = [replace(modification(f"m{n}", n), prompt=f"Remove lesion {n}.") for n in range(40)]
     dataset = write_samples(samples, tmp_path / "dataset")
     outputs = {s.id: [attempt_at(s, 1)] for s in samples}

@@ -53,6 +53,8 @@ def faults(row: Row, result: Parse) -> list[str]:
         return wrong
     if expected["operation"] == "transformation":
         return wrong + _task_faults(expected, result)
+    if result.operation == "transformation":
+        return [*wrong, "targets"]
     return wrong + _target_faults(row, result) + _exclusion_faults(row, result)
 
 

@@ -64,17 +64,21 @@ def import_questions(
     *,
     name: str | None = None,
     license_name: str = "not stated",
+    deidentified: bool = False,
     curate: CurateConfig | None = None,
     progress: Callable[[int], None] = lambda _done: None,
 ) -> QuestionSet:
     """Read another tool's questions into a new set. What is unsound is rejected, with the reason.
 
-    `curate` is what a recipe has under `curate:`; by default only exact copies are dropped.
+    `curate` is what a recipe has under `curate:`; by default only exact copies are dropped. `deidentified` is
+    the user's own word: what the files say of themselves does not count.
     """
     source, place, folder = find_format(kind), Path(place), Path(folder)
     if not place.exists():
         raise MieError("no such file or folder", where=place, expected=source.about)
-    config = curate or CurateConfig(near_duplicates=False, most_same_answer=1.0, blind="off")
+    config = curate or CurateConfig(
+        near_duplicates=False, most_same_answer=1.0, most_above_chance=10, blind="off"
+    )
     refuse_other_files(folder)
     refuse_taken(folder)
     with folder_lock(folder):
@@ -93,6 +97,7 @@ def import_questions(
                 licenses={
                     one: {"name": license_name, "use": "unknown", "basis": "stated"} for one in sources
                 },
+                deidentified=dict.fromkeys(sources, (True, "stated at the import")) if deidentified else {},
             )
         except BaseException:
             if not (folder / "rejected.parquet").exists():

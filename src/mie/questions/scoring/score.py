@@ -27,7 +27,18 @@ from mie.questions.answers import AnswerRun, Given
 from mie.questions.record import LETTERS
 from mie.questions.scoring import text as texts
 from mie.questions.scoring.bertscore import BertScore
-from mie.questions.scoring.metrics import CLOSED, GROUPS, METRICS, NAME, OPEN, PARTITIONS, VARIANTS, VERSION
+from mie.questions.scoring.metrics import (
+    CLOSED,
+    GROUPS,
+    MARKED,
+    METRICS,
+    NAME,
+    NOT_MARKED,
+    OPEN,
+    PARTITIONS,
+    VARIANTS,
+    VERSION,
+)
 from mie.questions.scoring.parse import (
     Said,
     closest_option,
@@ -139,6 +150,7 @@ def score_answers(
         "metrics": list(METRICS),
         "groups": list(GROUPS),
         "missing_as_zero": False,
+        "marks": opened.questions(questions).whole.blind_evidence,
         "specs": {name: metric.record() for name, metric in METRICS.items()},
     }
     open_ones = [one for one in scored if one.answer]
@@ -173,6 +185,12 @@ def estimate_judge(
         return asked.estimate(_drafts([one for one in scored if one.answer], judge))
 
 
+def is_right(row: Row, given: Given) -> bool:
+    """Whether one answer is right by the strict variant; an open one by its exact words."""
+    scored = _score(row, {"seen": given}, "paper")
+    return any(scored.metrics.get(name) == 1.0 for name in ("accuracy", "number", "place", "exact"))
+
+
 def _by_question(run: AnswerRun) -> dict[str, dict[str, Given]]:
     given: dict[str, dict[str, Given]] = defaultdict(dict)
     for one in run.answers():
@@ -183,6 +201,7 @@ def _by_question(run: AnswerRun) -> dict[str, dict[str, Given]]:
 def _rows(run: AnswerRun, folder: Path | str | None, given: Mapping[str, Any]) -> list[Row]:
     """The questions that were asked, as far as they count, in the order of the set."""
     columns = run.questions(folder).table(list(_COLUMNS))
+    columns["marked"] = _marks(columns["flags"])
     rows: list[Row] = [
         dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
     ]
@@ -194,6 +213,12 @@ def _rows(run: AnswerRun, folder: Path | str | None, given: Mapping[str, Any]) -
     counted: list[Row] = [r for r in rows if "written" not in (r["flags"] or ()) or "reviewed" in r["flags"]]
     limit = run.info["config"]["limit"]
     return [row for row in counted if row["id"] in given] if run.info.get("people") else counted[:limit]
+
+
+def _marks(flags: Sequence[Sequence[str] | None]) -> list[str]:
+    """The group of each question: whether it is marked as one that needs no image; "" in a set without."""
+    blind = ["blind" in (found or ()) for found in flags]
+    return [(MARKED if one else NOT_MARKED) if any(blind) else "" for one in blind]
 
 
 # ---- One question ----
@@ -362,6 +387,7 @@ def _document(run: AnswerRun, table: ScoreTable, scored: Sequence[_Scored]) -> d
         "groups": summarise(table, partitions=PARTITIONS),
         "macro": _macro(table),
         "reasons": _reasons(scored),
+        "marks": table.header["marks"],
         **({"judge": table.header["judge"]} if "judge" in table.header else {}),
     }
     if run.info.get("people"):

@@ -77,7 +77,6 @@ def test_the_transcript(run, variant, expected):
 
 
 def test_over_http(run):
-    pytest.importorskip("openai", reason="the judges' client is an optional extra")
     expected = whole(score_run(run, judge=transcript("imgedit")))
     with JudgeServer(answer) as server:
         options = JudgeOptions(f"openai:tiny,base_url={server.url}")

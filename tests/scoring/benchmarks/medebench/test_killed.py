@@ -8,8 +8,6 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
 import mie
 from tests import forked_python
 from tests.judges.server import JudgeServer, Say
@@ -31,7 +29,6 @@ def replies(folder: Path) -> int:
 
 
 def test_kill_9(tmp_path):
-    pytest.importorskip("openai", reason="the judges' client is an optional extra")
     run = make_run(tmp_path)
     expected = score_run(run, judge=transcript("medebench"))["groups"]
     for file in tmp_path.glob("*/judge/*.jsonl"):

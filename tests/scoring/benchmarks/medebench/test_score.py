@@ -102,7 +102,6 @@ def test_the_transcript(run):
 
 
 def test_the_transcript_is_what_the_loopback_judge_says(run, tmp_path):
-    pytest.importorskip("openai", reason="the judges' client is an optional extra")
     expected = whole(score_run(run, judge=transcript("medebench")))
     with JudgeServer(answer) as server:
         options = JudgeOptions(f"openai:tiny,base_url={server.url}")

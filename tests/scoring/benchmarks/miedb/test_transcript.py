@@ -38,7 +38,6 @@ def test_the_transcript(run, variant):
 
 
 def test_the_transcript_is_what_the_loopback_judge_says(run):
-    pytest.importorskip("openai", reason="the judges' client is an optional extra")
     expected = score_run(run, judge=transcript("miedb"))["groups"]
     with JudgeServer(answer) as server:
         assert score_run(run, judge=JudgeOptions(f"openai:tiny,base_url={server.url}"))["groups"] == expected

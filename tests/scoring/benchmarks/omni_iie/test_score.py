@@ -178,7 +178,6 @@ def test_without_weights_there_is_no_overall(run):
 
 
 def test_over_http_and_asked_once_for_the_dataset(run, tmp_path):
-    pytest.importorskip("openai", reason="the judges' client is an optional extra")
     expected = whole(score_run(run, judge=transcript("omni_iie")))
     with JudgeServer(answer) as server:
         options = JudgeOptions(f"openai:tiny,base_url={server.url}")
@@ -194,7 +193,6 @@ def test_over_http_and_asked_once_for_the_dataset(run, tmp_path):
 
 def test_repeats_that_disagree_about_what_can_be_told(run):
     """Each image is judged anew: yes, then unclear; the mean is over the verdicts that could be given."""
-    pytest.importorskip("openai", reason="the judges' client is an optional extra")
     seen = set()
 
     def wavering(body):

@@ -2,8 +2,8 @@
 
 The detector is one that `mie train` trained, or any other, whose verdicts come as a file. Every output is an
 edit, so all of them are positives and the score is the detector's recall; a lower one means edits that are
-harder to tell. A detector that calls everything fake has recall 1, so
-`false_alarms` on the inputs stand beside.
+harder to tell. A detector that calls everything fake has recall 1, so `false_alarms` on the inputs stand
+beside it.
 """
 
 from __future__ import annotations

@@ -1,0 +1,95 @@
+"""A phrase in a text, and the text with all its phrases."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from typing import Final
+
+from mie.words.vocabulary import Sense, Token
+
+ENDS: Final = frozenset(".;:!?。；：！？¿¡()[]")
+COMMAS: Final = frozenset(",，、")
+_SMALL: Final = frozenset(("filler", "address", "aside", "indefinite", "only", "unit"))
+_NONE: Final[frozenset[str]] = frozenset()
+
+
+@dataclass(slots=True, eq=False)  # two mentions of the same phrase are two
+class Mention:
+    """A phrase in the text. `first` and `last` are tokens, the last one excluded."""
+
+    first: int
+    last: int
+    senses: tuple[Sense, ...]
+    negated: bool = False
+    kept: bool = False  # what must stay as it is
+    excepted: bool = False
+    _kinds: frozenset[str] = field(init=False)  # parsing asks for them a thousand times
+    _operations: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.set_senses(self.senses)
+
+    def set_senses(self, senses: tuple[Sense, ...]) -> None:
+        self.senses = senses
+        self._kinds = frozenset([sense.kind for sense in senses])
+        self._operations = (
+            frozenset([sense.value for sense in senses if sense.kind == "operation"])
+            if "operation" in self._kinds
+            else _NONE
+        )
+
+    def of(self, kind: str) -> list[Sense]:
+        return [sense for sense in self.senses if sense.kind == kind]
+
+    def says(self, kind: str, value: str | None = None) -> bool:
+        if value is None or kind not in self._kinds:
+            return kind in self._kinds
+        return any(sense.kind == kind and sense.value == value for sense in self.senses)
+
+    def is_free(self) -> bool:
+        """Whether it is neither negated nor excepted nor to be kept."""
+        return not (self.negated or self.excepted or self.kept)
+
+    def is_small(self) -> bool:
+        """Whether it says nothing about what is asked for."""
+        return self._kinds <= _SMALL
+
+    def is_all(self, kinds: frozenset[str]) -> bool:
+        """Whether it names a place and nothing else: all of these kinds, and more than a small word."""
+        return self._kinds <= kinds and not self.is_small()
+
+    def operations(self) -> frozenset[str]:
+        return self._operations
+
+
+def first_token(mention: Mention) -> int:
+    return mention.first
+
+
+@dataclass(slots=True)
+class Scan:
+    text: str
+    tokens: list[Token]
+    words: list[str]  # folded, misspelt ones corrected
+    mentions: list[Mention]
+    starts: list[int]  # by token: the first token of its clause
+    notes: list[str] = field(default_factory=list)
+    covering: list[Mention | None] = field(default_factory=list)  # by token
+    english: bool = True
+
+    def within(self, first: int, last: int) -> list[Mention]:
+        low = bisect_left(self.mentions, first, key=first_token)
+        return self.mentions[low : bisect_left(self.mentions, last, low, key=first_token)]
+
+    def before(self, at: int, count: int = 1) -> list[str]:
+        return self.words[max(0, at - count) : at]
+
+    def after(self, at: int, count: int = 1) -> list[str]:
+        return self.words[at : at + count]
+
+    def all_of(self, kind: str) -> list[Mention]:
+        return [mention for mention in self.mentions if mention.says(kind)]
+
+    def written(self, first: int, last: int) -> str:
+        return self.text[self.tokens[first].start : self.tokens[last - 1].end]

@@ -1,0 +1,223 @@
+"""What is said about a phrase: negated, excepted, to be kept, or taken back."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mie.words.mentions import COMMAS, ENDS, Mention, Scan
+from mie.words.vocabulary import Sense, word_set
+
+TAKEN_BACK: Final = "the request is taken back"
+_VERBS: Final = word_set("perception removal addition fill")
+_TURNS: Final = word_set("but just instead rather then aber sondern mais pero sino")
+_LISTED: Final = word_set("and or nor und oder noch et ou ni y o 和 或")
+
+
+def mark_scopes(found: Scan) -> None:
+    """Say of each mention whether it is negated, excepted or to be kept."""
+    for index, mention in enumerate(found.mentions):
+        if mention.says("left_out"):
+            start = _stretch(found, mention)
+            for other in found.mentions[:index]:  # "Ödem aussparen", "oedema excluded"
+                other.excepted |= other.says("target") and other.first >= start
+            continue
+        if mention.says("stays"):
+            for other in found.mentions[:index]:  # "take the hairs off, the lesion stays"
+                other.kept |= other.last == mention.first and other.says("target")
+            continue
+        kept = mention.says("keep") and not _is_remaining(found, mention)
+        excepted = mention.says("except")
+        negates = mention.says("not") or mention.says("instead")
+        if not (kept or excepted or negates) or mention.kept:
+            continue
+        if negates and _answers(found, mention):
+            for other in found.mentions[:index]:  # "liver? no. spleen? yes"
+                other.negated |= found.starts[other.first] == found.starts[mention.first - 1]
+            mention.set_senses((Sense("filler", "filler"),))
+            continue
+        if negates and _is_interjection(found, mention):
+            mention.set_senses((Sense("correction", "correction"),))  # "the spleen, no, the liver"
+            continue
+        if found.words[mention.first] in ("ne", "n") and _restricts(found, mention):
+            continue  # "ne marque que le rein droit"
+        if negates and _stands_behind(found, mention):  # "liver yes, spleen no"
+            found.mentions[index - 1].negated = True
+            continue
+        if not kept and not excepted and found.words[mention.first] in ("no", "kein", "keine", "keinen"):
+            for other in found.mentions[index + 1 :]:  # "no lesion": the next thing alone
+                if other.says("target"):
+                    same = found.starts[other.first] == found.starts[mention.first]
+                    other.negated |= same and other.first - mention.last <= 2
+                    break
+            if not _verb_follows(found, index):
+                continue
+        end = _scope_end(found, index)
+        if negates and found.words[mention.first] in ("nicht", "not") and end == index + 1:
+            start = _stretch(found, mention)
+            for other in found.mentions[:index]:  # "entferne den Tumor nicht"
+                other.negated |= other.first >= start
+        for other in found.mentions[index + 1 : end]:
+            other.kept |= kept
+            other.excepted |= excepted
+            other.negated |= negates and not kept
+
+
+def _is_remaining(found: Scan, mention: Mention) -> bool:
+    """Whether "the remaining" only describes a target: "mark the remaining lung"."""
+    if found.words[mention.first : mention.last] != ["the", "remaining"]:
+        return False
+    verb = found.within(found.starts[mention.first], mention.first)
+    return any("perception" in m.operations() for m in verb)
+
+
+def _answers(found: Scan, mention: Mention) -> bool:
+    """Whether "no" alone answers a question before it that has no verb."""
+    if not mention.first or found.words[mention.first - 1] not in ("?", "？"):
+        return False
+    start = found.starts[mention.first - 1]
+    asked = found.within(start, mention.first)
+    after = found.after(mention.last)
+    alone = not after or after[0] in COMMAS or after[0] in ENDS or after[0] == "thanks"
+    return alone and any(m.says("target") for m in asked) and not any(m.operations() for m in asked)
+
+
+def _is_interjection(found: Scan, mention: Mention) -> bool:
+    after = found.after(mention.last)
+    alone = bool(after) and (after[0] in COMMAS or after[0] == ".")
+    before = found.before(mention.first)
+    parted = (
+        not before
+        or before[0] in COMMAS
+        or before[0] in ENDS
+        or before[0] in ("actually", "oh", "wait", "sorry")
+    )
+    return alone and parted and found.words[mention.first] in ("no", "nein", "non", "nope")
+
+
+def _verb_ahead(found: Scan, index: int) -> bool:
+    """Whether a verb follows before the next comma, and nothing that negates it."""
+    for at in range(index, len(found.mentions)):
+        mention = found.mentions[at]
+        previous = found.mentions[at - 1]
+        if at > index and (COMMAS | ENDS) & set(found.words[previous.last : mention.first]):
+            return False
+        if mention.says("not") or mention.says("except") or mention.says("keep"):
+            return False
+        if mention.operations() & {"perception", "removal", "addition"} and not mention.says("target"):
+            return True
+    return False
+
+
+def _restricts(found: Scan, mention: Mention) -> bool:
+    """Whether French "ne" goes with "que" (only) and not with "pas"."""
+    words = set(found.words[mention.first : mention.first + 12])
+    return "que" in words and not words & {"pas", "jamais", "rien", "plus", "aucun", "aucune"}
+
+
+def _stretch(found: Scan, mention: Mention) -> int:
+    """The first token behind the last comma before a mention, in its sentence."""
+    at = mention.first
+    while at > found.starts[mention.first] and found.words[at - 1] not in COMMAS:
+        at -= 1
+    return at
+
+
+def retract(found: Scan) -> None:
+    """Leave out what is taken back: "mark the liver, scratch that, the spleen", "liver, I mean spleen"."""
+    for index, mention in enumerate(found.mentions):
+        if not (mention.says("retraction") or mention.says("correction")):
+            continue
+        following = [m for m in found.mentions[index + 1 :] if not m.negated and not m.excepted]
+        earlier = found.mentions[:index]
+        if mention.says("retraction"):
+            kinds = {"operation", "target"} if any(m.says("target") for m in following) else {"operation"}
+            if not any(m.says("target") or m.operations() & _VERBS for m in following):
+                kinds = {"operation", "target", "colour"}
+                found.notes.append(TAKEN_BACK)
+            for other in earlier:
+                other.kept |= any(other.says(kind) for kind in kinds)
+        elif mention.says("correction") and not _is_degree(found, mention):
+            same = [m for m in following if found.starts[m.first] == found.starts[mention.first]]
+            for kind in ("target", "colour", "side"):
+                if any(m.says(kind) for m in same):
+                    free = [m for m in earlier if m.says(kind) and not (m.kept or m.excepted or m.negated)]
+                    for other in free[-1:]:
+                        other.kept = True
+                    if kind == "target":
+                        break
+
+
+def _is_degree(found: Scan, mention: Mention) -> bool:
+    """Whether "rather" or "actually" only shades what follows: "the rather large tumour"."""
+    if found.words[mention.first : mention.last] not in (["rather"], ["actually"]):
+        return False
+    around = {*found.before(mention.first), *found.after(mention.last)}
+    return not around & (COMMAS | ENDS | {"or", "but", "no", "und", "oh"}) and mention.first > 0
+
+
+def _stands_behind(found: Scan, mention: Mention) -> bool:
+    """Whether "no" ends what a target begins."""
+    target = next((m for m in found.mentions if m.last == mention.first and m.says("target")), None)
+    after = found.after(mention.last, 1)
+    ends = (
+        not after or after[0] in COMMAS or after[0] in ENDS or after[0] in ("to", "thanks", "asap", "please")
+    )
+    return target is not None and ends and found.words[mention.first] in ("no", "not", "nicht", "non")
+
+
+def _verb_follows(found: Scan, index: int) -> bool:
+    following = found.mentions[index + 1 : index + 2]
+    return bool(following) and bool(following[0].operations() & _VERBS) and not following[0].says("target")
+
+
+def _other_named(found: Scan, index: int, at: int) -> bool:
+    """Whether "not this, that" names what is meant: nothing before it, one thing behind, and no list."""
+    if any(m.says("target") or m.operations() & _VERBS for m in found.mentions[:index]):
+        return False
+    start = found.starts[found.mentions[index].first]
+    behind = [m for m in found.mentions[at:] if found.starts[m.first] == start]
+    words = set(found.words[found.mentions[index].last : behind[-1].last if behind else None])
+    targets = [m for m in behind if m.says("target") and not m.operations()]
+    verbs = any(m.operations() & _VERBS and not m.says("target") for m in behind)
+    return len(targets) == 1 and not verbs and not words & _LISTED
+
+
+def _scope_end(found: Scan, index: int) -> int:
+    """The mention at which what begins at mention `index` ends: the clause does, or a new verb follows."""
+    start = found.mentions[index]
+    seen_verb = broken = False
+    following = next((m for m in found.mentions[index + 1 :] if not m.is_small()), None)
+    named = following is not None and following.says("target")
+    for at in range(index + 1, len(found.mentions)):
+        mention = found.mentions[at]
+        between = found.words[found.mentions[at - 1].last : mention.first]
+        if found.starts[mention.first] != found.starts[start.first]:
+            return at
+        first = found.words[mention.first]
+        if named and mention.says("colour") and broken | bool(COMMAS & set(between)):
+            return at  # "the liver, not the spleen, in green"
+        verb = mention.operations() & _VERBS and not mention.says("target")
+        if verb and start.says("instead") and any(m.says("target") for m in found.mentions[index + 1 : at]):
+            return at  # "instead of the left kidney show the right one"
+        if named and COMMAS & set(between) and _other_named(found, index, at):
+            return at  # "not the right kidney, the left one"
+        if COMMAS & set(between) and not broken and _verb_ahead(found, at):
+            return at  # "不要动肿瘤，把肝脏标红"
+        broken |= bool(COMMAS & set(between))
+        if at > index + 1 and (
+            (first in _TURNS and not _is_degree(found, mention)) or (broken and mention.says("only"))
+        ):
+            return at
+        if verb and broken and not (mention.says("not") or mention.says("except")):
+            return at
+        joined = found.before(mention.first) and found.before(mention.first)[-1] in (
+            "and",
+            "und",
+            "et",
+            "y",
+            "then",
+        )
+        if verb and joined and seen_verb and not mention.operations() & {"removal", "addition"}:
+            return at
+        seen_verb |= bool(verb)
+    return len(found.mentions)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import gc
 import json
 import os
@@ -32,11 +33,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 _PACKAGES = (
-    *("numpy", "cv2", "PIL.Image", "yaml", "pydantic", "typer", "rich.table", "jinja2"),
-    *("pyarrow.parquet", "pyarrow.dataset", "pydicom", "nibabel", "numba", "httpx"),
-    *("scipy.special", "scipy.ndimage", "scipy.sparse.linalg", "scipy.fft"),
-    *("matplotlib.figure", "matplotlib.backends.backend_agg", "pandas"),
-    *("torch", "torch._dynamo", "safetensors.torch", "transformers", "accelerate"),
+    *("numpy", "cv2", "PIL.Image", "PIL.PngImagePlugin", "yaml", "typer", "rich.table", "jinja2", "xxhash"),
+    *("pydantic.main", "pydantic.fields", "pydantic.functional_validators", "pydantic.type_adapter"),
+    *("pyarrow.parquet", "pyarrow.dataset", "pydicom", "highdicom", "nibabel", "isal.isal_zlib"),
+    *("scipy.special", "scipy.ndimage", "scipy.sparse.linalg", "scipy.fft", "numba", "pandas"),
+    *("matplotlib.figure", "matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg"),
+    *("httpx", "tenacity", "openai", "sqlalchemy", "fastapi", "uvicorn", "argon2"),
+    *("torch", "torch._dynamo", "safetensors.torch", "transformers", "tokenizers", "accelerate"),
 )
 _started: dict[int, Path] = {}  # by process: the address of its server
 
@@ -235,6 +238,8 @@ def _become(words: list[str], cwd: str, env: dict[str, str], session: bool) -> N
     os.sched_getaffinity = lambda _process: {0}  # type: ignore[assignment]
     paths = [path for path in env.get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.path[:] = [*paths, *(path for path in sys.path[1:] if path not in paths)]
+    if spares := _spares(words):
+        _hold_spares(spares)
     if words[0] == "-m":
         sys.path.insert(0, cwd)
         sys.argv = words[1:]
@@ -247,6 +252,64 @@ def _become(words: list[str], cwd: str, env: dict[str, str], session: bool) -> N
         sys.path.insert(0, str(Path(words[0]).parent))
         sys.argv = words
         runpy.run_path(words[0], run_name="__main__")
+
+
+def _spares(words: list[str]) -> int:
+    """How many worker processes a command will start: these read files in processes apart."""
+    if words[:2] != ["-m", "mie"] or not {"build", "plan"} & {*words[2:4]} or "--help" in words:
+        return 0
+    return int(words[words.index("--workers") + 1]) if "--workers" in words else 1
+
+
+def _hold_spares(count: int) -> None:
+    """Fork processes now, of which `multiprocessing` gets one instead of each that it spawns.
+
+    They import `mie` for themselves, as spawned ones do, and are children of this process as those are. More
+    than `count` are spawned as usual. Those that nobody takes end with this process.
+    """
+    from multiprocessing import util
+
+    spares: list[tuple[int, socket.socket]] = []
+    for _ in range(count):
+        ours, theirs = socket.socketpair()
+        process = os.fork()
+        if process == 0:
+            for one in (ours, *(other for _, other in spares)):
+                one.close()
+            _become_worker(theirs)
+        theirs.close()
+        spares.append((process, ours))
+    spawn = util.spawnv_passfds
+
+    def take(path: bytes, words: Sequence[str], descriptors: Sequence[int]) -> int:
+        if "--multiprocessing-fork" not in words or not spares:
+            return spawn(path, words, descriptors)
+        process, connection = spares.pop(0)
+        numbers = sorted(set(descriptors))
+        request = {"code": words[words.index("-c") + 1], "numbers": numbers}
+        with connection:
+            socket.send_fds(connection, [json.dumps(request).encode()], numbers)
+        return process
+
+    util.spawnv_passfds = take  # type: ignore[assignment]
+
+
+def _become_worker(connection: socket.socket) -> None:
+    """Wait until this process is wanted, then run what a spawned one would run, with the same files open."""
+    with connection:
+        data, received, _, _ = socket.recv_fds(connection, 1 << 16, 64)
+    if not data:
+        os._exit(0)
+    request: dict[str, Any] = json.loads(data)
+    free = 1000  # above all that are open, so that none is overwritten before it has its number
+    high = [fcntl.fcntl(one, fcntl.F_DUPFD, free) for one in received]
+    for one in received:
+        os.close(one)
+    for one, number in zip(high, request["numbers"], strict=True):
+        os.dup2(one, number)
+        os.close(one)
+    sys.argv = ["-c", "--multiprocessing-fork"]
+    exec(request["code"], {"__name__": "__main__"})
 
 
 def _code_of(request: dict[str, Any]) -> int:

@@ -7,7 +7,7 @@ import json
 import httpx
 import pytest
 
-from mie.judges import connections
+from mie.judges import connections, openai
 from mie.judges.connections import SeparateConnections, open_transport
 from mie.judges.contracts import CallError, Message, Request
 from mie.judges.openai import OpenAI
@@ -179,3 +179,17 @@ def test_errors_have_httpx_names_and_a_call_can_be_stopped(monkeypatch):
     monkeypatch.setenv("http_proxy", "127.0.0.1:3128")
     assert isinstance(open_transport("http://127.0.0.1/v1"), SeparateConnections)
     assert not isinstance(open_transport("http://10.1.2.3/v1"), SeparateConnections)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_reply_without_end_is_cut_off(monkeypatch, stream):
+    monkeypatch.setattr(openai, "_MOST_BYTES", len(GOOD))
+
+    async def main(body: bytes):
+        async with Server(body) as server:
+            return (await asked(server, stream=stream))[0].text
+
+    if not stream:
+        assert asyncio.run(main(GOOD)) == "fine"
+    with pytest.raises(CallError, match="larger than"):
+        asyncio.run(main(b" " + GOOD if not stream else b"data: " + b"x" * 4096))

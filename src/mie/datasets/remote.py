@@ -17,7 +17,7 @@ from mie.datasets.dataset import Dataset
 from mie.datasets.exports import row_findings
 from mie.datasets.schema import read_rows
 from mie.errors import MieError
-from mie.privacy.endpoints import is_loopback, is_proxied
+from mie.privacy.endpoints import environment_proxy, is_loopback
 from mie.privacy.gate import LOG, Finding, Gate, Policy
 from mie.privacy.scan import scan_files
 
@@ -119,7 +119,7 @@ def _destination(copy: Copy) -> str | None:
     endpoint = _endpoint(storage)
     if endpoint is not None:
         host = urlsplit(endpoint if "//" in endpoint else f"//{endpoint}").hostname or ""
-        if is_loopback(host) and not is_proxied(endpoint):
+        if is_loopback(host) and environment_proxy(endpoint) is None:
             return None
     return copy.url
 

@@ -170,7 +170,11 @@ class SeriesWriter:
         bounds = np.iinfo(kind)
         stored = np.clip(np.rint((values - intercept) / slope), bounds.min, bounds.max).astype(kind)
         entropy = [str(original.get("SeriesInstanceUID", "")), *self._entropy]
-        instance = [*entropy, str(original.get("SOPInstanceUID", "")), hashlib.sha256(stored).hexdigest()]
+        instance = [
+            *entropy,
+            str(original.get("SOPInstanceUID", "")),
+            hashlib.sha256(stored.tobytes()).hexdigest(),
+        ]
         derived.SOPClassUID = original.SOPClassUID
         derived.SOPInstanceUID = generate_uid(entropy_srcs=[*instance, "instance"])
         derived.SeriesInstanceUID = generate_uid(entropy_srcs=[*entropy, "series"])

@@ -11,7 +11,7 @@ import base64
 import json
 import os
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, ClassVar, Final
 from urllib.parse import unquote_to_bytes, urlsplit
 
@@ -29,6 +29,7 @@ from mie.privacy.endpoints import is_loopback
 from mie.records import Pixels
 
 _MEMORY: Final = 64 * 2**20  # characters of base64 that are kept
+_MOST_BYTES: Final = 16 * 2**20  # of a reply
 _FILTER_WORDS: Final = ("content_filter", "content_policy", "responsible_ai", "safety system")
 _SHOWN: Final = 300
 
@@ -144,7 +145,9 @@ class OpenAI:
     async def _post(self, body: bytes) -> httpx.Response:
         assert self._transport is not None  # noqa: S101 (`ready` was called)
         request = httpx.Request("POST", self._target, headers=self._headers, content=body)
-        return await self._transport.handle_async_request(request)
+        response = await self._transport.handle_async_request(request)
+        response.stream = _Limited(response.stream)
+        return response
 
     async def _whole(self, response: httpx.Response) -> Reply:
         reply = self._json(await response.aread())
@@ -241,6 +244,24 @@ class Anthropic(OpenAI):
     base_url = "https://api.anthropic.com/v1/"
     key_env = "ANTHROPIC_API_KEY"
     token_field = "max_tokens"  # noqa: S105
+
+
+class _Limited(httpx.AsyncByteStream):
+    """The body of a response; `CallError` where it does not end."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        left = _MOST_BYTES
+        async for piece in self._stream:
+            left -= len(piece)
+            if left < 0:
+                raise CallError("failed", f"the reply is larger than {_MOST_BYTES // 2**20} MiB")
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
 
 
 def _key(variable: str, *, needed: bool) -> str | None:

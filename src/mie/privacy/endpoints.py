@@ -22,10 +22,14 @@ def is_loopback(host: str) -> bool:
 
 
 def proxy_of(url: str) -> str | None:
-    """The proxy that the environment names for this URL; never one for the loopback address."""
+    """The proxy that our own requests take to this URL; never one for the loopback address."""
+    return None if is_loopback(urlsplit(url).hostname or "") else environment_proxy(url)
+
+
+def environment_proxy(url: str) -> str | None:
+    """The proxy that the environment names for this URL; clients of others take it for loopback too."""
     parts = urlsplit(url)
-    host = parts.hostname or ""
-    if is_loopback(host) or proxy_bypass(host):
+    if proxy_bypass(parts.hostname or ""):
         return None
     proxies = getproxies()
     proxy = proxies.get(parts.scheme) or proxies.get("all")

@@ -79,7 +79,7 @@ class Gate:
                 expected="--allow-remote (in Python allow_remote=True)",
                 found="no consent",
                 fix="a dry run (--dry-run; mie build: --rephrase-dry-run) says what would be sent; then give "
-                "--allow-remote, or use an editor or a judge on this machine",
+                "--allow-remote, or use an editor, a judge or a storage on this machine",
             )
 
     def check_statement(self, dataset: Mapping[str, Any] | None) -> None:
@@ -100,7 +100,8 @@ class Gate:
         raise PrivacyError(
             "images would leave this machine, and nobody says that they are de-identified",
             where=f"to {self.destination}",
-            expected="--deidentified, or `deidentified: true` in dataset.json or questions.json by a recipe of yours",
+            expected="--deidentified, or `deidentified: true` in dataset.json or questions.json by a recipe "
+            "of yours",
             found=found or "no statement",
             fix="look at the images and the provider's terms; then confirm with --deidentified, or with "
             "`deidentified: true` at the source in the recipe and a new build; or use a server on this "

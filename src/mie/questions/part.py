@@ -86,8 +86,9 @@ def make_part(task: QuestionTask) -> PartResult:
     """Write the part's questions, images, rejections and, last, its index, which says that it is whole."""
     recipe, number = task.recipe, task.part.number
     maker = Maker(recipe.seed, recipe.per_image, recipe.templates, recipe.open)
-    index, traces, rejections = PartIndex(), [], []
+    index, rejections = PartIndex(), []
     views: list[View] = []
+    traces: list[dict[str, Any]] = []
     drawn: set[str] = set()
     with QuestionWriter(part_path(task.folder, number, "questions")) as writer:
 

@@ -25,7 +25,7 @@ TEXTS: Final = word_set(
 DEFINITE: Final = word_set(
     "the this that these those his her its their my our your der die das den dem le la les el los las"
 )
-_PREPOSITIONS: Final = word_set("on at around near over onto of in to from into around auf um sur sobre en")
+_PREPOSITIONS: Final = word_set("on at around near over onto in to from into auf um sur sobre en")
 _ADJECTIVES: Final = 5  # words between an article and its lesion
 _OBJECTS: Final = word_set("pen marker brush tool pencil phone notes trash bin coat patient screen")
 _PRONOUNS: Final = word_set("it them this that these those one ones everything all both")

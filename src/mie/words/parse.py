@@ -145,9 +145,7 @@ class _Reader:
         contradiction = contradiction or self._contradiction(targets, names)
         if contradiction is not None:
             return _nothing(contradiction, self.found)
-        unknown = unknown_words(
-            self.found, self.rows, bool(asked.mentions), bool(asked.mentions) or self.alters
-        )
+        unknown = unknown_words(self.found, self.rows, bool(asked.mentions), self.alters)
         if names:
             attributes["exclude"] = names
         self._add_words(attributes)
@@ -222,9 +220,13 @@ class _Reader:
         known = vocabulary()
         if choice.name is None or self.modality in (None, *known.targets[choice.name].modalities):
             return choice
-        if not known.targets[choice.name].modalities:
+        own = tuple(self.found.words[mention.first : mention.last])
+        if not known.targets[choice.name].modalities or own == phrase(choice.name):
             return choice
         for first in range(mention.first + 1, mention.last):
+            dropped = known.senses.get((self.found.words[first - 1],), ())
+            if not dropped or any(sense.kind != "filler" for sense in dropped):
+                break
             senses = known.senses.get(tuple(self.found.words[first : mention.last]), ())
             shorter = meaning(Mention(first, mention.last, tuple(senses)), self.modality, written)
             if shorter.name is not None and not known.targets[shorter.name].modalities:

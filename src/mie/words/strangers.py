@@ -91,12 +91,13 @@ def coloured_words(found: Scan) -> list[Mention]:
     return [*words, *named_organs(found)]
 
 
-def unknown_words(found: Scan, rows: Sequence[Clause], targets: bool, organs: bool) -> tuple[str, ...]:
+def unknown_words(found: Scan, rows: Sequence[Clause], targets: bool, alters: bool) -> tuple[str, ...]:
     """Words that nothing is known about; not those of a purpose ("for the tumour board on Monday").
 
-    `targets`: the request has some; `organs`: an organ tells where a lesion is, and is no unknown word.
+    `targets`: the request has some; then, and where it `alters` the image, an organ tells where a lesion is.
     """
-    things = named_organs(found)
+    things = [] if alters else named_organs(found)
+    organs = targets or alters
     covered = {
         at
         for m in found.mentions

@@ -57,7 +57,7 @@ def wished(found: Scan, modality: str | None) -> Wish | None:
     scores: Counter[str] = Counter()
     sure: set[str] = set()
     for mention in found.mentions:
-        for sense in () if mention.excepted or mention.kept else mention.senses:
+        for sense in () if _stays(mention) else mention.senses:
             if sense.kind in ("sure", "hint"):
                 scores[sense.value] += _SURE if sense.kind == "sure" else 1
             if sense.kind == "sure":
@@ -78,6 +78,11 @@ def wished(found: Scan, modality: str | None) -> Wish | None:
     names = ", ".join(known[key].name for key in best_keys)
     task = tasks.pop() if len(tasks) == 1 else known[best_keys[0]].task
     return Wish(None, task, {}, f"this may mean one of: {names}; say which, or give the modality")
+
+
+def _stays(mention: Mention) -> bool:
+    """Whether it is ruled out: "keep the hairs"; but "keep the sharp kernel's detail" names a kernel."""
+    return mention.excepted or (mention.kept and mention.says("sure", _ARTIFACTS))
 
 
 def _transfer(found: Scan) -> Wish | None:
@@ -143,11 +148,7 @@ def _two(found: Scan, images: list[Mention]) -> tuple[str | None, str | None]:
     goals, sources, neither = [], [], []
     derived = any(_FROM & set(found.before(m.first, 2)) for m in images)
     for mention in images:
-        before = [
-            w
-            for at, w in enumerate(found.before(mention.first, 3), mention.first - 3)
-            if at >= found.starts[mention.first]
-        ]
+        before = found.words[max(found.starts[mention.first], mention.first - 3) : mention.first]
         near = [w for w in before if w in _BEFORE_GOAL or w in _SOURCE]
         last = near[-1] if near else ""
         follows = found.after(mention.last, 5)

@@ -22,9 +22,8 @@ from mie.networks.trunk import BACKBONES, MOBILENET  # noqa: E402
 from tests.conftest import crop  # noqa: E402
 from tests.editors.compact import tiny  # noqa: E402
 
-
-# Exporting takes long, and the longer the more layers there are: half a minute for the network that ships. The
-# tiny one has all its parts, and a trunk with one block of each stride and one that adds its input.
+# Exporting takes long, and the longer the more layers there are: half a minute for the network that ships.
+# The tiny one has all its parts, and a trunk with one block of each stride and one that adds its input.
 TRUNK = replace(
     MOBILENET,
     stages=((1, 8, 1, 1, 3), (2, 8, 2, 2, 3), (1, 8, 1, 2, 3), (1, 8, 1, 2, 3), (1, 8, 1, 2, 3)),
@@ -37,7 +36,6 @@ def exported(tmp_path_factory, request):
     folder = tmp_path_factory.mktemp("onnx")
     patch = pytest.MonkeyPatch()
     patch.setitem(BACKBONES, "tiny", TRUNK)
-    request.addfinalizer(patch.undo)
     weights, editor = shipped_weights(COMPACT, fix=""), "compact"
     if request.param == "tiny":
         weights = tiny.weights(
@@ -47,7 +45,8 @@ def exported(tmp_path_factory, request):
     path = folder / "m.onnx"
     done = CliRunner().invoke(app, ["export-model", "-e", editor, "-o", str(path), "--json"])
     assert done.exit_code == 0, done.output
-    return weights, path, json.loads(done.stdout)
+    yield weights, path, json.loads(done.stdout)
+    patch.undo()
 
 
 def test_the_differences_are_small_and_reported(exported):

@@ -8,6 +8,7 @@ from typing import Final
 from mie.words.clauses import NOUNS, PARTICIPLES, Clause
 from mie.words.mentions import Mention, Scan
 from mie.words.objects import (
+    DEFINITE,
     has_object,
     is_indefinite,
     is_lesion,
@@ -79,6 +80,9 @@ def additions(found: Scan, clause: Clause) -> list[Mention]:
         if "addition" not in mention.operations() or _NOTHING & set(found.after(mention.last, 1)):
             continue
         passive = found.words[mention.first] in PARTICIPLES and clause.mood in ASKED
+        gerund = found.words[mention.first].endswith("ing")
+        if gerund and not _is_proposed(found.words[clause.first : mention.first]):
+            continue  # "stop adding tumours"
         if mention in clause.heads or (passive and _is_wished(found, clause, mention)):
             result.append(mention)
     return result
@@ -112,7 +116,7 @@ def _is_removal(found: Scan, clause: Clause, mention: Mention) -> bool:
         shown = any("perception" in m.operations() and not m.says("target") for m in found.mentions)
         return said and clause.mood != "report" and not behind and not shown
     if word.endswith("ing"):
-        return before[-1:] in (["mind"], ["by"], ["about"])
+        return _is_proposed(before)
     if word in ("clear", "resolve") and not _CLEARED & set(following):
         return False
     if word in _HEALS and not any(is_lesion(m) for m in found.mentions):
@@ -120,8 +124,17 @@ def _is_removal(found: Scan, clause: Clause, mention: Mention) -> bool:
     return mention in clause.heads and has_object(found, clause, mention)
 
 
+def _is_proposed(before: list[str]) -> bool:
+    """Whether "removing" is asked for: "would you mind removing", "how about removing"."""
+    return before[-1:] in (["mind"], ["by"]) or before[-2:] in (["how", "about"], ["what", "about"])
+
+
 def _is_wished(found: Scan, clause: Clause, mention: Mention) -> bool:
     """Whether it reads "should be removed" or "I want it removed"; not "can be", "was" or "will be"."""
+    following = found.covering[mention.last] if mention.last < len(found.words) else None
+    article = DEFINITE & set(found.before(mention.first))
+    if article and following is not None and following.says("target"):
+        return False  # "the removed polyp, please"
     before = set(found.words[clause.first : mention.first])
     behind = set(found.words[mention.last : clause.last])
     if _POSSIBLE & before - {"will"} or clause.mood == "report":

@@ -190,6 +190,8 @@ def _begins_aside(found: Scan, at: int, mention: Mention | None) -> bool:
         return bool(following) and (
             following[0] in _FINITE or following[0] in _SUBJECTS or following[0] == "you"
         )
+    if mention is not None and mention.says("address") and word in ("i", "we") and _is_shown(found, at):
+        return True  # "show the polyp I want to remove later"
     # "The polyp we are going to remove".
     if word not in _SUBJECTS or mention is None or mention.says("address"):
         return False
@@ -207,6 +209,15 @@ def _own_words(found: Scan, clause: Clause) -> list[str]:
         or not own.says("filler")
         or own.operations()
     ]
+
+
+def _is_shown(found: Scan, at: int) -> bool:
+    """Whether a target that a verb shows ends right before a token."""
+    target = found.covering[at - 1]
+    before = found.within(found.starts[at], at)
+    return (
+        target is not None and target.says("target") and any("perception" in m.operations() for m in before)
+    )
 
 
 def _set_mood(found: Scan, clause: Clause) -> None:
@@ -387,6 +398,8 @@ def asks(found: Scan, clause: Clause, verb: Mention) -> bool:
                 return False
             addressed = True
             continue
+        if word == "one" and found.before(at) == ["no"] and alters:
+            return False  # "no one cut out the tumour"
         if word in _SUBJECTS or word.endswith(_PROFESSIONS) or (word in _FINITE and alters):
             return False
         if mention is None and word.isalpha() and word < "\u3400":

@@ -77,10 +77,14 @@ class Scan:
     notes: list[str] = field(default_factory=list)
     covering: list[Mention | None] = field(default_factory=list)  # by token
     english: bool = True
+    _firsts: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._firsts = [mention.first for mention in self.mentions]
 
     def within(self, first: int, last: int) -> list[Mention]:
-        low = bisect_left(self.mentions, first, key=first_token)
-        return self.mentions[low : bisect_left(self.mentions, last, low, key=first_token)]
+        low = bisect_left(self._firsts, first)
+        return self.mentions[low : bisect_left(self._firsts, last, low)]
 
     def before(self, at: int, count: int = 1) -> list[str]:
         return self.words[max(0, at - count) : at]

@@ -46,6 +46,8 @@ _DISEASES: Final = word_set("disease pathology condition lesion finding krankhei
 _SEGMENTS: Final = word_set(
     "segmentation segmentations annotation annotations mask masks overlay overlays contour contours"
 )
+_HOLES: Final = word_set("area region part bit patch section piece square hole spot zone")
+_CUT: Final = word_set("was were is are been the")
 _ABSENT: Final = word_set("without no any ohne kein keine sans sin")
 _FILLS: Final = word_set("fill inpaint complete restore reconstruct fuelle rempli remplis rellena 填 补")
 _MARKING: Final = word_set(
@@ -73,7 +75,7 @@ def decide(found: Scan, rows: Sequence[Clause], transforms: bool) -> Decision:
     perception = [m for m in asked if "perception" in m.operations()]
     strong = [m for m in perception if found.words[m.first] not in _WEAK and not m.says("target")]
     colours = any(m.says("colour") for m in requests)
-    white = [m for m in requests if "white" in m.operations()]
+    white = [m for m in requests if "white" in m.operations() and not _cuts_out(found, m)]
     fill = [m for m in asked if "fill" in m.operations()]
     removal = [m for m in removal if m not in white]
     if not perception and _repeats(found, rows):
@@ -106,13 +108,13 @@ def decide(found: Scan, rows: Sequence[Clause], transforms: bool) -> Decision:
         return Decision("none", "the request is about a text, not about what an image shows")
     if removal and is_file(found, removal, FILES | TEXTS):
         return Decision("none", "the request is about files or records, not about what an image shows")
+    if removal and _is_segmentation(found, removal, colours):
+        perception, removal = perception or removal, []
     marks = [m for m in removal if is_mark(found, [m])]
     if marks and len(marks) == len(removal) and _marks_elsewhere(found, rows, marks):
         removal = []  # "delete the old overlay and mark the liver"
     if removal and marks:
         return Decision("none", "the request is to remove a marking; an image holds none that is known")
-    if removal and _is_segmentation(found, removal, colours):
-        perception, removal = perception or removal, []
     if not removal and replaced(found, asked):
         removal = fill
     if addition and all(goes_to_text(found, m) or is_file(found, [m], TEXTS) for m in addition):
@@ -178,6 +180,12 @@ def _fills_with_lesion(found: Scan, requests: list[Mention]) -> bool:
         return True
     healthy = any(m.says("healthy") for m in requests)
     return not healthy and any(not DEFINITE & set(found.before(m.first, 2)) for m in lesions)
+
+
+def _cuts_out(found: Scan, mention: Mention) -> bool:
+    """Whether "cut out" is a verb with an object, and no hole: "the surgeon cut out the polyp"."""
+    hole = _HOLES & set(found.after(mention.last)) or _CUT & set(found.before(mention.first))
+    return "removal" in mention.operations() and not hole
 
 
 def _has_lesion(found: Scan, asked: list[Mention]) -> bool:

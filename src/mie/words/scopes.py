@@ -78,7 +78,9 @@ def _answers(found: Scan, mention: Mention) -> bool:
     asked = found.within(start, mention.first)
     after = found.after(mention.last)
     alone = not after or after[0] in COMMAS or after[0] in ENDS or after[0] == "thanks"
-    return alone and any(m.says("target") for m in asked) and not any(m.operations() for m in asked)
+    if any("perception" in m.operations() or m.says("address") for m in asked):
+        return False
+    return alone and any(m.says("target") for m in asked)
 
 
 def _is_interjection(found: Scan, mention: Mention) -> bool:
@@ -138,6 +140,9 @@ def retract(found: Scan) -> None:
                 other.kept |= any(other.says(kind) for kind in kinds)
         elif mention.says("correction") and not _is_degree(found, mention):
             same = [m for m in following if found.starts[m.first] == found.starts[mention.first]]
+            if any(m.operations() & _VERBS and not m.says("target") for m in same):
+                for other in earlier:  # "remove the polyp, no wait, highlight it"
+                    other.kept |= bool(other.operations() & {"removal", "addition"})
             for kind in ("target", "colour", "side"):
                 if any(m.says(kind) for m in same):
                     free = [m for m in earlier if m.says(kind) and not (m.kept or m.excepted or m.negated)]

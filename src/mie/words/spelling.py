@@ -88,7 +88,8 @@ def correct(word: str, english: bool = False) -> str | None:
             and (bool(targets) != bool(other_targets) or alters != other_alters)
         ):
             return None
-    if alters and (len(word) <= _LETTERS or least > 1 or not _is_slip(word, best)):
+    inflected = word.endswith(("ed", "ing")) and not best.endswith(("ed", "ing"))  # "ablated" is no request
+    if alters and (len(word) <= _LETTERS or least > 1 or inflected or not _is_slip(word, best)):
         return None
     return best
 

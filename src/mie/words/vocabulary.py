@@ -159,6 +159,10 @@ class Vocabulary:
         self.ordinary = frozenset(body["ordinary"].split())
         self.words = frozenset(word for key in self.senses for word in key)
         self.foreign = self._other_languages(body, inflected)
+        for language in ("de", "fr", "es"):  # "enlève" shows French as "les" does
+            verbs = {w for entry in body["operations"].values() for w in _split(entry.get(language, ""))}
+            own = {word for text in verbs for word in phrase(text)} & self.foreign
+            self._fillers[language] = self._fillers[language] | own
 
     def _other_languages(self, body: Mapping[str, Any], inflected: set[str]) -> frozenset[str]:
         """Words of German, French or Spanish alone: an English text is not corrected to them."""

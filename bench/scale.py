@@ -4,7 +4,7 @@ python bench/scale.py [--counts 10000 100000 1000000] [--stages plan leaks ...] 
 
 Samples are those of a small real build, repeated with other names, patients and thumbnails; images are 32
 pixels wide. Each stage runs in a process of its own, whose processor time and largest memory are measured.
-With `--draw` nothing is measured: the table and the plot of the page docs/reference/scale.md are made anew.
+`--draw --counts` measures nothing and makes table and plot of docs/reference/scale.md from what is known.
 """
 
 from __future__ import annotations
@@ -35,6 +35,13 @@ STAGES = {
     "card": "data card",
     "score": "scores of 4 metrics: means, groups, intervals",
 }
+# What must be written first.
+NEEDS = {
+    "plan": ("files",),
+    "leaks": ("index",),
+    **dict.fromkeys(("merge", "stats", "card"), ("index", "shards")),
+    "score": ("scores",),
+}
 SHARD = 1000  # rows
 
 
@@ -62,56 +69,47 @@ def traces(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return np.packbits(bits, axis=1).view(">u8").ravel().astype(np.uint64), thumbs
 
 
-def prepare(count: int, folder: Path) -> None:
-    """Two datasets of half the samples each, and a merge of them whose shards are proved."""
+def base(folder: Path) -> tuple[Any, Any]:
+    """A small real build and its rows, which are repeated."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     from bench.sources import write_sources
-    from mie.core.files import atomic_write
-    from mie.datasets import merge, schema
     from mie.datasets.build import build
-    from mie.datasets.card import data_card
-    from mie.datasets.dataset import Dataset, write_info
-    from mie.datasets.finish import claim_parts, link
-    from mie.datasets.part import INDEX_SCHEMA, part_path
+    from mie.datasets.dataset import Dataset
     from mie.datasets.recipe import parse_recipe
+    from mie.datasets.schema import SCHEMA
 
-    config = parse_recipe(write_sources(folder / "source", 64, 32), where="bench", base=folder)
-    build(config, folder / "small", workers=1)
+    if not (folder / "small").exists():
+        config = parse_recipe(write_sources(folder / "source", 64, 32), where="bench", base=folder)
+        build(config, folder / "small", workers=1)
     small = Dataset(folder / "small")
-    rows = pa.concat_tables([pq.read_table(path) for path in small.shards()]).cast(schema.SCHEMA)
-    halves = [folder / "a", folder / "b"]
-    plans: list[tuple[str, range, Path]] = []  # split, numbers of the samples, shard
-    for half, path in enumerate(halves):
+    return small, pa.concat_tables([pq.read_table(path) for path in small.shards()]).cast(SCHEMA)
+
+
+def layout(count: int) -> list[tuple[str, str, range, str]]:
+    """(dataset, split, numbers of the samples, name) of each shard, in the order of the datasets."""
+    found = []
+    for half, name in enumerate("ab"):
         own = range(half * count // 2, (half + 1) * count // 2)
         for split, first, last in (("train", 0.0, 0.8), ("val", 0.8, 0.9), ("test", 0.9, 1.0)):
             part = own[int(first * len(own)) : int(last * len(own))]
-            shards = [part[at : at + SHARD] for at in range(0, len(part), SHARD)]
-            for number, chosen in enumerate(shards):
-                name = f"{split}-{number:05d}-of-{len(shards):05d}.parquet"
-                plans.append((split, chosen, path / "data" / name))
-        (path / "data").mkdir(parents=True)
-        info = {**small.info, "name": path.name, "digest": path.name * 64}
-        info["counts"] = {**info["counts"], "samples": len(own)}
-        write_info(path, info)
-        atomic_write(path / "README.md", data_card(info))
-        shutil.copy(folder / "small/rejected.parquet", path)
-    for split, chosen, path in plans:
-        pq.write_table(
-            _table(rows.take([n % len(rows) for n in chosen]), split, chosen),
-            path,
-            row_group_size=schema.ROWS_PER_GROUP,
-            compression="zstd",
-        )
-    opened = [Dataset(path) for path in halves]
-    shards = [path for dataset in opened for path in dataset.shards()]
-    recipe = merge._recipe(opened, None, first=False)
-    (folder / "merged").mkdir()
-    parts = claim_parts(folder / "merged", merge._fingerprint(recipe, shards))
-    known = {path: (split, chosen) for split, chosen, path in plans}
-    for number, path in enumerate(shards):
-        split, chosen = known[path]
+            pieces = [part[at : at + SHARD] for at in range(0, len(part), SHARD)]
+            for number, chosen in enumerate(pieces):
+                found.append((name, split, chosen, f"{split}-{number:05d}-of-{len(pieces):05d}.parquet"))
+    return found
+
+
+def index(folder: Path, count: int) -> None:
+    """The index of each part of a merge, which is all that samples are compared by."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from mie.datasets.part import INDEX_SCHEMA, part_path
+
+    rows = base(folder)[1].select(INDEX_SCHEMA.names[:12])
+    (folder / "index").mkdir()
+    for number, (_, split, chosen, _) in enumerate(layout(count)):
         hashes, thumbs = traces(len(chosen), chosen[0])
         table = _table(rows.take([n % len(rows) for n in chosen]), split, chosen)
         digests = [f"{n:064x}".encode() for n in chosen]
@@ -121,9 +119,46 @@ def prepare(count: int, folder: Path) -> None:
         own |= {"goal_hash": [None] * len(chosen), "goal_thumb": [None] * len(chosen)}
         own |= {"references": [0] * len(chosen), "volume": [None] * len(chosen)}
         columns = {name: own[name] for name in INDEX_SCHEMA.names}
-        pq.write_table(pa.table(columns, schema=INDEX_SCHEMA), part_path(parts, number, "index"))
+        path = part_path(folder / "index", number, "index")
+        pq.write_table(pa.table(columns, schema=INDEX_SCHEMA), path)
+
+
+def shards(folder: Path, count: int) -> None:
+    """Two datasets of half the samples each, and a merge of them whose shards are proved (`index`)."""
+    import pyarrow.parquet as pq
+
+    from mie.core.files import atomic_write
+    from mie.datasets import merge, schema
+    from mie.datasets.card import data_card
+    from mie.datasets.dataset import Dataset, write_info
+    from mie.datasets.finish import claim_parts, link
+    from mie.datasets.part import part_path
+
+    small, rows = base(folder)
+    for name in "ab":
+        (folder / name / "data").mkdir(parents=True)
+        info = {**small.info, "name": name, "digest": name * 64}
+        info["counts"] = {**info["counts"], "samples": count // 2}
+        write_info(folder / name, info)
+        atomic_write(folder / name / "README.md", data_card(info))
+        shutil.copy(folder / "small/rejected.parquet", folder / name)
+    every = []
+    for name, split, chosen, file in layout(count):
+        table = _table(rows.take([n % len(rows) for n in chosen]), split, chosen)
+        every.append(folder / name / "data" / file)
+        pq.write_table(table, every[-1], row_group_size=schema.ROWS_PER_GROUP, compression="zstd")
+    opened = [Dataset(folder / name) for name in "ab"]
+    assert every == [path for dataset in opened for path in dataset.shards()]
+    recipe = merge._recipe(opened, None, first=False)
+    (folder / "merged").mkdir()
+    parts = claim_parts(folder / "merged", merge._fingerprint(recipe, every))
+    for number, (path, (_, split, _, _)) in enumerate(zip(every, layout(count), strict=True)):
+        link(part_path(folder / "index", number, "index"), part_path(parts, number, "index"))
         link(path, part_path(parts, number, split))
-    _write_scores(folder / "scores.jsonl", count)
+
+
+def files(folder: Path, count: int) -> None:
+    """Empty files: a plan looks at their names, sizes and times."""
     for kind in ("images", "masks"):
         (folder / "files" / kind).mkdir(parents=True)
         for n in range(count):
@@ -144,13 +179,14 @@ def _table(table: Any, split: str, chosen: range) -> Any:
     return table
 
 
-def _write_scores(path: Path, count: int) -> None:
+def scores(folder: Path, count: int) -> None:
+    """A file of scores."""
     from mie.scoring.scores import GROUP_KEYS
 
     names = ["dice", "p_acc", "b_psnr", "b_ssim"]
     header = {"protocol": "miedb", "variant": "paper", "attempts": 1, "metrics": names, "groups": []}
     draw = np.random.default_rng(0)
-    with path.open("w") as file:
+    with (folder / "scores.jsonl").open("w") as file:
         file.write(json.dumps(header) + "\n")
         for n in range(count):
             group = {key: f"{key} {n % (7 + at)}" for at, key in enumerate(GROUP_KEYS)}
@@ -191,9 +227,8 @@ def near(folder: Path, count: int) -> None:
 def leaks(folder: Path, count: int) -> None:
     from mie.datasets.finish import compare
 
-    parts = folder / "merged/parts"
-    index = compare(parts, range(len(list(parts.glob("*.index.parquet")))), several=True)
-    assert len(index.parts) == count
+    found = compare(folder / "index", range(len(layout(count))), several=True)
+    assert len(found.parts) == count
 
 
 def merge(folder: Path, count: int) -> None:
@@ -266,10 +301,14 @@ def draw(results: list[dict[str, Any]]) -> None:
             continue
         for axis, key in zip(axes, ("seconds", "peak_mb"), strict=True):
             axis.plot([r["count"] for r in there], [r[key] for r in there], marker="o", label=stage)
-        cells = [f"{by[stage, n]['seconds']:.2f} s, {by[stage, n]['peak_mb']:,} MB" for n in counts]
-        last, first = there[-1], there[-2] if len(there) > 1 else there[-1]
-        power = math.log(last["seconds"] / first["seconds"]) / math.log(last["count"] / first["count"])
-        lines.append(f"| {title} | " + " | ".join(cells) + f" | n^{power:.2f} |")
+        shown = [by.get((stage, n)) for n in counts]
+        cells = [f"{one['seconds']:.2f} s, {one['peak_mb']:,} MB" if one else "not measured" for one in shown]
+        growth = ""
+        if len(there) > 1 and there[-1]["seconds"] > 0.05:
+            first, last = there[-2:]
+            power = math.log(last["seconds"] / first["seconds"]) / math.log(last["count"] / first["count"])
+            growth = f"n^{power:.2f}"
+        lines.append(f"| {title} | " + " | ".join(cells) + f" | {growth} |")
     limit = 4 * 1024
     axes[1].axhline(limit, color="grey", linestyle=":", label="4 GiB")
     ends = np.array([counts[0], counts[-1]])
@@ -286,7 +325,7 @@ def draw(results: list[dict[str, Any]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--counts", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
+    parser.add_argument("--counts", type=int, nargs="*", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--stages", nargs="+", default=list(STAGES), choices=list(STAGES))
     parser.add_argument("--folder", type=Path, help="for the samples; removed at the end")
     parser.add_argument("--results", type=Path, default=Path(__file__).with_suffix(".json"))
@@ -295,24 +334,25 @@ def main() -> None:
     options = parser.parse_args()
     if options.one:
         stage, folder, count = options.one
-        if stage == "prepare":
-            prepare(int(count), Path(folder))
-        else:
+        if stage in STAGES:
             measure(stage, Path(folder), int(count))
+        else:
+            globals()[stage](Path(folder), int(count))
         return
     results = json.loads(options.results.read_text()) if options.results.exists() else []
-    for count in [] if options.draw else options.counts:
+    for count in options.counts:
         with tempfile.TemporaryDirectory(prefix="mie-scale-", dir=options.folder) as folder:
-            for stage in ("prepare", *options.stages):
+            steps = dict.fromkeys(step for stage in options.stages for step in (*NEEDS.get(stage, ()), stage))
+            for stage in steps:
                 command = [sys.executable, __file__, "--one", stage, folder, str(count)]
                 done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-                if stage != "prepare":
+                if stage in STAGES:
                     print(done.stdout, end="", flush=True)
                     one = json.loads(done.stdout.splitlines()[-1])
                     results = [r for r in results if (r["stage"], r["count"]) != (stage, count)]
                     results.append(one)
                     options.results.write_text(json.dumps(results, indent=1) + "\n")
-    if PAGE.exists():
+    if options.draw:
         draw(results)
 
 

@@ -219,10 +219,6 @@ def _has_size(path: Path, size: int) -> bool:
 _checked: set[Proof] = set()  # in a worker: once is enough
 
 
-def _has_size(path: Path, size: int) -> bool:
-    return path.is_file() and path.stat().st_size == size
-
-
 def _not_shared(where: str, path: Path, expected: str) -> MieError:
     return MieError(
         f"this machine does not see {path}",

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from mie.core.documents import DatasetInfo, add_facts
 from mie.core.files import atomic_path, atomic_write
@@ -139,13 +140,13 @@ def _read_index(
             else:
                 column += found.column(name).to_pylist()
         of_part += [number] * found.num_rows
-        hashes.append(found.column("hash").to_numpy())
+        hashes.append(_numbers(found.column("hash"), np.uint64))
         thumbs.append(b"".join(found.column("thumb").to_pylist()))
         if goals and "goal_hash" in found.column_names:
             shown = found.append_column("owner", pa.array(range(start, len(of_part)), pa.int64()))
             shown = shown.filter(shown.column("goal_hash").is_valid())
-            owners.append(shown.column("owner").to_numpy())
-            goal_hashes.append(shown.column("goal_hash").to_numpy())
+            owners.append(_numbers(shown.column("owner"), np.int64))
+            goal_hashes.append(_numbers(shown.column("goal_hash"), np.uint64))
             goal_thumbs.append(b"".join(shown.column("goal_thumb").to_pylist()))
     traces = Traces(
         **{field: columns[name] for field, name in _COMPARED.items()},
@@ -156,6 +157,10 @@ def _read_index(
         goal_thumbs=np.frombuffer(b"".join(goal_thumbs), np.uint8).reshape(-1, 256),
     )
     return columns, of_part, traces
+
+
+def _numbers(column: Any, kind: type) -> NDArray[Any]:
+    return np.array(column.to_pylist(), kind)  # Arrow's `to_numpy` imports pandas, which takes longer
 
 
 def pixel_digests_of(parts: Path, numbers: Sequence[int]) -> dict[str, list[bytes | None]]:

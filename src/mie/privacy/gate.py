@@ -79,7 +79,7 @@ class Gate:
                 expected="--allow-remote (in Python allow_remote=True)",
                 found="no consent",
                 fix="a dry run (--dry-run; mie build: --rephrase-dry-run) says what would be sent; then give "
-                "--allow-remote, or use an editor or a judge on this machine",
+                "--allow-remote, or use an editor, a judge or a storage on this machine",
             )
 
     def check_statement(self, dataset: Mapping[str, Any] | None) -> None:

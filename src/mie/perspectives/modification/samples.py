@@ -64,6 +64,11 @@ _MOST_PASS: Final = 0.8
 _IN_VOLUMES: Final = LesionLimits(min_pixels=1, inside=0.0)
 # A fill may change from slice to slice so many times as much as the tissue around it. On two FLAIR volumes
 # with MS lesions, fills that look steady have at most 1.23; one that swells the ventricles in a slice 1.36.
+# The gate is strict: at random places in 26 patients (CT and MR, `bench/flicker.py`) the untouched tissue
+# itself exceeds 1.3 in 44 % of holes, wherever anatomy changes faster than its surroundings; a volume's fill
+# does in 60 %, slices filled alone in 65 %. A limit that 95 % of untouched tissue keeps would be 2.7. Of four
+# patients with lesions, a glioma's fill has .98, and two of stroke in DWI, rejected with 1.47 and 1.57, look
+# steady too: the gate would rather lose such a volume than keep one that flickers.
 _MOST_FLICKER: Final = 1.3
 
 

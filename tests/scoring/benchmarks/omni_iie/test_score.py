@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ from tests.scoring.benchmarks.recorded import transcript
 from tests.scoring.benchmarks.runs import lines_of, transformation, write_run, write_samples
 from tests.scoring.benchmarks.scoring import omni_iie as score_run
 
-SIDE = 64
+SIDE = 32
 
 
 @pytest.fixture
@@ -82,11 +83,15 @@ def squares(run, sample):
     return *both, np.asarray(grey.resize((SIDE, SIDE), Image.NEAREST)) > 128
 
 
-def expected(run, sample, variant, weights):
+@lru_cache(maxsize=1)
+def networks(weights):
     from mie.scoring.metrics.perceptual import load_clip, load_lpips
 
-    lpips = load_lpips("vgg", trunk=weights.vgg, linear=weights.lpips)
-    clip = load_clip(weights.clip)
+    return load_lpips("vgg", trunk=weights.vgg, linear=weights.lpips), load_clip(weights.clip)
+
+
+def expected(run, sample, variant, weights):
+    lpips, clip = networks(weights)
     made, target, region = squares(run, sample)
     out = {"ssim": structural_similarity(made, target, channel_axis=2)}
     for area, kept in (("all", np.ones_like(region)), ("fg", region), ("bg", ~region)):

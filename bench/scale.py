@@ -315,7 +315,10 @@ def draw(results: list[dict[str, Any]]) -> None:
     axes[0].plot(ends, 0.02 * ends / ends[0], color="grey", linestyle=":", label="linear")
     for axis, label in zip(axes, ("processor seconds", "largest memory, MB"), strict=True):
         axis.set(xscale="log", yscale="log", xlabel="samples", ylabel=label)
-        axis.legend(fontsize=8)
+        axis.grid(alpha=0.3)
+    axes[1].set_ylim(100, 8192)
+    handles = {h.get_label(): h for axis in axes for h in axis.get_lines()}
+    figure.legend(handles.values(), handles.keys(), loc="outside right center", fontsize=9)
     figure.savefig(PAGE.parent.parent / "images/scale.png", dpi=110)
     before, _, rest = PAGE.read_text().partition("<!-- table -->\n")
     _, _, after = rest.partition("<!-- end of table -->\n")

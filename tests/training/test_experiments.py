@@ -39,25 +39,10 @@ def script(name: str) -> ModuleType:
     return module
 
 
-def run(name: str, *arguments: object) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+def run(name: str, *arguments: object, **variables: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", **variables}
     command = [sys.executable, str(EXAMPLES / f"{name}.py"), *map(str, arguments)]
     done = forked_python.run(command, env=environment)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def side_by_side(folder: Path, *arguments: object) -> str:
-    """Run the example; the processes that it starts begin quickly."""
-    python = forked_python.install(folder / "bin") / "python"
-    code = """
-import runpy, sys
-_, sys.executable, *sys.argv = sys.argv
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    words = (python, EXAMPLES / "side_by_side.py", *arguments)
-    done = forked_python.run([sys.executable, "-c", code, *map(str, words)], env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -235,10 +220,11 @@ def test_side_by_side_from_configs_to_table(
     body["data"]["validate_rows"] = 2
     (tmp_path / "all-1.yaml").write_text(yaml.safe_dump(body))
     options = (tmp_path / "all-1.yaml", "-o", tmp_path / "runs", "--packs", pack, "--device", "cpu")
-    assert "all-1: done" in side_by_side(tmp_path, *options)
+    quick = forked_python.quick_children(tmp_path / "bin")
+    assert "all-1: done" in run("side_by_side", *options, **quick)
     scored = tmp_path / "runs/all-1.scores.json"
     before = scored.stat().st_mtime_ns
-    side_by_side(tmp_path, *options)
+    run("side_by_side", *options, **quick)
     assert scored.stat().st_mtime_ns == before
     tables = script("ablation/table")
     assert "| all |" in tables.table(tables.read(tmp_path / "runs", None))

@@ -167,6 +167,7 @@ def train_by_command(place: Path, out: Path, **variables: str) -> subprocess.Com
     body = mortal(place).document()
     path.write_text(yaml.safe_dump(body))
     command = [sys.executable, "-m", "mie", "train", path, "-o", out, "--device", "cpu", "--processes", "2"]
+    variables |= forked_python.quick_children(place / "bin")
     return forked_python.run([*map(str, command)], env=environment(**variables))
 
 

@@ -52,6 +52,8 @@ def mark_scopes(found: Scan) -> None:
             if not _verb_follows(found, index):
                 continue
         end = _scope_end(found, index)
+        if found.words[mention.first : mention.last] == ["before", "i"]:  # "before I mark it, denoise it"
+            end = min(end, _behind_comma(found, index))
         if negates and found.words[mention.first] in ("nicht", "not") and end == index + 1:
             start = _stretch(found, mention)
             for other in found.mentions[:index]:  # "entferne den Tumor nicht"
@@ -60,6 +62,14 @@ def mark_scopes(found: Scan) -> None:
             other.kept |= kept
             other.excepted |= excepted
             other.negated |= negates and not kept
+
+
+def _behind_comma(found: Scan, index: int) -> int:
+    """The number of the first mention behind the comma that follows a mention."""
+    start = found.mentions[index].last
+    comma = next((at for at in range(start, len(found.words)) if found.words[at] in COMMAS), len(found.words))
+    later = (at for at, m in enumerate(found.mentions) if at > index and m.first > comma)
+    return next(later, len(found.mentions))
 
 
 def _is_remaining(found: Scan, mention: Mention) -> bool:

@@ -218,7 +218,7 @@ def _rows(run: AnswerRun, folder: Path | str | None, given: Mapping[str, Any]) -
 def _marks(flags: Sequence[Sequence[str] | None]) -> list[str]:
     """The group of each question: whether it is marked as one that needs no image; "" in a set without."""
     blind = ["blind" in (found or ()) for found in flags]
-    return [(MARKED if one else NOT_MARKED) if any(blind) else "" for one in blind]
+    return [MARKED if one else NOT_MARKED for one in blind] if any(blind) else [""] * len(blind)
 
 
 # ---- One question ----

@@ -43,6 +43,12 @@ def fuzz(cases: int, seed: int, *, first: int = 0, seconds: float | None = None)
     return report
 
 
+def environment() -> dict[str, str]:
+    """For a process that imports `tests`, whatever the working directory is."""
+    paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+
+
 def _watched(seed: int, first: int, last: int, folder: Path, stop: float | None, report: Report) -> int:
     """One worker process; returns the number of the first case that was not tried."""
     board = folder / "board"
@@ -57,9 +63,9 @@ def _watched(seed: int, first: int, last: int, folder: Path, stop: float | None,
         str(folder),
         str(board),
     ]
-    output = folder / "output"
-    with output.open("wb") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=subprocess.DEVNULL)
+    output, errors = folder / "output", folder / "errors"
+    with output.open("wb") as file, errors.open("wb") as said:
+        process = subprocess.Popen(command, stdout=file, stderr=said, env=environment())
     now, cpu, since, killed = -1, 0.0, time.monotonic(), ""
     while process.poll() is None:
         time.sleep(0.1)

@@ -52,9 +52,9 @@ def test_good_files_are_read_and_cases_are_the_same_in_every_process(tmp_path):
     script = "import hashlib, sys; from pathlib import Path; from tests.fuzz.worker import case; "
     script += "from tests.fuzz.corpus import seeds; c = seeds(Path(sys.argv[1])); "
     script += "print(hashlib.sha256(b''.join(case(7, n, c)[1] for n in range(64))).hexdigest())"
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, check=True, text=True
-    )
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, env=runner.environment(), check=False)
+    assert done.returncode == 0, done.stderr
     ours = hashlib.sha256(b"".join(case(7, n, corpus)[1] for n in range(64))).hexdigest()
     assert done.stdout.strip() == ours
 

@@ -91,6 +91,9 @@ _WRITES: Final = word_set(
     "write print say type dictate spell translate repeat caption poem story report summarize text schreibe "
     "schreib sag ecris ecrivez escribe escriba 写 说"
 )
+_POLITE: Final = frozenset(("soft", "address"))
+_WISHED: Final = frozenset(("wish", "address"))
+_ADDRESSES: Final = _POLITE | _WISHED
 _OPENERS: Final = ("address", "aside", "wish", "soft", "only")
 _PROFESSIONS: Final = ("surgeon", "surgeons", "ologist", "ologists", "ologe", "ologin", "icians", "ician")
 _THIRD: Final = word_set(
@@ -386,15 +389,12 @@ def asks(found: Scan, clause: Clause, verb: Mention) -> bool:
     covering = found.covering
     start = clause.first
     if not alters:  # "the doctor wants us to mark the liver"
-        polite = [m.last for m in found.within(start, verb.first) if m.says("soft") or m.says("address")]
+        polite = [m.last for m in found.within(start, verb.first) if not _POLITE.isdisjoint(m.kinds)]
         start = max(polite, default=start)
     for at in range(start, verb.first):
         mention, word = covering[at], found.words[at]
-        if mention is not None and (mention.says("address") or mention.says("wish")):
-            addressed = True
-            continue
-        if mention is not None and mention.says("soft"):
-            if alters:
+        if mention is not None and not _ADDRESSES.isdisjoint(mention.kinds):
+            if alters and "soft" in mention.kinds and _WISHED.isdisjoint(mention.kinds):
                 return False
             addressed = True
             continue

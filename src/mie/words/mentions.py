@@ -6,12 +6,11 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Final
 
-from mie.words.vocabulary import Sense, Token
+from mie.words.vocabulary import Sense, Senses, Token
 
 ENDS: Final = frozenset(".;:!?。；：！？¿¡()[]")
 COMMAS: Final = frozenset(",，、")
 _SMALL: Final = frozenset(("filler", "address", "aside", "indefinite", "only", "unit"))
-_NONE: Final[frozenset[str]] = frozenset()
 
 
 @dataclass(slots=True, eq=False)  # two mentions of the same phrase are two
@@ -24,27 +23,22 @@ class Mention:
     negated: bool = False
     kept: bool = False  # what must stay as it is
     excepted: bool = False
-    _kinds: frozenset[str] = field(init=False)  # parsing asks for them a thousand times
+    kinds: frozenset[str] = field(init=False)
     _operations: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
         self.set_senses(self.senses)
 
     def set_senses(self, senses: tuple[Sense, ...]) -> None:
-        self.senses = senses
-        self._kinds = frozenset([sense.kind for sense in senses])
-        self._operations = (
-            frozenset([sense.value for sense in senses if sense.kind == "operation"])
-            if "operation" in self._kinds
-            else _NONE
-        )
+        own = senses if isinstance(senses, Senses) else Senses(senses)
+        self.senses, self.kinds, self._operations = own, own.kinds, own.operations
 
     def of(self, kind: str) -> list[Sense]:
         return [sense for sense in self.senses if sense.kind == kind]
 
     def says(self, kind: str, value: str | None = None) -> bool:
-        if value is None or kind not in self._kinds:
-            return kind in self._kinds
+        if value is None or kind not in self.kinds:
+            return kind in self.kinds
         return any(sense.kind == kind and sense.value == value for sense in self.senses)
 
     def is_free(self) -> bool:
@@ -53,11 +47,11 @@ class Mention:
 
     def is_small(self) -> bool:
         """Whether it says nothing about what is asked for."""
-        return self._kinds <= _SMALL
+        return self.kinds <= _SMALL
 
     def is_all(self, kinds: frozenset[str]) -> bool:
         """Whether it names a place and nothing else: all of these kinds, and more than a small word."""
-        return self._kinds <= kinds and not self.is_small()
+        return self.kinds <= kinds and not self.is_small()
 
     def operations(self) -> frozenset[str]:
         return self._operations
@@ -78,6 +72,7 @@ class Scan:
     covering: list[Mention | None] = field(default_factory=list)  # by token
     english: bool = True
     _firsts: list[int] = field(init=False)
+    _by_kind: dict[str, list[Mention]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self._firsts = [mention.first for mention in self.mentions]
@@ -93,7 +88,10 @@ class Scan:
         return self.words[at : at + count]
 
     def all_of(self, kind: str) -> list[Mention]:
-        return [mention for mention in self.mentions if mention.says(kind)]
+        """The mentions of a kind; ask only once the scopes are marked."""
+        if kind not in self._by_kind:
+            self._by_kind[kind] = [mention for mention in self.mentions if kind in mention.kinds]
+        return list(self._by_kind[kind])
 
     def written(self, first: int, last: int) -> str:
         return self.text[self.tokens[first].start : self.tokens[last - 1].end]

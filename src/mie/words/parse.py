@@ -100,7 +100,9 @@ def _note(notes: list[str]) -> str | None:
 
 def _only_told(found: Scan, rows: list[Clause]) -> bool:
     """Whether words of a transformation stand in a report: "we removed the hairs, now mark the lesion"."""
-    words = [m for m in found.mentions if m.says("sure") or m.says("hint")]
+    words = [*found.all_of("sure"), *found.all_of("hint")]
+    if not words:
+        return False
     shown = any(
         "perception" in head.operations() and not head.negated
         for row in rows
@@ -108,7 +110,7 @@ def _only_told(found: Scan, rows: list[Clause]) -> bool:
         if any(m.says("target") for m in found.within(row.first, row.last))
     )
     told = [row for row in rows if row.mood in ("report", "aside")]
-    return bool(words) and shown and all(any(r.first <= m.first < r.last for r in told) for m in words)
+    return shown and all(any(r.first <= m.first < r.last for r in told) for m in words)
 
 
 def _named_modality(found: Scan) -> str | None:

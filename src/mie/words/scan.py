@@ -11,26 +11,31 @@ from typing import Final
 from mie.words.mentions import COMMAS, ENDS, Mention, Scan, first_token
 from mie.words.scopes import mark_scopes, retract
 from mie.words.spelling import corrected
-from mie.words.vocabulary import Sense, TargetWords, Token, Vocabulary, phrase, tokens, vocabulary, word_set
+from mie.words.vocabulary import Sense, Senses, TargetWords, Token, Vocabulary, phrase, tokens, vocabulary, word_set
 
 _QUOTED: Final = re.compile(r"[\"“„«»”][^\"“„«»”]*[\"“„«»”]")
-# Signs that stand for words or part them as a comma does.
+# Signs that stand for words or part them as a comma does: the characters one needs, the sign, the word.
 _SIGNS: Final = (
-    (re.compile(r"\s*(?:-+>|=+>|>>|→|⇒)\s*"), " to "),
-    (re.compile(r"\b(mri?|ct|pet|t1|t2|flair)2(?=(?:mri?|ct|pet|t1|t2|flair)\b)", re.IGNORECASE), r"\1 to "),
-    (re.compile(r"\s+[-–—]+\s+|\s*—\s*"), " , "),
-    (re.compile(r"\bre\.(?=\s+[A-ZÄÖÜ][A-Zäöüa-z])"), "rechts"),
-    (re.compile(r"\bli\.(?=\s+[A-ZÄÖÜ][A-Zäöüa-z])"), "links"),
+    (">→⇒", re.compile(r"\s*(?:-+>|=+>|>>|→|⇒)\s*"), " to "),
     (
+        "2",
+        re.compile(r"\b(mri?|ct|pet|t1|t2|flair)2(?=(?:mri?|ct|pet|t1|t2|flair)\b)", re.IGNORECASE),
+        r"\1 to ",
+    ),
+    ("-–—", re.compile(r"\s+[-–—]+\s+|\s*—\s*"), " , "),
+    (".", re.compile(r"\bre\.(?=\s+[A-ZÄÖÜ][A-Zäöüa-z])"), "rechts"),
+    (".", re.compile(r"\bli\.(?=\s+[A-ZÄÖÜ][A-Zäöüa-z])"), "links"),
+    (
+        ".",
         re.compile(
             r"\b(rt|lt|excl|incl|approx|resp|seg|dr|mr|mrs|prof|ca|bzw|ggf|evtl)\.(?=\s)", re.IGNORECASE
         ),
         r"\1",
     ),
-    (re.compile(r"\bw/o\b", re.IGNORECASE), "without"),
-    (re.compile(r"\bw/(?=\s|[a-z]{3})"), "with "),
-    (re.compile(r"\b([shf])/([pou])\b", re.IGNORECASE), r"\1\2"),
-    (re.compile(r"(?<=\w)\s*(?:\+|&)\s*(?=[^\W\d])(?!E\b)"), " and "),
+    ("/", re.compile(r"\bw/o\b", re.IGNORECASE), "without"),
+    ("/", re.compile(r"\bw/(?=\s|[a-z]{3})"), "with "),
+    ("/", re.compile(r"\b([shf])/([pou])\b", re.IGNORECASE), r"\1\2"),
+    ("+&", re.compile(r"(?<=\w)\s*(?:\+|&)\s*(?=[^\W\d])(?!E\b)"), " and "),
 )
 # "Take the polyp out", "leave the tumour out", "Polyp weg": verb and particle have the target between them.
 _PARTED: Final = {
@@ -60,8 +65,9 @@ def clean(text: str) -> str:
         text = "".join(
             " " if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp") else c for c in text
         )
-    for sign, word in _SIGNS:
-        text = sign.sub(word, text)
+    for characters, sign, word in _SIGNS:
+        if any(character in text for character in characters):
+            text = sign.sub(word, text)
     return text
 
 
@@ -72,12 +78,11 @@ def scan(text: str) -> Scan:
     text = _QUOTED.sub(lambda match: _quoted(match[0], known, notes), text)
     row = tokens(text)
     words = corrected(text, row, known, notes)
-    mentions = _with_ones(list(_mentions(row, words, known)), words, known)
-    mentions = _with_parted(
-        mentions if known.languages(words) else _with_letters(mentions, row, words), words
-    )
+    languages = known.languages(words)
+    mentions = _with_ones(list(_mentions(row, words, known, languages)), words, known)
+    mentions = _with_parted(mentions if languages else _with_letters(mentions, row, words), words)
     for mention in mentions:
-        if mention.says("injection"):
+        if "injection" in mention.kinds:
             start = row[mention.first].start
             notes.append("an instruction about instructions is text and is not followed")
             result = scan(text[:start])
@@ -85,7 +90,7 @@ def scan(text: str) -> Scan:
     covering: list[Mention | None] = [None] * len(words)
     for mention in mentions:
         covering[mention.first : mention.last] = [mention] * (mention.last - mention.first)
-    result = Scan(text, row, words, mentions, _sentences(words), notes, covering, not known.languages(words))
+    result = Scan(text, row, words, mentions, _sentences(words), notes, covering, not languages)
     mark_scopes(result)
     retract(result)
     return result
@@ -95,34 +100,37 @@ def _quoted(quoted: str, known: Vocabulary, notes: list[str]) -> str:
     """Keep a quoted name; blank out a quoted instruction."""
     row = tokens(quoted)
     words = corrected(quoted, row, known, [])
-    if any(mention.operations() or mention.says("injection") for mention in _mentions(row, words, known)):
+    mentions = _mentions(row, words, known, known.languages(words))
+    if any(mention.operations() or mention.says("injection") for mention in mentions):
         notes.append(f"quoted text is not followed: {quoted}")
         return " " * len(quoted)
     return " " + quoted[1:-1] + " "
 
 
-def _mentions(row: Sequence[Token], words: list[str], known: Vocabulary) -> Iterator[Mention]:
+def _mentions(
+    row: Sequence[Token], words: list[str], known: Vocabulary, languages: set[str]
+) -> Iterator[Mention]:
     at = 0
-    languages = known.languages(words)
     while at < len(words):
-        foreign = known.homographs.get(words[at], "en") not in languages and words[at] in known.homographs
+        word = words[at]
+        foreign = word in known.homographs and known.homographs[word] not in languages
+        noun = word == "stelle" and at > 0 and words[at - 1] in _ARTICLES
         for length, senses in known.longest(words, at):
-            capitals = length > 1 or row[at].capitals
+            small = length == 1 and not row[at].capitals and senses.capitals
             slip = length > 1 and any(words[i] != row[i].text for i in range(at, at + length))
-            valid = tuple(
-                sense
-                for sense in senses
-                if (capitals or not sense.capitals)
-                and not (foreign and length == 1 and sense.kind in _TELLING)
-                and not (slip and sense.kind == "operation" and sense.value in _ALTERS)  # "ppint out"
-                and not (
-                    words[at] == "stelle" and sense.kind == "operation" and at and words[at - 1] in _ARTICLES
+            if foreign or slip or noun or small:
+                senses = Senses(
+                    sense
+                    for sense in senses
+                    if not (small and sense.capitals)
+                    and not (foreign and length == 1 and sense.kind in _TELLING)
+                    and not (slip and sense.kind == "operation" and sense.value in _ALTERS)  # "ppint out"
+                    and not (noun and sense.kind == "operation")
                 )
-            )
-            if valid:
-                if length > 1 and _is_side(known, words[at]) and _reaches(known, words, at + 1) > length - 1:
+            if senses:
+                if length > 1 and _is_side(known, word) and _reaches(known, words, at + 1) > length - 1:
                     continue  # "left kidney stones" are kidney stones
-                yield Mention(at, at + length, valid)
+                yield Mention(at, at + length, senses)
                 at += length
                 break
         else:
@@ -148,7 +156,7 @@ def _with_ones(mentions: list[Mention], words: list[str], known: Vocabulary) -> 
 
 def _with_sides(mentions: list[Mention], words: list[str], pair: tuple[Sense, ...]) -> list[Mention]:
     """With a side that stands for its target: "both kidneys, the left in green and the right in blue"."""
-    if not pair:
+    if not pair or not any(mention.says("side") for mention in mentions):
         return mentions
     seen = False
     behind: list[Mention | None] = [None] * len(mentions)

@@ -8,6 +8,8 @@ from mie.words.mentions import COMMAS, ENDS, Mention, Scan
 from mie.words.vocabulary import Sense, word_set
 
 TAKEN_BACK: Final = "the request is taken back"
+_SCOPES: Final = frozenset(("left_out", "stays", "keep", "except", "not", "instead"))
+_TAKES_BACK: Final = frozenset(("retraction", "correction"))
 _VERBS: Final = word_set("perception removal addition fill")
 _TURNS: Final = word_set("but just instead rather then aber sondern mais pero sino")
 _LISTED: Final = word_set("and or nor und oder noch et ou ni y o 和 或")
@@ -16,6 +18,8 @@ _LISTED: Final = word_set("and or nor und oder noch et ou ni y o 和 或")
 def mark_scopes(found: Scan) -> None:
     """Say of each mention whether it is negated, excepted or to be kept."""
     for index, mention in enumerate(found.mentions):
+        if _SCOPES.isdisjoint(mention.kinds):
+            continue
         if mention.says("left_out"):
             start = _stretch(found, mention)
             for other in found.mentions[:index]:  # "Ödem aussparen", "oedema excluded"
@@ -137,7 +141,7 @@ def _stretch(found: Scan, mention: Mention) -> int:
 def retract(found: Scan) -> None:
     """Leave out what is taken back: "mark the liver, scratch that, the spleen", "liver, I mean spleen"."""
     for index, mention in enumerate(found.mentions):
-        if not (mention.says("retraction") or mention.says("correction")):
+        if _TAKES_BACK.isdisjoint(mention.kinds):
             continue
         following = [m for m in found.mentions[index + 1 :] if not m.negated and not m.excepted]
         earlier = found.mentions[:index]

@@ -38,7 +38,7 @@ _MOST: Final = 12  # words that are said
 
 def named_organs(found: Scan) -> list[Mention]:
     """Organs that are asked for as a thing, and that are no target: "bladder blue, prostate red"."""
-    return [m for m in found.mentions if m.says("anatomy") and not m.says("target") and _is_thing(found, m)]
+    return [m for m in found.all_of("anatomy") if not m.says("target") and _is_thing(found, m)]
 
 
 def _is_thing(found: Scan, mention: Mention) -> bool:

@@ -55,13 +55,9 @@ def wished(found: Scan, modality: str | None) -> Wish | None:
         return transfer
     known = vocabulary().transformations
     scores: Counter[str] = Counter()
-    sure: set[str] = set()
-    for mention in found.mentions:
-        for sense in () if _stays(mention) else mention.senses:
-            if sense.kind in ("sure", "hint"):
-                scores[sense.value] += _SURE if sense.kind == "sure" else 1
-            if sense.kind == "sure":
-                sure.add(sense.value)
+    for kind, weight in (("sure", _SURE), ("hint", 1)):
+        for mention in found.all_of(kind):
+            scores.update({sense.value: weight for sense in mention.of(kind) if not _stays(mention)})
     if not scores:
         return None
     fitting = {k: v for k, v in scores.items() if modality is None or modality in known[k].modalities}
@@ -87,7 +83,7 @@ def _stays(mention: Mention) -> bool:
 
 def _transfer(found: Scan) -> Wish | None:
     """A modality, sequence or contrast phase that the image is to become."""
-    images = [m for m in found.mentions if m.says("image") and not m.kept]
+    images = [m for m in found.all_of("image") if not m.kept]
     if (
         not images
         or "put" in found.words[: images[-1].first]

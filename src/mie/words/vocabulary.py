@@ -75,6 +75,21 @@ class Sense(NamedTuple):
     capitals: bool = False  # an abbreviation that must be written in capitals
 
 
+class Senses(tuple[Sense, ...]):
+    """The senses of a phrase; what parsing asks of them a thousand times is worked out once."""
+
+    kinds: frozenset[str]
+    operations: frozenset[str]
+    capitals: bool  # some count in capitals alone
+
+    def __new__(cls, senses: Iterable[Sense]) -> Senses:
+        self = super().__new__(cls, senses)
+        self.kinds = frozenset([sense.kind for sense in self])
+        self.operations = frozenset([sense.value for sense in self if sense.kind == "operation"])
+        self.capitals = any(sense.capitals for sense in self)
+        return self
+
+
 @dataclass(frozen=True, slots=True)
 class TargetWords:
     """One target: a structure, a lesion, or a general word for several."""
@@ -153,6 +168,8 @@ class Vocabulary:
         }
         english = (entry.get("en", "") for entry in (*body["operations"].values(), *body["targets"].values()))
         self._english = self._fillers["en"] | word_set(" ".join(english).replace(",", " ").replace("-", " "))
+        self.phrases = {key: Senses(senses) for key, senses in self.senses.items()}
+        self._longest = {first: sorted(lengths, reverse=True) for first, lengths in self._lengths.items()}
         self.homographs = {
             fold(word): language for language, words in body["homographs"].items() for word in _split(words)
         }
@@ -215,10 +232,10 @@ class Vocabulary:
             senses.append(sense)
             self._lengths.setdefault(key[0], set()).add(len(key))
 
-    def longest(self, text: list[str], at: int) -> Iterator[tuple[int, list[Sense]]]:
+    def longest(self, text: list[str], at: int) -> Iterator[tuple[int, Senses]]:
         """Yield the phrases that begin at a token, longest first, with their senses."""
-        for length in sorted(self._lengths.get(text[at], ()), reverse=True):
-            senses = self.senses.get(tuple(text[at : at + length]))
+        for length in self._longest.get(text[at], ()):
+            senses = self.phrases.get(tuple(text[at : at + length]))
             if senses is not None and at + length <= len(text):
                 yield length, senses
 

@@ -28,7 +28,7 @@ _OVER: Final = word_set(
 )
 # What "gone", "back to normal" or "disappear" needs before it to be a request.
 _MAKES: Final = word_set(
-    "make edit turn change let get give show render generate produce create want need like convert "
+    "make edit turn change let get give pretend show render generate produce create want need like convert "
     "alter modify transform restore bring set put return revert have see look replace fill wish "
     "prefer mach mache lass lasse zeig zeige fais faire faites rends montre haz hacer deja muestra "
     "should must soll sollen sollte doit doivent debe deben 让 使 把 将"

@@ -91,6 +91,10 @@ _WRITES: Final = word_set(
     "write print say type dictate spell translate repeat caption poem story report summarize text schreibe "
     "schreib sag ecris ecrivez escribe escriba 写 说"
 )
+_BEGINS_REQUEST: Final = word_set(
+    "i we please pls plz kindly can could would will lets let bitte kannst koenntest ich wir veuillez je "
+    "peux pouvez pourriez por puedes podria quiero quisiera"
+)
 _POLITE: Final = frozenset(("soft", "address"))
 _WISHED: Final = frozenset(("wish", "address"))
 _ADDRESSES: Final = _POLITE | _WISHED
@@ -141,7 +145,7 @@ def _spans(found: Scan) -> list[tuple[int, int]]:
             opening = _opening(found, at + 1)
             if opening is not None and _opens(found, opening, word in COMMAS):
                 edges.add(at + 1)
-        if at and _begins_aside(found, at, starts.get(at)):
+        if at and (_begins_aside(found, at, starts.get(at)) or _ends_aside(found, edges, at, starts.get(at))):
             edges.add(at)
     row = sorted(edges)
     return [(first, last) for first, last in itertools.pairwise(row) if _tells(found, first, last)]
@@ -200,6 +204,20 @@ def _begins_aside(found: Scan, at: int, mention: Mention | None) -> bool:
         return False
     target = found.covering[at - 1]
     return target is not None and target.says("target")
+
+
+def _ends_aside(found: Scan, edges: set[int], at: int, mention: Mention | None) -> bool:
+    """Whether a request begins behind an aside without a comma: "before it is removed I'd like to see it"."""
+    if mention is None or not mention.says("address") or found.words[at] not in _BEGINS_REQUEST:
+        return False
+    start = max(edge for edge in edges if edge <= at)
+    opening = found.covering[start]
+    if opening is None or not opening.says("aside") or opening.says("address"):
+        return False
+    before = found.within(opening.last, at)
+    verb = next((m for m in found.within(at, len(found.words)) if m.operations()), None)
+    named = any(m.says("target") or m.operations() for m in before)
+    return named and verb is not None and "perception" in verb.operations()
 
 
 def _own_words(found: Scan, clause: Clause) -> list[str]:

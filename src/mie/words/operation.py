@@ -104,8 +104,10 @@ def decide(found: Scan, rows: Sequence[Clause], transforms: bool) -> Decision:
         return Decision("none", "it asks to remove the rest of the image; say which lesion is to be removed")
     if removal and any(m.says("body") for m in found.mentions):
         return Decision("none", "it asks for a treatment; an editor changes images alone")
-    if removal and all(goes_to_text(found, m) for m in removal):
+    in_text = [m for m in removal if goes_to_text(found, m)]
+    if in_text and len(in_text) == len(removal) and not _marks_elsewhere(found, rows, in_text):
         return Decision("none", "the request is about a text, not about what an image shows")
+    removal = [m for m in removal if m not in in_text]
     if removal and is_file(found, removal, FILES | TEXTS):
         return Decision("none", "the request is about files or records, not about what an image shows")
     if removal and _is_segmentation(found, removal, colours):

@@ -366,7 +366,8 @@ class _Reader:
         for target in targets:
             side = target.side if target.side in ("left", "right") else None
             own = f"{side} {target.name}" if side and not target.name.startswith(side) else target.name
-            above = known.ancestors(target.name)
+            whole = known.targets[target.name].kind == "anatomy" and not known.targets[target.name].side
+            above = {target.name} if whole else known.ancestors(target.name)  # a cup, but not the disc
             for name in excluded:
                 if name in above or name == own:
                     return f"contradiction: it asks for the {own} and excludes the {name}"

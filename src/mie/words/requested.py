@@ -231,7 +231,7 @@ def sides(found: Scan, targets: list[Mention]) -> dict[int, str]:
             if mention in targets:
                 given.setdefault(mention.first, []).append(name)
             continue
-        if mention.negated or mention.kept or _of_image(found, mention):
+        if mention.kept or _of_image(found, mention):
             continue
         behind = [
             t for t in every if 0 <= t.first - mention.last <= _NEAR and _same(found, mention.last, t.first)
@@ -241,7 +241,7 @@ def sides(found: Scan, targets: list[Mention]) -> dict[int, str]:
         ]
         straight = [t for t in behind if t.first - mention.last <= 1]
         chosen = straight[:1] or ahead[-1:] or behind[:1] or _far(found, mention, targets)
-        if chosen and chosen[0] in targets:
+        if chosen and chosen[0] in targets and (chosen[0].negated or not mention.negated):
             given.setdefault(chosen[0].first, []).append(name)
     return {at: names[0] if len(set(names)) == 1 else "both" for at, names in given.items()}
 

@@ -11,6 +11,7 @@ TAKEN_BACK: Final = "the request is taken back"
 _SCOPES: Final = frozenset(("left_out", "stays", "keep", "except", "not", "instead"))
 _TAKES_BACK: Final = frozenset(("retraction", "correction"))
 _VERBS: Final = word_set("perception removal addition fill")
+_KEEPS: Final = word_set("leave keep preserve retain maintain lass lasse laisse laissez deja deje")
 _TURNS: Final = word_set("but just instead rather then aber sondern mais pero sino")
 _LISTED: Final = word_set("and or nor und oder noch et ou ni y o 和 或")
 
@@ -204,7 +205,7 @@ def _other_named(found: Scan, index: int, at: int) -> bool:
 def _scope_end(found: Scan, index: int) -> int:
     """The mention at which what begins at mention `index` ends: the clause does, or a new verb follows."""
     start = found.mentions[index]
-    seen_verb = broken = False
+    seen_verb, broken = start.says("keep") and found.words[start.first] in _KEEPS, False
     following = next((m for m in found.mentions[index + 1 :] if not m.is_small()), None)
     named = following is not None and following.says("target")
     for at in range(index + 1, len(found.mentions)):
@@ -236,7 +237,8 @@ def _scope_end(found: Scan, index: int) -> int:
             "y",
             "then",
         )
-        if verb and joined and seen_verb and not mention.operations() & {"removal", "addition"}:
-            return at
+        changes = mention.operations() & {"removal", "addition"} and not start.says("keep")
+        if verb and joined and seen_verb and not changes:
+            return at  # "leave the liver alone and paint the stomach red"
         seen_verb |= bool(verb)
     return len(found.mentions)

@@ -59,7 +59,11 @@ def wanted(found: Scan, rows: Sequence[Clause], operation: str, modality: str | 
             continue
         if mention.kept or is_tissue(found, mention) or _is_compound(found, mention, modality):
             continue
-        if _is_told(rows, mention) or (mention.is_free() and _is_context(found, rows, mention)):
+        if (
+            _is_told(rows, mention)
+            or (not alters and _belongs_to_a_change(rows, mention))
+            or (mention.is_free() and _is_context(found, rows, mention))
+        ):
             (told_places if is_place(found, mention, every, alters) else told).append(mention)
         elif mention.negated or mention.excepted or mention.first in without:
             excluded.append(mention)
@@ -97,6 +101,14 @@ def _is_told(rows: Sequence[Clause], mention: Mention) -> bool:
     """Whether a mention belongs to what is told or asked aside, and not to the request."""
     return any(
         row.first <= mention.first < row.last and row.mood in ("question", "report", "aside") for row in rows
+    )
+
+
+def _belongs_to_a_change(rows: Sequence[Clause], mention: Mention) -> bool:
+    """Whether its clause only removes something, and is not what is done: "drop the liver from your list"."""
+    row = next((row for row in rows if row.first <= mention.first < row.last), None)
+    return (
+        row is not None and bool(row.heads) and all(head.operations() == {"removal"} for head in row.heads)
     )
 
 

@@ -95,6 +95,7 @@ _BEGINS_REQUEST: Final = word_set(
     "i we please pls plz kindly can could would will lets let bitte kannst koenntest ich wir veuillez je "
     "peux pouvez pourriez por puedes podria quiero quisiera"
 )
+_CHANGES: Final = frozenset(("removal", "addition"))
 _POLITE: Final = frozenset(("soft", "address"))
 _WISHED: Final = frozenset(("wish", "address"))
 _ADDRESSES: Final = _POLITE | _WISHED
@@ -328,6 +329,8 @@ def _is_question(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:
             if word not in _LEADS:
                 break
             led = True
+            if "how" in found.after(mention.last, 3) and any(m.operations() & _CHANGES for m in mentions):
+                return True  # "show me how the surgeon will remove it"
     if _is_inverted(found, clause, mentions) or _is_measure(found, clause, mentions):
         return True
     return "吗" in found.words[clause.first : clause.last] and not any(m.says("address") for m in mentions)
@@ -378,7 +381,9 @@ def _is_inverted(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:
         return False
     for at in range(clause.first, clause.last):
         mention = found.covering[at]
-        if mention is not None and (mention.says("address") or mention.says("soft")):
+        if mention is not None and (
+            mention.says("address") or mention.says("soft") or "perception" in mention.operations()
+        ):
             return False
         if found.words[at] in _VERB_AUXILIARIES:
             opening = Mention(at, at + 1, ())

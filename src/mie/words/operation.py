@@ -43,6 +43,11 @@ _SIMULATES: Final = word_set(
     "simulate simulates simulating simulation sim simuliere simulieren simule simuler simula simular 模"
 )
 _DISEASES: Final = word_set("disease pathology condition lesion finding krankheit maladie enfermedad")
+_BECOMES: Final = word_set("make turn let mach mache rends rendez haz")
+_SHOWN: Final = word_set(
+    "visible obvious prominent conspicuous noticeable apparent recognizable evident clear clearer seen pop "
+    "glow shine out sichtbar deutlich visibles evidente picture image drawing map"
+)
 _SEGMENTS: Final = word_set(
     "segmentation segmentations annotation annotations mask masks overlay overlays contour contours"
 )
@@ -155,6 +160,8 @@ def decide(found: Scan, rows: Sequence[Clause], transforms: bool) -> Decision:
     lesions = any(is_lesion(m) for m in requests)
     if not (removal or addition or strong or colours or lesions) and _made_healthy(found, asked):
         return Decision("none", "it asks for something healthy: say which lesion is to be removed")
+    if not (removal or addition or perception or colours) and _makes_otherwise(found, rows):
+        return Decision("none", "it asks for a change that no editor here makes")
     if removal and addition:
         return Decision("none", "contradiction: it asks to remove and to add; ask for one at a time")
     if (removal or addition) and strong and colours:
@@ -269,6 +276,18 @@ def _made_healthy(found: Scan, asked: list[Mention]) -> bool:
     return bool(healthy) and bool(
         {"make", "turn", "get", "let", "mach", "rends", "haz"} & set(found.words[: healthy[0]])
     )
+
+
+def _makes_otherwise(found: Scan, rows: Sequence[Clause]) -> bool:
+    """Whether something is to become what no editor makes it: "make the heart rounder"."""
+    for clause in rows:
+        words = found.words[clause.first : clause.last]
+        verb = next((head for head in clause.heads if found.words[head.first] in _BECOMES), None)
+        if verb is None or clause.mood != "request" or (_SHOWN | _SEGMENTS) & set(words):
+            continue
+        if any(m.says("target") for m in found.within(verb.last, clause.last)):
+            return True
+    return False
 
 
 def _named_healthy(found: Scan, asked: list[Mention]) -> bool:

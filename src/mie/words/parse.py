@@ -144,7 +144,7 @@ class _Reader:
             attributes["place"] = self.found.written(first.first, first.last).lower()
         targets, contradiction = self._requested(asked.mentions, asked.places)
         targets, names = self._other_sides(targets, self._names(asked.excluded))
-        contradiction = contradiction or self._contradiction(targets, names)
+        contradiction = contradiction or self._contradiction(targets, names) or self._ruled_out(targets)
         if contradiction is not None:
             return _nothing(contradiction, self.found)
         unknown = unknown_words(self.found, self.rows, bool(asked.mentions), self.alters)
@@ -371,6 +371,19 @@ class _Reader:
             for name in excluded:
                 if name in above or name == own:
                     return f"contradiction: it asks for the {own} and excludes the {name}"
+        return None
+
+    def _ruled_out(self, targets: list[Requested]) -> str | None:
+        """What is to be altered and also to be left alone: "remove the polyp and do not remove the polyp"."""
+        if not self.alters:
+            return None
+        names = {target.name for target in targets}
+        for mention in self.found.all_of("target"):
+            name = meaning(mention, self.modality, "").name
+            before = self.found.within(self.found.starts[mention.first], mention.first)
+            same = any(m.negated and self.operation in m.operations() for m in before)
+            if name in names and (mention.kept or (mention.negated and same)):
+                return f"contradiction: it asks for a change of the {name} and rules it out"
         return None
 
     def _add_words(self, attributes: dict[str, Any]) -> None:

@@ -8,10 +8,18 @@ from mie.words.mentions import COMMAS, ENDS, Mention, Scan
 from mie.words.vocabulary import Sense, word_set
 
 TAKEN_BACK: Final = "the request is taken back"
-_SCOPES: Final = frozenset(("left_out", "stays", "keep", "except", "not", "instead"))
+_SCOPES: Final = frozenset(("left_out", "stays", "keep", "except", "not", "instead", "retraction"))
 _TAKES_BACK: Final = frozenset(("retraction", "correction"))
 _VERBS: Final = word_set("perception removal addition fill")
 _KEEPS: Final = word_set("leave keep preserve retain maintain lass lasse laisse laissez deja deje")
+_PARTS: Final = COMMAS | ENDS | word_set("but and while whereas aber und mais et pero y sondern 但 而")
+_MUST: Final = word_set("must should shall may can to is are has have needs need ought soll sollen doit debe")
+_NEED: Final = word_set("need needed wanted required necessary brauche noetig 要 用 需")
+_BEFORE_OBJECT: Final = word_set(
+    "the a any about with for this that those these his her my left right der die das den le la les el los las"
+)
+_POLITE: Final = word_set("please pls thanks thank you bitte danke svp merci por favor gracias")
+_CHANGES: Final = frozenset(("removal", "addition", "gone", "other"))
 _TURNS: Final = word_set("but just instead rather then aber sondern mais pero sino")
 _LISTED: Final = word_set("and or nor und oder noch et ou ni y o 和 或")
 
@@ -27,8 +35,18 @@ def mark_scopes(found: Scan) -> None:
                 other.excepted |= other.says("target") and other.first >= start
             continue
         if mention.says("stays"):
-            for other in found.mentions[:index]:  # "take the hairs off, the lesion stays"
-                other.kept |= other.last == mention.first and other.says("target")
+            first = mention.first
+            while first and found.words[first - 1] in _MUST:
+                first -= 1
+            for other in found.mentions[:index]:  # "take the hairs off, the lesion must stay"
+                other.kept |= other.last == first and other.says("target")
+            continue
+        if mention.says("retraction") and _has_object(found, index):
+            mention.set_senses((Sense("except", "except"),))  # "never mind the heart, mark the lungs"
+        topic = _topic(found, index)
+        if topic:
+            for other in topic:  # "the spleen need not be marked", "脾脏不要标"
+                other.excepted = True
             continue
         kept = mention.says("keep") and not _is_remaining(found, mention)
         excepted = mention.says("except")
@@ -67,6 +85,44 @@ def mark_scopes(found: Scan) -> None:
             other.kept |= kept
             other.excepted |= excepted
             other.negated |= negates and not kept
+
+
+def _has_object(found: Scan, index: int) -> bool:
+    """Whether a target follows what else takes back the whole request: "forget about the spleen"."""
+    mention = found.mentions[index]
+    following = next((m for m in found.mentions[index + 1 :] if m.says("target")), None)
+    if following is None or following.first - mention.last > 3:
+        return False
+    between = found.words[mention.last : following.first]
+    return all(word in _BEFORE_OBJECT for word in between)
+
+
+def _topic(found: Scan, index: int) -> list[Mention]:
+    """The targets before a negation that it is about: it has none behind, and no verb stands before them.
+
+    Behind it is nothing in its stretch, or what it rules out: "spleen I don't need", "die Milz nicht
+    markieren". A report rules out nothing: "the liver is not enlarged".
+    """
+    mention = found.mentions[index]
+    if not (mention.says("not") or mention.says("except")):
+        return []
+    first, last = mention.first, mention.last
+    while first and found.words[first - 1] not in _PARTS:
+        first -= 1
+    while last < len(found.words) and found.words[last] not in _PARTS:
+        last += 1
+    before = found.within(first, mention.first)
+    targets = [m for m in before if m.says("target")]
+    if not targets or any(m.operations() & _VERBS and not m.says("target") for m in before):
+        return []
+    behind = found.within(mention.last, last)
+    if any(m.says("target") or m.says("side") or m.operations() & _CHANGES for m in behind):
+        return []
+    ruled_out = any("perception" in m.operations() or m.says("wish") for m in behind)
+    needed = found.words[mention.last - 1] in _NEED
+    empty = all(word in _POLITE for word in found.words[mention.last : last])
+    says = needed or ruled_out or (empty and found.words[mention.first] not in ("no", "never"))
+    return targets if says and found.words[last - 1 : last + 1][-1:] != ["?"] else []
 
 
 def _behind_comma(found: Scan, index: int) -> int:

@@ -70,12 +70,25 @@ class Scan:
     starts: list[int]  # by token: the first token of its clause
     notes: list[str] = field(default_factory=list)
     covering: list[Mention | None] = field(default_factory=list)  # by token
-    english: bool = True
+    languages: frozenset[str] = frozenset()  # other than English
     _firsts: list[int] = field(init=False)
     _by_kind: dict[str, list[Mention]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self._firsts = [mention.first for mention in self.mentions]
+
+    @property
+    def english(self) -> bool:
+        return not self.languages
+
+    def may_name(self, at: int) -> bool:
+        """Whether a word that is not known may name a thing: in German, names have a capital letter."""
+        if "de" not in self.languages or not self._has_capitals():
+            return True
+        return self.text[self.tokens[at].start].isupper()
+
+    def _has_capitals(self) -> bool:
+        return any(self.text[token.start].isupper() for token in self.tokens[1:] if not token.capitals)
 
     def within(self, first: int, last: int) -> list[Mention]:
         low = bisect_left(self._firsts, first)

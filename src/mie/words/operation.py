@@ -43,11 +43,12 @@ _SIMULATES: Final = word_set(
     "simulate simulates simulating simulation sim simuliere simulieren simule simuler simula simular 模"
 )
 _DISEASES: Final = word_set("disease pathology condition lesion finding krankheit maladie enfermedad")
-_BECOMES: Final = word_set("make turn let mach mache rends rendez haz")
+_BECOMES: Final = word_set("make turn mach mache rends rendez haz")
 _SHOWN: Final = word_set(
     "visible obvious prominent conspicuous noticeable apparent recognizable evident clear clearer seen pop "
     "glow shine out sichtbar deutlich visibles evidente picture image drawing map"
 )
+_STATES: Final = word_set("is are was were been")
 _SEGMENTS: Final = word_set(
     "segmentation segmentations annotation annotations mask masks overlay overlays contour contours"
 )
@@ -77,7 +78,7 @@ def decide(found: Scan, rows: Sequence[Clause], transforms: bool) -> Decision:
     asked = [m for m in asked if m.is_free()]
     removal = [m for clause in rows for m in removals(found, clause) if m.is_free()]
     addition = [m for clause in rows if clause.mood in ASKED for m in additions(found, clause) if m.is_free()]
-    perception = [m for m in asked if "perception" in m.operations()]
+    perception = [m for m in asked if "perception" in m.operations() and not _states(found, m)]
     strong = [m for m in perception if found.words[m.first] not in _WEAK and not m.says("target")]
     colours = any(m.says("colour") for m in requests)
     white = [m for m in requests if "white" in m.operations() and not _cuts_out(found, m)]
@@ -182,6 +183,11 @@ def decide(found: Scan, rows: Sequence[Clause], transforms: bool) -> Decision:
     return _without_verb(found, rows)
 
 
+def _states(found: Scan, mention: Mention) -> bool:
+    """Whether a participle only states something: "removal is indicated"."""
+    return found.words[mention.first].endswith("ed") and bool(_STATES & set(found.before(mention.first)))
+
+
 def _fills_with_lesion(found: Scan, requests: list[Mention]) -> bool:
     """Whether a hole is to show a lesion: one with "a", or without article or "healthy"."""
     lesions = [m for m in requests if is_lesion(m) and not _ABSENT & set(found.before(m.first, 3))]
@@ -282,10 +288,12 @@ def _makes_otherwise(found: Scan, rows: Sequence[Clause]) -> bool:
     """Whether something is to become what no editor makes it: "make the heart rounder"."""
     for clause in rows:
         words = found.words[clause.first : clause.last]
-        verb = next((head for head in clause.heads if found.words[head.first] in _BECOMES), None)
-        if verb is None or clause.mood != "request" or (_SHOWN | _SEGMENTS) & set(words):
+        verb = next((at for at, word in enumerate(words, clause.first) if word in _BECOMES), None)
+        if verb is None or clause.mood not in ASKED or (_SHOWN | _SEGMENTS) & set(words):
             continue
-        if any(m.says("target") for m in found.within(verb.last, clause.last)):
+        before = found.within(clause.first, verb)
+        behind = found.within(verb + 1, clause.last)
+        if all(m.is_small() for m in before) and any(m.says("target") for m in behind):
             return True
     return False
 

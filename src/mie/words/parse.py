@@ -384,6 +384,10 @@ class _Reader:
             same = any(m.negated and self.operation in m.operations() for m in before)
             if name in names and (mention.kept or (mention.negated and same)):
                 return f"contradiction: it asks for a change of the {name} and rules it out"
+        for without in self.found.all_of("without"):  # "remove the polyp without removing it"
+            behind = self.found.within(without.last, without.last + 1)
+            if any(self.operation in m.operations() for m in behind):
+                return f"contradiction: it asks for {self.operation} without {self.operation}"
         return None
 
     def _add_words(self, attributes: dict[str, Any]) -> None:

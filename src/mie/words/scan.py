@@ -90,7 +90,7 @@ def scan(text: str) -> Scan:
     covering: list[Mention | None] = [None] * len(words)
     for mention in mentions:
         covering[mention.first : mention.last] = [mention] * (mention.last - mention.first)
-    result = Scan(text, row, words, mentions, _sentences(words), notes, covering, not languages)
+    result = Scan(text, row, words, mentions, _sentences(words), notes, covering, languages)
     mark_scopes(result)
     retract(result)
     return result
@@ -108,7 +108,7 @@ def _quoted(quoted: str, known: Vocabulary, notes: list[str]) -> str:
 
 
 def _mentions(
-    row: Sequence[Token], words: list[str], known: Vocabulary, languages: set[str]
+    row: Sequence[Token], words: list[str], known: Vocabulary, languages: frozenset[str]
 ) -> Iterator[Mention]:
     at = 0
     while at < len(words):

@@ -115,7 +115,7 @@ def unknown_words(found: Scan, rows: Sequence[Clause], targets: bool, alters: bo
         chinese = "\u3400" <= token.text <= "\u9fff"
         if not chinese and (found.starts[at] == skipping or not token.text.isalpha() or len(token.text) < 2):
             continue
-        if targets and token.text.endswith(("ly", "ing")) and found.english:
+        if (targets and token.text.endswith(("ly", "ing")) and found.english) or not found.may_name(at):
             continue
         words.append(found.text[token.start : token.end])
     return tuple(dict.fromkeys(words))[:_MOST]

@@ -239,11 +239,11 @@ class Vocabulary:
             if senses is not None and at + length <= len(text):
                 yield length, senses
 
-    def languages(self, words: Iterable[str]) -> set[str]:
+    def languages(self, words: Iterable[str]) -> frozenset[str]:
         """Return the languages other than English that some small word shows; Chinese shows itself."""
         row = {word for word in words if word not in self.homographs} - self._english
         shown = {name for name in ("de", "fr", "es") if row & self._fillers[name]}
-        return shown | ({"zh"} if any("\u3400" <= word <= "\u9fff" for word in row) else set())
+        return frozenset(shown | ({"zh"} if any("\u3400" <= word <= "\u9fff" for word in row) else set()))
 
     def ancestors(self, name: str) -> set[str]:
         """Return what a target is a kind or part of, itself included."""

@@ -187,7 +187,11 @@ def _has_stranger(found: Scan, rows: Sequence[Clause]) -> bool:
         for at in range(row.first, row.last)
     ]
     strange = any(
-        found.covering[at] is None and found.words[at].isalpha() and len(found.words[at]) > 2 for at in asked
+        found.covering[at] is None
+        and found.words[at].isalpha()
+        and len(found.words[at]) > 2
+        and found.may_name(at)
+        for at in asked
     )
     return strange and not any(found.words[at] in _PRONOUNS for at in asked)
 

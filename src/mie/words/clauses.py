@@ -95,6 +95,9 @@ _BEGINS_REQUEST: Final = word_set(
     "i we please pls plz kindly can could would will lets let bitte kannst koenntest ich wir veuillez je "
     "peux pouvez pourriez por puedes podria quiero quisiera"
 )
+_AUXILIARIES: Final = word_set("did do does was were will would should can could must shall")
+_RELAYS: Final = word_set("wants wanted requests requested requires asks asked wishes")
+_ALL: Final = word_set("everything anything all whatever")
 _CHANGES: Final = frozenset(("removal", "addition"))
 _POLITE: Final = frozenset(("soft", "address"))
 _WISHED: Final = frozenset(("wish", "address"))
@@ -107,7 +110,7 @@ _THIRD: Final = word_set(
     "cirujano wants"
 )
 # After these verbs only a question word asks for a text: "show me what you think", but "show where it was".
-_LEADS: Final = word_set("show see make give put write tell")
+_LEADS: Final = word_set("show see make give put write tell demonstrate illustrate")
 _ASKING: Final = word_set("what how why if whether was wie warum ob comment pourquoi si que por como 什 怎")
 
 
@@ -195,7 +198,7 @@ def _begins_aside(found: Scan, at: int, mention: Mention | None) -> bool:
         return (named is not None and not named.is_small()) or (before in _BEFORE_RELATIVES and noun > 0)
     following = found.words[at + 1 : at + 3]
     if word == "that":
-        return bool(following) and (
+        return before not in _ALL and bool(following) and (
             following[0] in _FINITE or following[0] in _SUBJECTS or following[0] == "you"
         )
     if mention is not None and mention.says("address") and word in ("i", "we") and _is_shown(found, at):
@@ -255,6 +258,10 @@ def _set_mood(found: Scan, clause: Clause) -> None:
     words = _own_words(found, clause)
     clause.heads = tuple(m for m in mentions if m.operations() & VERBS and asks(found, clause, m))
     if clause.heads or place:
+        return
+    changes = any(m.operations() & {"removal", "addition", "gone"} for m in mentions)
+    if not changes and _RELAYS & set(words) and any(m.says("target") for m in mentions):
+        clause.mood = "name"  # "the pathologist asked for the nuclei"
         return
     wish = any(m.says("wish") or m.says("address") for m in mentions)
     if wish and not _THIRD & set(words):
@@ -331,9 +338,22 @@ def _is_question(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:
             led = True
             if "how" in found.after(mention.last, 3) and any(m.operations() & _CHANGES for m in mentions):
                 return True  # "show me how the surgeon will remove it"
-    if _is_inverted(found, clause, mentions) or _is_measure(found, clause, mentions):
+    if (
+        _is_inverted(found, clause, mentions)
+        or _is_measure(found, clause, mentions)
+        or _asks_of_change(found, clause, mentions)
+    ):
         return True
     return "吗" in found.words[clause.first : clause.last] and not any(m.says("address") for m in mentions)
+
+
+def _asks_of_change(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:
+    """Whether it asks where somebody changes something: "where did the surgeon remove the tumour?"."""
+    words = found.words[clause.first : clause.last]
+    where = next((at for at, word in enumerate(words) if word in _WHERES), None)
+    if where is None or not any(m.operations() & _CHANGES and not m.says("target") for m in mentions):
+        return False
+    return words[where + 1 : where + 2] != [] and words[where + 1] in _AUXILIARIES
 
 
 def _asks_place(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:
@@ -358,7 +378,8 @@ def _asks_place(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:
         last = targets[-1].last
         alone = all(word in _END_OF_QUESTION for word in found.words[last : clause.last])
         first = clause.first + (verb or 0)
-        named = targets[0].first - first in (2, 3) and found.words[first + 1] in _THE
+        behind = [target for target in targets if target.first > first]
+        named = bool(behind) and behind[0].first - first in (2, 3) and found.words[first + 1] in _THE
         return verb is not None and named and alone and not _MEASURES & set(words) and words[0] == "which"
     return (
         words[0] in _MODALS

@@ -43,11 +43,15 @@ _SIMULATES: Final = word_set(
     "simulate simulates simulating simulation sim simuliere simulieren simule simuler simula simular 模"
 )
 _DISEASES: Final = word_set("disease pathology condition lesion finding krankheit maladie enfermedad")
-_BECOMES: Final = word_set("make turn mach mache rends rendez haz")
+_BECOMES: Final = word_set(
+    "make turn change convert transform alter modify replace exchange swap substitute mach mache rends rendez "
+    "haz cambia"
+)
 _SHOWN: Final = word_set(
     "visible obvious prominent conspicuous noticeable apparent recognizable evident clear clearer seen pop "
     "glow shine out sichtbar deutlich visibles evidente picture image drawing map"
 )
+_ARTICLES: Final = word_set("the this that these those my his her a an all both every")
 _STATES: Final = word_set("is are was were been")
 _SEGMENTS: Final = word_set(
     "segmentation segmentations annotation annotations mask masks overlay overlays contour contours"
@@ -96,6 +100,8 @@ def decide(found: Scan, rows: Sequence[Clause], transforms: bool) -> Decision:
         return Decision("inpainting")
     if white and (fill or addition or removal or (not perception and _named_healthy(found, asked))):
         simulates = _fills_with_lesion(found, requests) or _simulates(found, asked)
+        if simulates and not _has_lesion(found, asked):
+            return Decision("none", "nothing but a lesion is added")
         return Decision("simulation" if simulates else "inpainting")
     if _simulates_by_key(found, asked):
         return Decision("simulation")
@@ -354,11 +360,29 @@ def _names_stranger(found: Scan, rows: Sequence[Clause]) -> bool:
     )
 
 
+def _unknown_verb(found: Scan, rows: Sequence[Clause]) -> str | None:
+    """The word that stands where a verb asks, before an article, and is not known: "rename the polyp"."""
+    for clause in rows:
+        at = clause.first
+        while at < clause.last and (own := found.covering[at]) is not None and own.says("address"):
+            at = own.last
+        word = found.words[at] if at < clause.last else ""
+        if not found.english or clause.mood not in ASKED or not word.isalpha() or word.endswith("ly"):
+            continue
+        following = found.after(at + 1)
+        if found.covering[at] is None and following and following[0] in _ARTICLES:
+            return found.written(at, at + 1)
+    return None
+
+
 def _without_verb(found: Scan, rows: Sequence[Clause]) -> Decision:
     targets = [m for m in found.mentions if m.says("target")]
     forbidden = [m for m in found.mentions if m.operations() and (m.negated or m.excepted)]
     if forbidden and not _instead(found, rows, forbidden):
         return Decision("none", "it says only what not to do")
+    verb = _unknown_verb(found, rows)
+    if verb is not None:
+        return Decision("none", f"I do not know what {verb!r} asks for")
     if not targets and _names_stranger(found, rows):
         return Decision("perception")
     if not targets and not any(clause.mood == "name" for clause in rows):

@@ -154,6 +154,8 @@ class _Reader:
         if self.operation == "inpainting":
             targets = []
         elif not targets:
+            if not self._asks_surely() and not asked.excluded:
+                return _nothing("nothing that can be done to an image is asked for", self.found)
             if not unknown and all(note.startswith("read ") for note in self.notes):
                 return _nothing("no structure or lesion is named", self.found)
             self.notes += [f"I do not know the word {word!r}" for word in unknown[:3]]
@@ -171,6 +173,12 @@ class _Reader:
         return Parse(
             self.operation, self._task(targets), tuple(targets), attributes, unknown, _note(self.notes)
         )
+
+    def _asks_surely(self) -> bool:
+        """Whether a word that asks is written as we know it: "lorem ipsum dolor" asks for no colour."""
+        verbs = [m for m in self.found.mentions if m.operations() and m.is_free()]
+        tokens, words = self.found.tokens, self.found.words
+        return not verbs or any(tokens[m.first].text == words[m.first] for m in verbs)
 
     def _task(self, targets: list[Requested]) -> str | None:
         if self.alters:

@@ -240,10 +240,19 @@ def sides(found: Scan, targets: list[Mention]) -> dict[int, str]:
             t for t in targets if 0 <= mention.first - t.last <= _NEAR and _same(found, t.last, mention.first)
         ]
         straight = [t for t in behind if t.first - mention.last <= 1]
+        ahead += [] if straight else _listed(found, mention, targets)  # "kidney, left, outline"
         chosen = straight[:1] or ahead[-1:] or behind[:1] or _far(found, mention, targets)
         if chosen and chosen[0] in targets and (chosen[0].negated or not mention.negated):
             given.setdefault(chosen[0].first, []).append(name)
     return {at: names[0] if len(set(names)) == 1 else "both" for at, names in given.items()}
+
+
+def _listed(found: Scan, mention: Mention, targets: list[Mention]) -> list[Mention]:
+    """The target before a side that stands alone between two commas, or between one and the end."""
+    after = found.after(mention.last)
+    if after and after[0] not in COMMAS and after[0] not in ENDS:
+        return []
+    return [t for t in targets if t.last == mention.first - 1 and found.words[t.last] in COMMAS]
 
 
 def _far(found: Scan, mention: Mention, targets: list[Mention]) -> list[Mention]:

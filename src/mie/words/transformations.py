@@ -21,6 +21,7 @@ _TRANSFER: Final = word_set(
     "give estimate look switch transform get need want wandle erzeuge mach convertis transforme "
     "convierte transforma 转换 转 变 生"
 )
+_WISHES: Final = word_set("need want give get prefer brauche veux quiero")
 _NUMBER: Final = r"(-?\d+(?:\.\d+)?)"
 _LEVEL: Final = re.compile(
     rf"\b(?:wl|level|l|c|cent(?:er|re)(?:ed|d)?(?: at)?|niveau|nivel|zentrum|窗位)\s*[:=]?\s*{_NUMBER}",
@@ -57,7 +58,8 @@ def wished(found: Scan, modality: str | None) -> Wish | None:
     scores: Counter[str] = Counter()
     for kind, weight in (("sure", _SURE), ("hint", 1)):
         for mention in found.all_of(kind):
-            scores.update({sense.value: weight for sense in mention.of(kind) if not _stays(mention)})
+            if not _stays(mention) and not _is_another_change(found, mention):
+                scores.update({sense.value: weight for sense in mention.of(kind)})
     if not scores:
         return None
     fitting = {k: v for k, v in scores.items() if modality is None or modality in known[k].modalities}
@@ -79,6 +81,13 @@ def wished(found: Scan, modality: str | None) -> Wish | None:
 def _stays(mention: Mention) -> bool:
     """Whether it is ruled out: "keep the hairs"; but "keep the sharp kernel's detail" names a kernel."""
     return mention.excepted or (mention.kept and mention.says("sure", _ARTIFACTS))
+
+
+def _is_another_change(found: Scan, mention: Mention) -> bool:
+    """Whether it is a verb that asks for what no editor does: "blur the face" is no blurry image."""
+    before = found.covering[mention.first - 1] if mention.first else None
+    heads = not mention.first or (before is not None and before.says("address"))
+    return heads and "other" in mention.operations()
 
 
 def _transfer(found: Scan) -> Wish | None:
@@ -135,6 +144,11 @@ def _modal(found: Scan, images: list[Mention]) -> Wish | None:
     return None
 
 
+def _is_wished(mention: Mention) -> bool:
+    """Whether it is a phase or a sequence, which an image can be wished to have: "I need the venous phase"."""
+    return vocabulary().images[_image(mention)] in ("phase", "sequence")
+
+
 def _image(mention: Mention) -> str:
     return mention.of("image")[0].value
 
@@ -173,6 +187,7 @@ def _two(found: Scan, images: list[Mention]) -> tuple[str | None, str | None]:
         and len(images) == 1
         and neither
         and not {"would", "like"} <= set(found.words)
+        and not (_WISHES & set(found.words) and not found.all_of("target") and _is_wished(images[0]))
         and not ({"need", "want"} & set(found.words) and "this" in found.words[: images[0].first])
     ):
         return None, None

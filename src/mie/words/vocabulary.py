@@ -141,6 +141,9 @@ class Vocabulary:
                 self._add_all("modality", modality, [name, *_by_language(entry)])
         for operation, entry in body["operations"].items():
             self._add_all("operation", operation, _by_language(entry))
+        for language in ("fr", "es"):
+            verbs = _split(body["operations"]["perception"][language])
+            self._add_all("operation", "perception", _participles(verbs, language))
         for key, entry in body["transformations"].items():
             named = [] if "goal" in entry else [entry["name"]]  # "MRI to PET" says where it leads
             self._add_all("sure", key, [*named, *_split(entry.get("sure", ""))])
@@ -295,6 +298,14 @@ def _in_capitals(word: str) -> bool:
     return word.isupper() and word.isascii() and word.isalpha() and len(word) <= _SHORT
 
 
+def _participles(verbs: Iterable[str], language: str) -> Iterator[str]:
+    """Yield "marquée", "marcado" of "marquer", "marcar"; "marqué" is spelt as the verb without its accent."""
+    ending, forms = {"fr": ("er", ("ée", "ées", "és")), "es": ("ar", ("ado", "ada", "ados", "adas"))}[language]
+    for verb in verbs:
+        if verb.endswith(ending) and " " not in verb and len(verb) > _LONG:
+            yield from (verb.removesuffix(ending) + form for form in forms)
+
+
 _SMALL_WORDS: Final = word_set(
     "de du d des del la le les l au aux en a el los las der die das im in mit par por"
 )
@@ -327,7 +338,7 @@ def _numbers(key: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         return
     forms = {f"{word}es"} if word.endswith(("s", "x", "ch")) else {f"{word}s"}
     if word.endswith("y"):
-        forms.add(f"{word[:-1]}ies")
+        forms = {f"{word[:-1]}ies" if word[-2] not in "aeiou" else f"{word}s"}
     if word.endswith("ies"):
         forms.add(f"{word[:-3]}y")
     elif word.endswith("s") and not word.endswith(("ss", "us", "is")):

@@ -40,6 +40,7 @@ _STRONG: Final = word_set(
     "inserer inserez simule simuler simulez anade anadir anada agrega agregar agregue inserta "
     "insertar inserte simula simular 添 增 加 插 模 放"
 )
+_MADE: Final = word_set("create creates generate generates produce fabricate invent")
 _EVERY: Final = word_set("everything all anything alles tout todo rest 所")
 _BUT: Final = word_set(
     "not isn but except besides other than apart outside non nicht ausser sauf pas menos excepto no 除 不"
@@ -223,12 +224,17 @@ def given(found: Scan, rows: Sequence[Clause]) -> list[Mention]:
 def adds(found: Scan, verb: Mention, colours: bool) -> bool:
     if is_mark(found, [verb]):
         return False
-    new = any(is_indefinite(found, m) for m in found.mentions if is_lesion(m))
+    new = any(is_indefinite(found, m) or _is_made(found, verb, m) for m in found.mentions if is_lesion(m))
     if colours and not new:  # "add the liver in red" is a marking
         return False
     if any(found.words[at] in _STRONG for at in range(verb.first, verb.last)) or verb.last - verb.first > 1:
         return True
     return not colours and new
+
+
+def _is_made(found: Scan, verb: Mention, lesion: Mention) -> bool:
+    """Whether lesions without an article are what a verb makes: "create microaneurysms in this retina"."""
+    return found.words[verb.first] in _MADE and verb.last == lesion.first
 
 
 def replaced(found: Scan, asked: list[Mention]) -> bool:

@@ -97,6 +97,11 @@ _BEGINS_REQUEST: Final = word_set(
 )
 _AUXILIARIES: Final = word_set("did do does was were will would should can could must shall")
 _RELAYS: Final = word_set("wants wanted requests requested requires asks asked wishes")
+_SAYS: Final = word_set(
+    "reads says said states stated wrote writes written asks asked suggests suggested recommends recommended "
+    "tells told mentions sagt steht schreibt dit indique dice pone"
+)
+_IS: Final = word_set("is was isn wasn would will has")
 _ALL: Final = word_set("everything anything all whatever")
 _CHANGES: Final = frozenset(("removal", "addition"))
 _POLITE: Final = frozenset(("soft", "address"))
@@ -129,13 +134,17 @@ def clauses(found: Scan) -> list[Clause]:
     result = [Clause(first, last) for first, last in _spans(found)]
     for before, clause in zip([None, *result], result, strict=False):
         _set_mood(found, clause)
-        if (
-            before is not None
-            and before.mood == "question"
-            and found.words[clause.first - 1] in (":", "：")
-            and _WRITES & set(found.words[before.first : before.last])
-        ):
+        if before is None or found.words[clause.first - 1] not in (":", "："):
+            continue
+        words = set(found.words[before.first : before.last])
+        if before.mood == "question" and _WRITES & words:
             clause.mood, clause.heads = "question", ()  # "write: remove the tumour" is a text
+        elif (
+            _SAYS & words
+            and not {"i", "we", "you"} & words
+            and any(m.operations() & _CHANGES for m in found.within(clause.first, clause.last))
+        ):
+            clause.mood, clause.heads = "report", ()  # "the form reads: add a nodule"
     return result
 
 
@@ -448,6 +457,8 @@ def asks(found: Scan, clause: Clause, verb: Mention) -> bool:
             return False
         if mention is None and word.isalpha() and word < "\u3400":
             strangers += 1
+    if alters and found.words[verb.last : verb.last + 1] and found.words[verb.last] in _IS:
+        return False  # "delete is what I would do"
     if found.words[verb.last : verb.last + 1] in (["后"], ["前"], ["时"], ["之"], ["术"]):
         return False  # "肿瘤切除后": after the removal
     before = found.words[verb.first - 1] if verb.first > clause.first else ""

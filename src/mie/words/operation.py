@@ -52,6 +52,7 @@ _SHOWN: Final = word_set(
     "glow shine out sichtbar deutlich visibles evidente picture image drawing map"
 )
 _ARTICLES: Final = word_set("the this that these those my his her a an all both every")
+_PARTICLES: Final = word_set("up down out off in over away")
 _STATES: Final = word_set("is are was were been")
 _SEGMENTS: Final = word_set(
     "segmentation segmentations annotation annotations mask masks overlay overlays contour contours"
@@ -369,7 +370,9 @@ def _unknown_verb(found: Scan, rows: Sequence[Clause]) -> str | None:
         word = found.words[at] if at < clause.last else ""
         if not found.english or clause.mood not in ASKED or not word.isalpha() or word.endswith("ly"):
             continue
-        following = found.after(at + 1)
+        following = found.words[at + 1 : at + 3]
+        if following and following[0] in _PARTICLES:
+            following = following[1:]
         if found.covering[at] is None and following and following[0] in _ARTICLES:
             return found.written(at, at + 1)
     return None

@@ -22,6 +22,7 @@ def corrected(text: str, row: Sequence[Token], known: Vocabulary, notes: list[st
     words = [token.text for token in row]
     english = not known.languages(words)
     changed = 0
+    left: list[int] = []  # what may be told once its neighbours are corrected: "retnal vesels"
     for at, word in enumerate(words):
         if word in known.words or not word.isalpha() or changed == _CORRECTED:
             continue
@@ -40,11 +41,18 @@ def corrected(text: str, row: Sequence[Token], known: Vocabulary, notes: list[st
         right = _by_context(words, at, english) or next(
             (other for one in (*plain, word) if (other := correct(one, english)) is not None), None
         )
+        if right is None:
+            left.append(at)
+            continue
+        words[at] = right
+        changed += 1
+        if right not in _small_words():
+            notes.append(f"read {written!r} as {right!r}")
+    for at in left if changed else ():
+        right = _by_context(words, at, english)
         if right is not None:
+            notes.append(f"read {words[at]!r} as {right!r}")
             words[at] = right
-            changed += 1
-            if right not in _small_words():
-                notes.append(f"read {written!r} as {right!r}")
     return words
 
 

@@ -102,6 +102,8 @@ _SAYS: Final = word_set(
     "tells told mentions sagt steht schreibt dit indique dice pone"
 )
 _IS: Final = word_set("is was isn wasn would will has")
+_TIMES: Final = word_set("before after until during since prior ahead once vor nach bis avant apres antes")
+_SHORT_ASIDE: Final = 4  # words: "before the operation"
 _ALL: Final = word_set("everything anything all whatever")
 _CHANGES: Final = frozenset(("removal", "addition"))
 _POLITE: Final = frozenset(("soft", "address"))
@@ -157,6 +159,9 @@ def _spans(found: Scan) -> list[tuple[int, int]]:
         elif word in COMMAS or word in _JOINS:
             opening = _opening(found, at + 1)
             if opening is not None and _opens(found, opening, word in COMMAS):
+                if not _continues_where(found, at, opening):
+                    edges.add(at + 1)
+            elif word in COMMAS and _states(found, at + 1):
                 edges.add(at + 1)
         if at and (_begins_aside(found, at, starts.get(at)) or _ends_aside(found, edges, at, starts.get(at))):
             edges.add(at)
@@ -195,6 +200,23 @@ def _opens(found: Scan, mention: Mention, comma: bool) -> bool:
     )
 
 
+def _continues_where(found: Scan, at: int, opening: Mention) -> bool:
+    """Whether words between commas part "where" from its verb: "where, pray, are the clips?"."""
+    if found.words[opening.first] not in ("is", "are") or opening.operations() - {"none"}:
+        return False
+    before = found.within(found.starts[at], at)
+    return any(found.words[m.first] in _WHERES for m in before) and not any(m.says("target") for m in before)
+
+
+def _states(found: Scan, at: int) -> bool:
+    """Whether a subject and its verb begin here: "liver red, spleen blue, the resident is asleep"."""
+    if found.words[at : at + 1] and found.words[at] in _THE:
+        at += 1
+    words = found.words[at : at + 2]
+    subject = len(words) > 1 and (words[0] in _SUBJECTS or words[0].endswith(_PROFESSIONS))
+    return subject and words[1] in _FINITE and words[0] not in ("it", "who")
+
+
 def _begins_aside(found: Scan, at: int, mention: Mention | None) -> bool:
     word, before = found.words[at], found.words[at - 1]
     if before in ENDS:
@@ -207,7 +229,7 @@ def _begins_aside(found: Scan, at: int, mention: Mention | None) -> bool:
         return (named is not None and not named.is_small()) or (before in _BEFORE_RELATIVES and noun > 0)
     following = found.words[at + 1 : at + 3]
     if word == "that":
-        return before not in _ALL and bool(following) and (
+        return before not in _ALL | _TIMES and bool(following) and (
             following[0] in _FINITE or following[0] in _SUBJECTS or following[0] == "you"
         )
     if mention is not None and mention.says("address") and word in ("i", "we") and _is_shown(found, at):
@@ -221,16 +243,33 @@ def _begins_aside(found: Scan, at: int, mention: Mention | None) -> bool:
 
 def _ends_aside(found: Scan, edges: set[int], at: int, mention: Mention | None) -> bool:
     """Whether a request begins behind an aside without a comma: "before it is removed I'd like to see it"."""
-    if mention is None or not mention.says("address") or found.words[at] not in _BEGINS_REQUEST:
+    if mention is None:
+        return False
+    addressed = mention.says("address") and found.words[at] in _BEGINS_REQUEST
+    if not (addressed or mention.says("only") or "perception" in mention.operations()):
         return False
     start = max(edge for edge in edges if edge <= at)
+    while start < at and (found.words[start] in COMMAS or found.words[start] in _JOINS):
+        start += 1
     opening = found.covering[start]
     if opening is None or not opening.says("aside") or opening.says("address"):
         return False
-    before = found.within(opening.last, at)
     verb = next((m for m in found.within(at, len(found.words)) if m.operations()), None)
-    named = any(m.says("target") or m.operations() for m in before)
-    return named and verb is not None and "perception" in verb.operations()
+    if verb is None or "perception" not in verb.operations():
+        return False
+    words = found.words[opening.last : at]
+    short = found.words[opening.first] in _TIMES and 0 < len(words) <= _SHORT_ASIDE
+    if short and not (_SUBJECTS | _FINITE | {"you"}) & set(words) and not _is_verb(found, at - 1):
+        return True
+    named = any(m.says("target") or m.operations() for m in found.within(opening.last, at))
+    return addressed and named
+
+
+def _is_verb(found: Scan, at: int) -> bool:
+    """Whether a token is a verb, or a preposition or article that what follows belongs to."""
+    own = found.covering[at]
+    linked = found.words[at] in _PURPOSES or found.words[at] in ("the", "a", "an", "and", "or")
+    return linked or (own is not None and bool(own.operations()) and found.words[at] not in NOUNS)
 
 
 def _own_words(found: Scan, clause: Clause) -> list[str]:

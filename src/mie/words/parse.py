@@ -412,6 +412,8 @@ class _Reader:
             attributes["size"] = found.written(sizes[0].first, sizes[0].last).lower()
         places = [m for m in found.all_of("place") if not m.kept and not m.negated and not m.says("target")]
         places = [m for m in places if found.words[m.first] not in _NO_PLACE]
+        if self.operation in ("addition", "simulation"):
+            places += [m for m in found.all_of("side") if m.is_free() and not m.says("target")]
         if places and self.operation != "inpainting":
             attributes["place"] = " ".join(self._place(m) for m in places[:3])
 

@@ -117,7 +117,7 @@ def _mentions(
         noun = word == "stelle" and at > 0 and words[at - 1] in _ARTICLES
         for length, senses in known.longest(words, at):
             small = length == 1 and not row[at].capitals and senses.capitals
-            slip = length > 1 and any(words[i] != row[i].text for i in range(at, at + length))
+            slip = length > 1 and any(_is_other(words[i], row[i].text) for i in range(at, at + length))
             if foreign or slip or noun or small:
                 senses = Senses(
                     sense
@@ -135,6 +135,11 @@ def _mentions(
                 break
         else:
             at += 1
+
+
+def _is_other(word: str, written: str) -> bool:
+    """Whether a word was read for another one, and not for one whose letters are swapped: "take awya"."""
+    return word != written and sorted(word) != sorted(written)
 
 
 def _with_ones(mentions: list[Mention], words: list[str], known: Vocabulary) -> list[Mention]:

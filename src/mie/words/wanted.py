@@ -62,6 +62,7 @@ def wanted(found: Scan, rows: Sequence[Clause], operation: str, modality: str | 
         if (
             _is_told(rows, mention)
             or (not alters and _belongs_to_a_change(rows, mention))
+            or (not alters and mention.negated and _is_spared(found, rows, mention))
             or (mention.is_free() and _is_context(found, rows, mention))
         ):
             (told_places if is_place(found, mention, every, alters) else told).append(mention)
@@ -112,6 +113,14 @@ def _belongs_to_a_change(rows: Sequence[Clause], mention: Mention) -> bool:
     )
 
 
+def _is_spared(found: Scan, rows: Sequence[Clause], mention: Mention) -> bool:
+    """Whether only a change of it is ruled out: "I do not want a tumour inserted, outline the tumour"."""
+    row = next((row for row in rows if row.first <= mention.first < row.last), None)
+    inside = [m for m in found.within(row.first, row.last) if m.negated] if row else []
+    changed = any(m.operations() & {"removal", "addition"} for m in inside)
+    return changed and not any("perception" in m.operations() for m in inside)
+
+
 def _is_resumed(found: Scan, rows: Sequence[Clause], mention: Mention) -> bool:
     """Whether a verb of showing takes up what must stay: "don't touch the tumour; outline it"."""
     verbs = [
@@ -135,6 +144,8 @@ def _is_context(found: Scan, rows: Sequence[Clause], mention: Mention) -> bool:
     if at is None or at + 1 == len(rows) or rows[at].mood != "name":
         return False
     row, following = rows[at], rows[at + 1]
+    if _introduces(found, row):
+        return True  # "Pathology here. Please tint every glomerulus blue"
     if any(m.says("modality") for m in found.within(row.first, row.last)) and not row.heads:
         behind = [m for m in found.within(row.last, len(found.words)) if m.says("target") and m.is_free()]
         colours = any(m.says("colour") for m in found.within(row.first, row.last))
@@ -155,6 +166,12 @@ def _is_context(found: Scan, rows: Sequence[Clause], mention: Mention) -> bool:
         return True  # "Ischaemic stroke. Core red, penumbra green"
     wishes = bool(following.heads) or any(m.says("wish") for m in behind)
     return wishes and found.words[following.first] not in _LISTS
+
+
+def _introduces(found: Scan, row: Clause) -> bool:
+    """Whether somebody says who speaks, before a request: "radiology here, mark the liver"."""
+    words = [word for word in found.words[row.first : row.last] if word.isalpha()]
+    return not row.heads and 1 < len(words) <= 4 and words[-1] in ("here", "calling", "speaking")
 
 
 def _has_part(mention: Mention, others: list[Mention]) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from mie.words.clauses import NOUNS, PARTICIPLES, Clause
+from mie.words.clauses import PARTICIPLES, Clause
+from mie.words.edges import NOUNS
 from mie.words.mentions import Mention, Scan
 from mie.words.objects import (
     DEFINITE,

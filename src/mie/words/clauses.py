@@ -11,10 +11,22 @@ import itertools
 from dataclasses import dataclass
 from typing import Final
 
+from mie.words.edges import (
+    FINITE,
+    NOUNS,
+    PROFESSIONS,
+    PURPOSES,
+    RELATIVES,
+    SUBJECTS,
+    THE,
+    VERBS,
+    WHERES,
+    begins_aside,
+    spans,
+)
 from mie.words.mentions import COMMAS, ENDS, Mention, Scan
 from mie.words.vocabulary import word_set
 
-VERBS: Final = frozenset(("perception", "removal", "addition", "fill"))
 PARTICIPLES: Final = word_set(
     "removed deleted erased eliminated excised resected healed cured inserted added ablated taken "
     "cleared entfernt entfernten geloescht herausgeschnitten reseziert exzidiert retiree retirees "
@@ -22,36 +34,6 @@ PARTICIPLES: Final = word_set(
     "resequee reseque operee extirpado extirpada quitaron extirparon eliminaron sacaron resecaron "
     "extirpados eliminado eliminada quitado quitada retirado retirada resecado resecada borrado "
     "borrada"
-)
-NOUNS: Final = word_set(
-    "removal deletion addition resection ablation excision erasure entfernung suppression "
-    "eliminacion resektion exzision reseccion extirpacion exeresis exerese retrait"
-)
-_JOINS: Final = word_set(
-    "and then but so or und dann aber sondern et puis mais ensuite y luego pero sino entonces 并 再 然 "
-    "但 plus also"
-)
-# Before one of these there is something else than a request: a subject, a finite verb, a purpose.
-_SUBJECTS: Final = word_set(
-    "i we he she they it who surgeon surgeons surgery radiologist radiologists doctor doctors nurse "
-    "colleague colleagues friend friends team clinic hospital oncologist oncologists dermatologist "
-    "pathologist gastroenterologist consultant consultants resident family wife husband mother "
-    "father boss professor student everyone everybody nobody people ich wir er man "
-    "chirurg arzt aerztin arzte kollege kollegin je il elle nous ils elles chirurgien medecin yo "
-    "ella nosotros ellos cirujano medico 医 他 她 们"
-)
-_FINITE: Final = word_set(
-    "is are was were be been being am has have had does did do done will would could may might "
-    "shall said says told thinks wants wanted plans planned intends suggested suggests recommended "
-    "recommends advised asked asks going underwent undergoes decided hopes hoped scheduled supposed "
-    "considered considering refused agreed presented presents suspects suspected showed revealed "
-    "demonstrated reported noted seems seemed appears appeared became remains remained ist sind war "
-    "waren wurde wurden wird werden hat haben hatte hatten est sont etait etaient ete ont avait "
-    "sera fue fueron ha han sido era eran esta estan seran 被 已 曾 年 昨"
-)
-_PURPOSES: Final = word_set(
-    "to of for by zu de d a pour por para que al sans sin ohne without after before about during "
-    "while when if how why than or"
 )
 _STATED: Final = word_set(
     "is are was were has had have shows showed reveals demonstrates there ist sind war waren wurde "
@@ -66,8 +48,6 @@ _BACKGROUND: Final = word_set(
 _PAST: Final = word_set(
     "quitaron extirparon eliminaron sacaron resecaron operaron extirpo entfernten operierten"
 )
-_BEFORE_RELATIVES: Final = word_set("in on for by from with of")
-_RELATIVES: Final = word_set("which who whom whose welche welcher welches qui dont cual cuyo")
 _VERB_AUXILIARIES: Final = word_set(
     "is are was were do does did has have had should shall must may might would could can will am "
     "ist sind war waren wurde wurden hat haben soll sollen sollte muss muessen darf duerfen wird "
@@ -79,9 +59,7 @@ _MEASURES: Final = word_set(
     "size volume diameter ratio width thickness length height score grade stage number density dose "
     "percentage growth age sex prognosis severity groesse volumen taille tamano"
 )
-_WHERES: Final = word_set("where whereabouts wo ou donde")
 _PEOPLE: Final = word_set("did was were had")
-_THE: Final = word_set("the my his her this our your their")
 _MODALS: Final = word_set("could can may might would will shall")
 _END_OF_QUESTION: Final = frozenset(("?", "!", ".", "？", "！", "here", "please", "then"))
 _DRAWINGS: Final = word_set(
@@ -91,10 +69,6 @@ _WRITES: Final = word_set(
     "write print say type dictate spell translate repeat caption poem story report summarize text schreibe "
     "schreib sag ecris ecrivez escribe escriba 写 说"
 )
-_BEGINS_REQUEST: Final = word_set(
-    "i we please pls plz kindly can could would will lets let bitte kannst koenntest ich wir veuillez je "
-    "peux pouvez pourriez por puedes podria quiero quisiera"
-)
 _AUXILIARIES: Final = word_set("did do does was were will would should can could must shall")
 _RELAYS: Final = word_set("wants wanted requests requested requires asks asked wishes")
 _SAYS: Final = word_set(
@@ -102,15 +76,10 @@ _SAYS: Final = word_set(
     "tells told mentions sagt steht schreibt dit indique dice pone"
 )
 _IS: Final = word_set("is was isn wasn would will has")
-_TIMES: Final = word_set("before after until during since prior ahead once vor nach bis avant apres antes")
-_SHORT_ASIDE: Final = 4  # words: "before the operation"
-_ALL: Final = word_set("everything anything all whatever")
 _CHANGES: Final = frozenset(("removal", "addition"))
 _POLITE: Final = frozenset(("soft", "address"))
 _WISHED: Final = frozenset(("wish", "address"))
 _ADDRESSES: Final = _POLITE | _WISHED
-_OPENERS: Final = ("address", "aside", "wish", "soft", "only")
-_PROFESSIONS: Final = ("surgeon", "surgeons", "ologist", "ologists", "ologe", "ologin", "icians", "ician")
 _THIRD: Final = word_set(
     "he she they surgeon surgeons radiologist doctor doctors nurse colleague colleagues friend team "
     "oncologist wife husband mother father family er sie chirurg arzt il elle chirurgien ella "
@@ -133,7 +102,7 @@ class Clause:
 
 def clauses(found: Scan) -> list[Clause]:
     """Return the clauses of a text, in order."""
-    result = [Clause(first, last) for first, last in _spans(found)]
+    result = [Clause(first, last) for first, last in spans(found)]
     for before, clause in zip([None, *result], result, strict=False):
         _set_mood(found, clause)
         if before is None or found.words[clause.first - 1] not in (":", "："):
@@ -150,128 +119,6 @@ def clauses(found: Scan) -> list[Clause]:
     return result
 
 
-def _spans(found: Scan) -> list[tuple[int, int]]:
-    words, starts = found.words, {m.first: m for m in found.mentions}
-    edges = {0, len(words)}
-    for at, word in enumerate(words):
-        if word in ENDS:
-            edges.add(at + 1)
-        elif word in COMMAS or word in _JOINS:
-            opening = _opening(found, at + 1)
-            if opening is not None and _opens(found, opening, word in COMMAS):
-                if not _continues_where(found, at, opening):
-                    edges.add(at + 1)
-            elif word in COMMAS and _states(found, at + 1):
-                edges.add(at + 1)
-        if at and (_begins_aside(found, at, starts.get(at)) or _ends_aside(found, edges, at, starts.get(at))):
-            edges.add(at)
-    row = sorted(edges)
-    return [(first, last) for first, last in itertools.pairwise(row) if _tells(found, first, last)]
-
-
-def _tells(found: Scan, first: int, last: int) -> bool:
-    return any(word not in ENDS and word not in COMMAS for word in found.words[first:last])
-
-
-def _opening(found: Scan, at: int) -> Mention | None:
-    """The first mention from a token on that says more than a small word, in the same stretch."""
-    for mention in found.within(at, len(found.words)):
-        if {*found.words[at : mention.first]} & (ENDS | COMMAS):
-            return None
-        if not mention.is_small() or any(mention.says(kind) for kind in _OPENERS):
-            return mention
-    return None
-
-
-def _opens(found: Scan, mention: Mention, comma: bool) -> bool:
-    """Whether a mention begins a clause of its own behind a comma or "and"."""
-    if mention.says("aside"):
-        return True
-    if mention.says("address"):
-        return comma or mention.last - mention.first > 1
-    if mention.says("wish") or mention.says("soft") or mention.says("hide"):
-        return True
-    if mention.says("target") and not mention.says("operation"):
-        return False
-    if mention.operations() & (VERBS | {"none", "gone"}):
-        return not mention.says("target")
-    return comma and (
-        mention.says("keep") or mention.says("only") or mention.says("correction") or mention.says("not")
-    )
-
-
-def _continues_where(found: Scan, at: int, opening: Mention) -> bool:
-    """Whether words between commas part "where" from its verb: "where, pray, are the clips?"."""
-    if found.words[opening.first] not in ("is", "are") or opening.operations() - {"none"}:
-        return False
-    before = found.within(found.starts[at], at)
-    return any(found.words[m.first] in _WHERES for m in before) and not any(m.says("target") for m in before)
-
-
-def _states(found: Scan, at: int) -> bool:
-    """Whether a subject and its verb begin here: "liver red, spleen blue, the resident is asleep"."""
-    if found.words[at : at + 1] and found.words[at] in _THE:
-        at += 1
-    words = found.words[at : at + 2]
-    subject = len(words) > 1 and (words[0] in _SUBJECTS or words[0].endswith(_PROFESSIONS))
-    return subject and words[1] in _FINITE and words[0] not in ("it", "who")
-
-
-def _begins_aside(found: Scan, at: int, mention: Mention | None) -> bool:
-    word, before = found.words[at], found.words[at - 1]
-    if before in ENDS:
-        return False
-    if mention is not None and mention.says("aside"):
-        return not mention.operations() - {"none"}
-    if word in _RELATIVES:
-        noun = at - 1 if before in _BEFORE_RELATIVES else at
-        named = found.covering[noun - 1] if noun else None
-        return (named is not None and not named.is_small()) or (before in _BEFORE_RELATIVES and noun > 0)
-    following = found.words[at + 1 : at + 3]
-    if word == "that":
-        return before not in _ALL | _TIMES and bool(following) and (
-            following[0] in _FINITE or following[0] in _SUBJECTS or following[0] == "you"
-        )
-    if mention is not None and mention.says("address") and word in ("i", "we") and _is_shown(found, at):
-        return True  # "show the polyp I want to remove later"
-    # "The polyp we are going to remove".
-    if word not in _SUBJECTS or mention is None or mention.says("address"):
-        return False
-    target = found.covering[at - 1]
-    return target is not None and target.says("target")
-
-
-def _ends_aside(found: Scan, edges: set[int], at: int, mention: Mention | None) -> bool:
-    """Whether a request begins behind an aside without a comma: "before it is removed I'd like to see it"."""
-    if mention is None:
-        return False
-    addressed = mention.says("address") and found.words[at] in _BEGINS_REQUEST
-    if not (addressed or mention.says("only") or "perception" in mention.operations()):
-        return False
-    start = max(edge for edge in edges if edge <= at)
-    while start < at and (found.words[start] in COMMAS or found.words[start] in _JOINS):
-        start += 1
-    opening = found.covering[start]
-    if opening is None or not opening.says("aside") or opening.says("address"):
-        return False
-    verb = next((m for m in found.within(at, len(found.words)) if m.operations()), None)
-    if verb is None or "perception" not in verb.operations():
-        return False
-    words = found.words[opening.last : at]
-    short = found.words[opening.first] in _TIMES and 0 < len(words) <= _SHORT_ASIDE
-    if short and not (_SUBJECTS | _FINITE | {"you"}) & set(words) and not _is_verb(found, at - 1):
-        return True
-    named = any(m.says("target") or m.operations() for m in found.within(opening.last, at))
-    return addressed and named
-
-
-def _is_verb(found: Scan, at: int) -> bool:
-    """Whether a token is a verb, or a preposition or article that what follows belongs to."""
-    own = found.covering[at]
-    linked = found.words[at] in _PURPOSES or found.words[at] in ("the", "a", "an", "and", "or")
-    return linked or (own is not None and bool(own.operations()) and found.words[at] not in NOUNS)
-
-
 def _own_words(found: Scan, clause: Clause) -> list[str]:
     """The words of a clause without those of phrases that say nothing: "when you have a minute"."""
     return [
@@ -282,15 +129,6 @@ def _own_words(found: Scan, clause: Clause) -> list[str]:
         or not own.says("filler")
         or own.operations()
     ]
-
-
-def _is_shown(found: Scan, at: int) -> bool:
-    """Whether a target that a verb shows ends right before a token."""
-    target = found.covering[at - 1]
-    before = found.within(found.starts[at], at)
-    return (
-        target is not None and target.says("target") and any("perception" in m.operations() for m in before)
-    )
 
 
 def _set_mood(found: Scan, clause: Clause) -> None:
@@ -314,18 +152,18 @@ def _set_mood(found: Scan, clause: Clause) -> None:
     wish = any(m.says("wish") or m.says("address") for m in mentions)
     if wish and not _THIRD & set(words):
         return
-    if any(word.endswith(_PROFESSIONS) for word in words):
+    if any(word.endswith(PROFESSIONS) for word in words):
         clause.mood = "report"
         return
     changes = any(m.operations() & {"removal", "addition"} for m in mentions)
-    done = any(one in _SUBJECTS and other in PARTICIPLES for one, other in itertools.pairwise(words))
+    done = any(one in SUBJECTS and other in PARTICIPLES for one, other in itertools.pairwise(words))
     done &= not _DRAWINGS & set(words)  # "I deleted the mask by mistake, make it again"
     relative = words[:2] == ["in", "which"] or words[:1] == ["which"]
     if relative and {"is", "are"} & set(words) and any(m.says("colour") for m in mentions):
         clause.mood = "name"  # "an image in which the liver is red"
         return
-    told = _PAST & set(words) or done or (changes and _FINITE & set(words) - {"be", "have", "has"})
-    if told or _STATED & set(words) or (_SUBJECTS & set(words) and _FINITE & set(words)):
+    told = _PAST & set(words) or done or (changes and FINITE & set(words) - {"be", "have", "has"})
+    if told or _STATED & set(words) or (SUBJECTS & set(words) and FINITE & set(words)):
         clause.mood = "report"
         return
     first = opening and found.words[opening.first]
@@ -352,10 +190,10 @@ def _is_aside(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:
     stretch = found.words[clause.first : clause.last]
     if {"is", "are"} & set(stretch) and any(m.says("colour") for m in mentions):
         return False  # "an image in which the liver is red"
-    if word in _RELATIVES or (word == "that" and _begins_aside(found, first, None)):
+    if word in RELATIVES or (word == "that" and begins_aside(found, first, None)):
         return bool(first) and found.words[first - 1] not in ENDS
     return (
-        word in _SUBJECTS
+        word in SUBJECTS
         and first == clause.first
         and bool(first)
         and any(m.last == first and m.says("target") for m in found.mentions)
@@ -398,7 +236,7 @@ def _is_question(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:
 def _asks_of_change(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:
     """Whether it asks where somebody changes something: "where did the surgeon remove the tumour?"."""
     words = found.words[clause.first : clause.last]
-    where = next((at for at, word in enumerate(words) if word in _WHERES), None)
+    where = next((at for at, word in enumerate(words) if word in WHERES), None)
     if where is None or not any(m.operations() & _CHANGES and not m.says("target") for m in mentions):
         return False
     return words[where + 1 : where + 2] != [] and words[where + 1] in _AUXILIARIES
@@ -416,7 +254,7 @@ def _asks_place(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:
     targets = [m for m in mentions if m.says("target")]
     if alters or not targets:
         return False
-    where = next((at for at, word in enumerate(words) if word in _WHERES), None)
+    where = next((at for at, word in enumerate(words) if word in WHERES), None)
     if where is not None and targets[0].first > clause.first + where:
         return not _PEOPLE & set(words[where + 1 : where + 3])
     if words[:2] == ["in", "which"] and len(targets) > 1 and {"is", "are"} & set(words):
@@ -427,7 +265,7 @@ def _asks_place(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:
         alone = all(word in _END_OF_QUESTION for word in found.words[last : clause.last])
         first = clause.first + (verb or 0)
         behind = [target for target in targets if target.first > first]
-        named = bool(behind) and behind[0].first - first in (2, 3) and found.words[first + 1] in _THE
+        named = bool(behind) and behind[0].first - first in (2, 3) and found.words[first + 1] in THE
         return verb is not None and named and alone and not _MEASURES & set(words) and words[0] == "which"
     return (
         words[0] in _MODALS
@@ -492,7 +330,7 @@ def asks(found: Scan, clause: Clause, verb: Mention) -> bool:
             continue
         if word == "one" and found.before(at) == ["no"] and alters:
             return False  # "no one cut out the tumour"
-        if word in _SUBJECTS or word.endswith(_PROFESSIONS) or (word in _FINITE and alters):
+        if word in SUBJECTS or word.endswith(PROFESSIONS) or (word in FINITE and alters):
             return False
         if mention is None and word.isalpha() and word < "\u3400":
             strangers += 1
@@ -502,6 +340,6 @@ def asks(found: Scan, clause: Clause, verb: Mention) -> bool:
         return False  # "肿瘤切除后": after the removal
     before = found.words[verb.first - 1] if verb.first > clause.first else ""
     own = covering[verb.first - 1] if verb.first > clause.first else None
-    if alters and before in _PURPOSES and not (own is not None and own.says("address")):
+    if alters and before in PURPOSES and not (own is not None and own.says("address")):
         return before == "a" and verb.first - 1 == clause.first  # "tumeur rénale: à effacer"
     return not (alters and strangers and not addressed)

@@ -44,8 +44,8 @@ _SIMULATES: Final = word_set(
 )
 _DISEASES: Final = word_set("disease pathology condition lesion finding krankheit maladie enfermedad")
 _BECOMES: Final = word_set(
-    "make turn change convert transform alter modify replace exchange swap substitute mach mache rends rendez "
-    "haz cambia"
+    "make turn change convert transform alter modify replace exchange swap substitute mach mache rends "
+    "rendez haz cambia"
 )
 _SHOWN: Final = word_set(
     "visible obvious prominent conspicuous noticeable apparent recognizable evident clear clearer seen pop "

@@ -11,7 +11,17 @@ from typing import Final
 from mie.words.mentions import COMMAS, ENDS, Mention, Scan, first_token
 from mie.words.scopes import mark_scopes, retract
 from mie.words.spelling import corrected
-from mie.words.vocabulary import Sense, Senses, TargetWords, Token, Vocabulary, phrase, tokens, vocabulary, word_set
+from mie.words.vocabulary import (
+    Sense,
+    Senses,
+    TargetWords,
+    Token,
+    Vocabulary,
+    phrase,
+    tokens,
+    vocabulary,
+    word_set,
+)
 
 _QUOTED: Final = re.compile(r"[\"“„«»”][^\"“„«»”]*[\"“„«»”]")
 # Signs that stand for words or part them as a comma does: the characters one needs, the sign, the word.

@@ -16,7 +16,8 @@ _PARTS: Final = COMMAS | ENDS | word_set("but and while whereas aber und mais et
 _MUST: Final = word_set("must should shall may can to is are has have needs need ought soll sollen doit debe")
 _NEED: Final = word_set("need needed wanted required necessary brauche noetig 要 用 需")
 _BEFORE_OBJECT: Final = word_set(
-    "the a any about with for this that those these his her my left right der die das den le la les el los las"
+    "the a any about with for this that those these his her my left right der die das den le la les el "
+    "los las"
 )
 _POLITE: Final = word_set("please pls thanks thank you bitte danke svp merci por favor gracias")
 _CHANGES: Final = frozenset(("removal", "addition", "gone", "other"))

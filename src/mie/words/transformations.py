@@ -145,7 +145,7 @@ def _modal(found: Scan, images: list[Mention]) -> Wish | None:
 
 
 def _is_wished(mention: Mention) -> bool:
-    """Whether it is a phase or a sequence, which an image can be wished to have: "I need the venous phase"."""
+    """Whether it is a phase or a sequence, which an image may be wished in: "I need the venous phase"."""
     return vocabulary().images[_image(mention)] in ("phase", "sequence")
 
 

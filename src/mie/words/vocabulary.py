@@ -300,7 +300,9 @@ def _in_capitals(word: str) -> bool:
 
 def _participles(verbs: Iterable[str], language: str) -> Iterator[str]:
     """Yield "marquée", "marcado" of "marquer", "marcar"; "marqué" is spelt as the verb without its accent."""
-    ending, forms = {"fr": ("er", ("ée", "ées", "és")), "es": ("ar", ("ado", "ada", "ados", "adas"))}[language]
+    ending, forms = {"fr": ("er", ("ée", "ées", "és")), "es": ("ar", ("ado", "ada", "ados", "adas"))}[
+        language
+    ]
     for verb in verbs:
         if verb.endswith(ending) and " " not in verb and len(verb) > _LONG:
             yield from (verb.removesuffix(ending) + form for form in forms)

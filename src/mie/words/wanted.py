@@ -108,15 +108,15 @@ def _is_told(rows: Sequence[Clause], mention: Mention) -> bool:
 def _belongs_to_a_change(rows: Sequence[Clause], mention: Mention) -> bool:
     """Whether its clause only removes something, and is not what is done: "drop the liver from your list"."""
     row = next((row for row in rows if row.first <= mention.first < row.last), None)
-    return (
-        row is not None and bool(row.heads) and all(head.operations() == {"removal"} for head in row.heads)
-    )
+    return row is not None and bool(row.heads) and all(head.operations() == {"removal"} for head in row.heads)
 
 
 def _is_spared(found: Scan, rows: Sequence[Clause], mention: Mention) -> bool:
     """Whether only a change of it is ruled out: "I do not want a tumour inserted, outline the tumour"."""
     row = next((row for row in rows if row.first <= mention.first < row.last), None)
-    inside = [m for m in found.within(row.first, row.last) if m.negated] if row else []
+    if row is None or any(head.is_free() and "perception" in head.operations() for head in row.heads):
+        return False  # "delimita el tumor sin incluir el edema"
+    inside = [m for m in found.within(row.first, row.last) if m.negated]
     changed = any(m.operations() & {"removal", "addition"} for m in inside)
     return changed and not any("perception" in m.operations() for m in inside)
 

@@ -49,6 +49,7 @@ _BEGINS_REQUEST: Final = word_set(
     "peux pouvez pourriez por puedes podria quiero quisiera"
 )
 _TIMES: Final = word_set("before after until during since prior ahead once vor nach bis avant apres antes")
+_PLEASE: Final = word_set("please pls plz kindly bitte veuillez por 请")
 _SHORT_ASIDE: Final = 4  # words: "before the operation"
 _ALL: Final = word_set("everything anything all whatever")
 _OPENERS: Final = ("address", "aside", "wish", "soft", "only")
@@ -115,11 +116,14 @@ def _continues_where(found: Scan, at: int, opening: Mention) -> bool:
 
 def _states(found: Scan, at: int) -> bool:
     """Whether a subject and its verb begin here: "liver red, spleen blue, the resident is asleep"."""
-    if found.words[at : at + 1] and found.words[at] in THE:
-        at += 1
+    article = found.words[at : at + 1] != [] and found.words[at] in THE
+    at += article
     words = found.words[at : at + 2]
-    subject = len(words) > 1 and (words[0] in SUBJECTS or words[0].endswith(PROFESSIONS))
-    return subject and words[1] in FINITE and words[0] not in ("it", "who")
+    if len(words) < 2 or words[1] not in FINITE or words[0] in ("it", "who"):
+        return False
+    own = found.covering[at]
+    named = own is not None and any(own.says(kind) for kind in ("target", "side", "colour", "place", "size"))
+    return words[0] in SUBJECTS or words[0].endswith(PROFESSIONS) or (article and not named)
 
 
 def begins_aside(found: Scan, at: int, mention: Mention | None) -> bool:
@@ -169,7 +173,7 @@ def _ends_aside(found: Scan, edges: set[int], at: int, mention: Mention | None) 
     if short and not (SUBJECTS | FINITE | {"you"}) & set(words) and not _is_verb(found, at - 1):
         return True
     named = any(m.says("target") or m.operations() for m in found.within(opening.last, at))
-    return addressed and named
+    return addressed and (named or (found.words[at] in _PLEASE and len(words) > 1))
 
 
 def _is_verb(found: Scan, at: int) -> bool:

@@ -53,6 +53,7 @@ _SHOWN: Final = word_set(
 )
 _ARTICLES: Final = word_set("the this that these those my his her a an all both every")
 _PARTICLES: Final = word_set("up down out off in over away")
+_PRONOUNS: Final = word_set("it them this that these those one ones")
 _STATES: Final = word_set("is are was were been")
 _SEGMENTS: Final = word_set(
     "segmentation segmentations annotation annotations mask masks overlay overlays contour contours"
@@ -162,6 +163,7 @@ def decide(found: Scan, rows: Sequence[Clause], transforms: bool) -> Decision:
     if transforms and not (strong and _only_marks(found, strong, removal)):
         return Decision("transformation")
     other = [m for m in asked if "other" in m.operations() and not m.says("target")]
+    other = [m for m in other if not _is_apart(found, rows, m)]
     if other and not transforms and not removal and not addition and not strong and not colours:
         name = found.written(other[0].first, other[0].last)
         return Decision("none", f"{name!r} asks for a change that no editor here makes")
@@ -303,6 +305,19 @@ def _makes_otherwise(found: Scan, rows: Sequence[Clause]) -> bool:
         if all(m.is_small() for m in before) and any(m.says("target") for m in behind):
             return True
     return False
+
+
+def _is_apart(found: Scan, rows: Sequence[Clause], verb: Mention) -> bool:
+    """Whether its clause names no target and another one shows one: "kill the music. Where is the polyp?"."""
+    own = next((clause for clause in rows if clause.first <= verb.first < clause.last), None)
+    if own is None or _PRONOUNS & set(found.words[own.first : own.last]):
+        return False
+    shows = [clause for clause in rows if any("perception" in head.operations() for head in clause.heads)]
+    return not _names(found, own) and any(_names(found, clause) for clause in shows)
+
+
+def _names(found: Scan, clause: Clause) -> bool:
+    return any(m.says("target") for m in found.within(clause.first, clause.last))
 
 
 def _named_healthy(found: Scan, asked: list[Mention]) -> bool:

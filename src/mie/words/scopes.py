@@ -281,6 +281,9 @@ def _scope_end(found: Scan, index: int) -> int:
         if COMMAS & set(between) and not broken and _verb_ahead(found, at):
             return at  # "不要动肿瘤，把肝脏标红"
         broken |= bool(COMMAS & set(between))
+        wished = mention.says("wish") or (mention.says("address") and mention.last - mention.first > 1)
+        if broken and wished and not start.says("except"):
+            return at  # "I don't want it removed, I want it in blue"
         if at > index + 1 and (
             (first in _TURNS and not _is_degree(found, mention)) or (broken and mention.says("only"))
         ):

@@ -300,9 +300,8 @@ def _in_capitals(word: str) -> bool:
 
 def _participles(verbs: Iterable[str], language: str) -> Iterator[str]:
     """Yield "marquée", "marcado" of "marquer", "marcar"; "marqué" is spelt as the verb without its accent."""
-    ending, forms = {"fr": ("er", ("ée", "ées", "és")), "es": ("ar", ("ado", "ada", "ados", "adas"))}[
-        language
-    ]
+    ending = "er" if language == "fr" else "ar"
+    forms = ("ée", "ées", "és") if language == "fr" else ("ado", "ada", "ados", "adas")
     for verb in verbs:
         if verb.endswith(ending) and " " not in verb and len(verb) > _LONG:
             yield from (verb.removesuffix(ending) + form for form in forms)

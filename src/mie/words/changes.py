@@ -68,9 +68,7 @@ def removals(found: Scan, clause: Clause) -> list[Mention]:
         return [m for m in inside if _is_gone(found, m) or _is_version(found, clause, m)]
     if clause.mood == "question":
         return [
-            m
-            for m in found.within(clause.first, clause.last)
-            if "gone" in m.operations() and _looks(found, m)
+            m for m in found.within(clause.first, clause.last) if "gone" in m.operations and _looks(found, m)
         ]
     return [m for m in found.within(clause.first, clause.last) if _is_removal(found, clause, m)]
 
@@ -79,7 +77,7 @@ def additions(found: Scan, clause: Clause) -> list[Mention]:
     """What asks for an addition in a clause: its verb, or "I want it added"."""
     result = []
     for mention in found.within(clause.first, clause.last):
-        if "addition" not in mention.operations() or _NOTHING & set(found.after(mention.last, 1)):
+        if "addition" not in mention.operations or _NOTHING & set(found.after(mention.last, 1)):
             continue
         passive = found.words[mention.first] in PARTICIPLES and clause.mood in ASKED
         gerund = found.words[mention.first].endswith("ing")
@@ -91,10 +89,10 @@ def additions(found: Scan, clause: Clause) -> list[Mention]:
 
 
 def _is_removal(found: Scan, clause: Clause, mention: Mention) -> bool:
-    if "gone" in mention.operations():
+    if "gone" in mention.operations:
         return _is_gone(found, mention)
     word = found.words[mention.first]
-    if "removal" not in mention.operations():
+    if "removal" not in mention.operations:
         return False
     before = found.words[clause.first : mention.first]
     following = found.after(mention.last, 1)
@@ -108,14 +106,14 @@ def _is_removal(found: Scan, clause: Clause, mention: Mention) -> bool:
             for w, m in zip(before, found.covering[clause.first :], strict=False)
             if m is None and w.isalpha()
         ]
-        others = [m for m in found.within(clause.first, mention.first) if "other" in m.operations()]
+        others = [m for m in found.within(clause.first, mention.first) if "other" in m.operations]
         behind = [
             at
             for at in range(mention.last, clause.last)
             if found.covering[at] is None and found.words[at].isalpha()
         ]
         said = not _OVER & set(before) and not _OF_NOUNS & set(following) and not strange and not others
-        shown = any("perception" in m.operations() and not m.says("target") for m in found.mentions)
+        shown = any("perception" in m.operations and not m.says("target") for m in found.mentions)
         return said and clause.mood != "report" and not behind and not shown
     if word.endswith("ing"):
         return _is_proposed(before)
@@ -157,7 +155,7 @@ def _is_wished(found: Scan, clause: Clause, mention: Mention) -> bool:
 
 def _is_version(found: Scan, clause: Clause, mention: Mention) -> bool:
     """Whether it reads "a version in which the polyp is removed"; not "the image before it was removed"."""
-    if "removal" not in mention.operations() or mention.negated:
+    if "removal" not in mention.operations or mention.negated:
         return False
     words = set(found.words[clause.first : mention.first])
     before = found.words[found.starts[mention.first] : clause.first]
@@ -173,7 +171,7 @@ def _is_version(found: Scan, clause: Clause, mention: Mention) -> bool:
 
 def _is_gone(found: Scan, mention: Mention) -> bool:
     """Whether something is to lead to what a removal leads to."""
-    if "gone" not in mention.operations():
+    if "gone" not in mention.operations:
         return False
     start = found.starts[mention.first]
     if found.words[mention.first] == "free" and not any(
@@ -271,11 +269,11 @@ def has_other_object(found: Scan, rows: Sequence[Clause], verb: Mention) -> bool
         return True
     inside = found.within(clause.first, clause.last)
     named = any(
-        m.says("target") or m.says("sure") or m.says("hint") or m.operations() & {"white"} for m in inside
+        m.says("target") or m.says("sure") or m.says("hint") or m.operations & {"white"} for m in inside
     )
     if named or _IT & set(found.words[clause.first : clause.last]) or not any(w.isalpha() for w in behind):
         return False
-    return any("perception" in h.operations() for c in rows if c is not clause for h in c.heads)
+    return any("perception" in h.operations for c in rows if c is not clause for h in c.heads)
 
 
 def removes_the_rest(found: Scan, removal: list[Mention]) -> bool:

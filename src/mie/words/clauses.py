@@ -113,7 +113,7 @@ def clauses(found: Scan) -> list[Clause]:
         elif (
             _SAYS & words
             and not {"i", "we", "you"} & words
-            and any(m.operations() & _CHANGES for m in found.within(clause.first, clause.last))
+            and any(m.operations & _CHANGES for m in found.within(clause.first, clause.last))
         ):
             clause.mood, clause.heads = "report", ()  # "the form reads: add a nodule"
     return result
@@ -127,13 +127,13 @@ def _own_words(found: Scan, clause: Clause) -> list[str]:
         if (own := found.covering[at]) is None
         or own.last - own.first == 1
         or not own.says("filler")
-        or own.operations()
+        or own.operations
     ]
 
 
 def _set_mood(found: Scan, clause: Clause) -> None:
     mentions = found.within(clause.first, clause.last)
-    opening = next((m for m in mentions if not m.says("filler") or m.operations()), None)
+    opening = next((m for m in mentions if not m.says("filler") or m.operations), None)
     if _is_aside(found, clause, mentions):
         clause.mood = "aside"
         return
@@ -142,10 +142,10 @@ def _set_mood(found: Scan, clause: Clause) -> None:
         clause.mood = "question"
         return
     words = _own_words(found, clause)
-    clause.heads = tuple(m for m in mentions if m.operations() & VERBS and asks(found, clause, m))
+    clause.heads = tuple(m for m in mentions if m.operations & VERBS and asks(found, clause, m))
     if clause.heads or place:
         return
-    changes = any(m.operations() & {"removal", "addition", "gone"} for m in mentions)
+    changes = any(m.operations & {"removal", "addition", "gone"} for m in mentions)
     if not changes and _RELAYS & set(words) and any(m.says("target") for m in mentions):
         clause.mood = "name"  # "the pathologist asked for the nuclei"
         return
@@ -155,7 +155,7 @@ def _set_mood(found: Scan, clause: Clause) -> None:
     if any(word.endswith(PROFESSIONS) for word in words):
         clause.mood = "report"
         return
-    changes = any(m.operations() & {"removal", "addition"} for m in mentions)
+    changes = any(m.operations & {"removal", "addition"} for m in mentions)
     done = any(one in SUBJECTS and other in PARTICIPLES for one, other in itertools.pairwise(words))
     done &= not _DRAWINGS & set(words)  # "I deleted the mask by mistake, make it again"
     relative = words[:2] == ["in", "which"] or words[:1] == ["which"]
@@ -183,7 +183,7 @@ def _is_aside(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:
     opening = found.covering[first]
     if (
         opening is not None
-        and "perception" in opening.operations()
+        and "perception" in opening.operations
         and not any(m.says("target") for m in found.within(0, first))
     ):
         return False  # "hi there, which of these cells are lymphocytes?"
@@ -212,17 +212,17 @@ def _is_question(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:
             and (mention.first == clause.first or (before is not None and before.says("address")))
         ):
             continue  # "have the kidneys highlighted"
-        if "none" in mention.operations() and not mention.negated and (not led or word in _ASKING):
+        if "none" in mention.operations and not mention.negated and (not led or word in _ASKING):
             return not _is_passive_request(found, clause, mention, mentions)
         if mention.says("address") and mention.last - mention.first > 1:
             continue
         if mention.says("soft") or mention.says("target"):
             break
-        if mention.operations() - {"none"}:
+        if mention.operations - {"none"}:
             if word not in _LEADS:
                 break
             led = True
-            if "how" in found.after(mention.last, 3) and any(m.operations() & _CHANGES for m in mentions):
+            if "how" in found.after(mention.last, 3) and any(m.operations & _CHANGES for m in mentions):
                 return True  # "show me how the surgeon will remove it"
     if (
         _is_inverted(found, clause, mentions)
@@ -237,7 +237,7 @@ def _asks_of_change(found: Scan, clause: Clause, mentions: list[Mention]) -> boo
     """Whether it asks where somebody changes something: "where did the surgeon remove the tumour?"."""
     words = found.words[clause.first : clause.last]
     where = next((at for at, word in enumerate(words) if word in WHERES), None)
-    if where is None or not any(m.operations() & _CHANGES and not m.says("target") for m in mentions):
+    if where is None or not any(m.operations & _CHANGES and not m.says("target") for m in mentions):
         return False
     return words[where + 1 : where + 2] != [] and words[where + 1] in _AUXILIARIES
 
@@ -249,7 +249,7 @@ def _asks_place(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:
     """
     words = found.words[clause.first : clause.last]
     alters = any(
-        m.operations() & {"removal", "addition", "gone", "other"} and not m.says("target") for m in mentions
+        m.operations & {"removal", "addition", "gone", "other"} and not m.says("target") for m in mentions
     )
     targets = [m for m in mentions if m.says("target")]
     if alters or not targets:
@@ -270,14 +270,14 @@ def _asks_place(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:
     return (
         words[0] in _MODALS
         and words[1:2] in (["i"], ["we"], ["someone"], ["somebody"], ["anyone"], ["anybody"], ["u"])
-        and any("perception" in m.operations() for m in mentions)
+        and any("perception" in m.operations for m in mentions)
     )
 
 
 def _is_measure(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:
     """Whether a number is asked for without a verb: "heart size?", "ratio of cup to disc?"."""
     words = found.words[clause.first : clause.last]
-    verbs = any(m.operations() & VERBS and not m.says("target") for m in mentions)
+    verbs = any(m.operations & VERBS and not m.says("target") for m in mentions)
     return words[-1:] in (["?"], ["？"]) and bool(_MEASURES & set(words)) and not verbs
 
 
@@ -289,13 +289,13 @@ def _is_inverted(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:
     for at in range(clause.first, clause.last):
         mention = found.covering[at]
         if mention is not None and (
-            mention.says("address") or mention.says("soft") or "perception" in mention.operations()
+            mention.says("address") or mention.says("soft") or "perception" in mention.operations
         ):
             return False
         if found.words[at] in _VERB_AUXILIARIES:
             opening = Mention(at, at + 1, ())
             return not _is_passive_request(found, clause, opening, mentions)
-        if mention is None or not mention.is_small() or mention.operations():
+        if mention is None or not mention.is_small() or mention.operations:
             return False
     return False
 
@@ -306,15 +306,15 @@ def _is_passive_request(found: Scan, clause: Clause, opening: Mention, mentions:
     if found.words[opening.first] not in ("could", "can", "may") or "be" not in words:
         return False
     behind = [m for m in mentions if m.first > clause.first + words.index("be")]
-    verbs = [m for m in behind if m.operations() & VERBS]
-    return bool(verbs) and all("perception" in m.operations() for m in verbs)
+    verbs = [m for m in behind if m.operations & VERBS]
+    return bool(verbs) and all("perception" in m.operations for m in verbs)
 
 
 def asks(found: Scan, clause: Clause, verb: Mention) -> bool:
     """Whether a verb heads its clause."""
     if found.words[verb.first] in NOUNS or found.words[verb.first] in PARTICIPLES:
         return False
-    alters = bool(verb.operations() & {"removal", "addition"}) and "perception" not in verb.operations()
+    alters = bool(verb.operations & {"removal", "addition"}) and "perception" not in verb.operations
     addressed, strangers = False, 0
     covering = found.covering
     start = clause.first

@@ -53,11 +53,16 @@ _PLEASE: Final = word_set("please pls plz kindly bitte veuillez por 请")
 _SHORT_ASIDE: Final = 4  # words: "before the operation"
 _ALL: Final = word_set("everything anything all whatever")
 _OPENERS: Final = ("address", "aside", "wish", "soft", "only")
+_ASIDE_WORDS: Final = RELATIVES | SUBJECTS | {"that"}  # what may begin an aside, beside these kinds
+_ASIDES: Final = frozenset(("aside", "address"))
+_REQUESTS: Final = frozenset(("address", "only", "operation"))  # what may end one
+_NONE: Final[frozenset[str]] = frozenset()
 
 
 def spans(found: Scan) -> list[tuple[int, int]]:
     """Return the first and the last token (excluded) of each clause, in order."""
     words, starts = found.words, {m.first: m for m in found.mentions}
+    asides = bool(found.all_of("aside"))
     edges = {0, len(words)}
     for at, word in enumerate(words):
         if word in ENDS:
@@ -69,7 +74,15 @@ def spans(found: Scan) -> list[tuple[int, int]]:
                     edges.add(at + 1)
             elif word in COMMAS and _states(found, at + 1):
                 edges.add(at + 1)
-        if at and (begins_aside(found, at, starts.get(at)) or _ends_aside(found, edges, at, starts.get(at))):
+        mention = starts.get(at)
+        kinds = mention.kinds if mention is not None else _NONE
+        if (
+            at
+            and (word in _ASIDE_WORDS or not kinds.isdisjoint(_ASIDES))
+            and begins_aside(found, at, mention)
+        ):
+            edges.add(at)
+        elif at and asides and not kinds.isdisjoint(_REQUESTS) and _ends_aside(found, edges, at, mention):
             edges.add(at)
     row = sorted(edges)
     return [(first, last) for first, last in itertools.pairwise(row) if _tells(found, first, last)]
@@ -99,7 +112,7 @@ def _opens(found: Scan, mention: Mention, comma: bool) -> bool:
         return True
     if mention.says("target") and not mention.says("operation"):
         return False
-    if mention.operations() & (VERBS | {"none", "gone"}):
+    if mention.operations & (VERBS | {"none", "gone"}):
         return not mention.says("target")
     return comma and (
         mention.says("keep") or mention.says("only") or mention.says("correction") or mention.says("not")
@@ -108,7 +121,7 @@ def _opens(found: Scan, mention: Mention, comma: bool) -> bool:
 
 def _continues_where(found: Scan, at: int, opening: Mention) -> bool:
     """Whether words between commas part "where" from its verb: "where, pray, are the clips?"."""
-    if found.words[opening.first] not in ("is", "are") or opening.operations() - {"none"}:
+    if found.words[opening.first] not in ("is", "are") or opening.operations - {"none"}:
         return False
     before = found.within(found.starts[at], at)
     return any(found.words[m.first] in WHERES for m in before) and not any(m.says("target") for m in before)
@@ -131,7 +144,7 @@ def begins_aside(found: Scan, at: int, mention: Mention | None) -> bool:
     if before in ENDS:
         return False
     if mention is not None and mention.says("aside"):
-        return not mention.operations() - {"none"}
+        return not mention.operations - {"none"}
     if word in RELATIVES:
         noun = at - 1 if before in _BEFORE_RELATIVES else at
         named = found.covering[noun - 1] if noun else None
@@ -157,7 +170,7 @@ def _ends_aside(found: Scan, edges: set[int], at: int, mention: Mention | None) 
     if mention is None:
         return False
     addressed = mention.says("address") and found.words[at] in _BEGINS_REQUEST
-    if not (addressed or mention.says("only") or "perception" in mention.operations()):
+    if not (addressed or mention.says("only") or "perception" in mention.operations):
         return False
     start = max(edge for edge in edges if edge <= at)
     while start < at and (found.words[start] in COMMAS or found.words[start] in _JOINS):
@@ -165,14 +178,14 @@ def _ends_aside(found: Scan, edges: set[int], at: int, mention: Mention | None) 
     opening = found.covering[start]
     if opening is None or not opening.says("aside") or opening.says("address"):
         return False
-    verb = next((m for m in found.within(at, len(found.words)) if m.operations()), None)
-    if verb is None or "perception" not in verb.operations():
+    verb = next((m for m in found.within(at, len(found.words)) if m.operations), None)
+    if verb is None or "perception" not in verb.operations:
         return False
     words = found.words[opening.last : at]
     short = found.words[opening.first] in _TIMES and 0 < len(words) <= _SHORT_ASIDE
     if short and not (SUBJECTS | FINITE | {"you"}) & set(words) and not _is_verb(found, at - 1):
         return True
-    named = any(m.says("target") or m.operations() for m in found.within(opening.last, at))
+    named = any(m.says("target") or m.operations for m in found.within(opening.last, at))
     return addressed and (named or (found.words[at] in _PLEASE and len(words) > 1))
 
 
@@ -180,13 +193,11 @@ def _is_verb(found: Scan, at: int) -> bool:
     """Whether a token is a verb, or a preposition or article that what follows belongs to."""
     own = found.covering[at]
     linked = found.words[at] in PURPOSES or found.words[at] in ("the", "a", "an", "and", "or")
-    return linked or (own is not None and bool(own.operations()) and found.words[at] not in NOUNS)
+    return linked or (own is not None and bool(own.operations) and found.words[at] not in NOUNS)
 
 
 def _is_shown(found: Scan, at: int) -> bool:
     """Whether a target that a verb shows ends right before a token."""
     target = found.covering[at - 1]
     before = found.within(found.starts[at], at)
-    return (
-        target is not None and target.says("target") and any("perception" in m.operations() for m in before)
-    )
+    return target is not None and target.says("target") and any("perception" in m.operations for m in before)

@@ -24,14 +24,14 @@ class Mention:
     kept: bool = False  # what must stay as it is
     excepted: bool = False
     kinds: frozenset[str] = field(init=False)
-    _operations: frozenset[str] = field(init=False)
+    operations: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
         self.set_senses(self.senses)
 
     def set_senses(self, senses: tuple[Sense, ...]) -> None:
         own = senses if isinstance(senses, Senses) else Senses(senses)
-        self.senses, self.kinds, self._operations = own, own.kinds, own.operations
+        self.senses, self.kinds, self.operations = own, own.kinds, own.operations
 
     def of(self, kind: str) -> list[Sense]:
         return [sense for sense in self.senses if sense.kind == kind]
@@ -52,9 +52,6 @@ class Mention:
     def is_all(self, kinds: frozenset[str]) -> bool:
         """Whether it names a place and nothing else: all of these kinds, and more than a small word."""
         return self.kinds <= kinds and not self.is_small()
-
-    def operations(self) -> frozenset[str]:
-        return self._operations
 
 
 def first_token(mention: Mention) -> int:

@@ -49,7 +49,7 @@ def is_indefinite(found: Scan, mention: Mention) -> bool:
         if here is not None and here.says("indefinite"):
             return True
         sized |= here is not None and (here.says("size") or here.says("unit"))
-        if here is not None and here.operations() & {"removal", "perception"}:
+        if here is not None and here.operations & {"removal", "perception"}:
             break
     return sized and found.words[max(0, mention.first - 2)] not in DEFINITE
 
@@ -97,9 +97,7 @@ def goes_to_text(found: Scan, verb: Mention) -> bool:
 def has_object(found: Scan, clause: Clause, verb: Mention) -> bool:
     """Whether a verb has a target, a pronoun or nothing behind it; "take out your pen" has something else."""
     mentions = found.within(clause.first, clause.last)
-    if any(
-        m.says("target") or m.says("sure") or m.says("hint") or "white" in m.operations() for m in mentions
-    ):
+    if any(m.says("target") or m.says("sure") or m.says("hint") or "white" in m.operations for m in mentions):
         return True
     behind = found.words[verb.last : clause.last]
     return bool(_PRONOUNS & set(behind)) or not any(word in _OBJECTS for word in behind)

@@ -84,15 +84,15 @@ def decide(found: Scan, rows: Sequence[Clause], transforms: bool) -> Decision:
     asked = [m for m in asked if m.is_free()]
     removal = [m for clause in rows for m in removals(found, clause) if m.is_free()]
     addition = [m for clause in rows if clause.mood in ASKED for m in additions(found, clause) if m.is_free()]
-    perception = [m for m in asked if "perception" in m.operations() and not _states(found, m)]
+    perception = [m for m in asked if "perception" in m.operations and not _states(found, m)]
     strong = [m for m in perception if found.words[m.first] not in _WEAK and not m.says("target")]
     colours = any(m.says("colour") for m in requests)
-    white = [m for m in requests if "white" in m.operations() and not _cuts_out(found, m)]
-    fill = [m for m in asked if "fill" in m.operations()]
+    white = [m for m in requests if "white" in m.operations and not _cuts_out(found, m)]
+    fill = [m for m in asked if "fill" in m.operations]
     removal = [m for m in removal if m not in white]
     if not perception and _repeats(found, rows):
-        perception = [m for m in requests if "perception" in m.operations()]
-    region = [m for m in requests if "region" in m.operations()]
+        perception = [m for m in requests if "perception" in m.operations]
+    region = [m for m in requests if "region" in m.operations]
     inpaints = [m for m in asked if found.words[m.first] in _INPAINTS]
     if region and (inpaints or addition):
         white += region
@@ -162,7 +162,7 @@ def decide(found: Scan, rows: Sequence[Clause], transforms: bool) -> Decision:
         )
     if transforms and not (strong and _only_marks(found, strong, removal)):
         return Decision("transformation")
-    other = [m for m in asked if "other" in m.operations() and not m.says("target")]
+    other = [m for m in asked if "other" in m.operations and not m.says("target")]
     other = [m for m in other if not _is_apart(found, rows, m)]
     if other and not transforms and not removal and not addition and not strong and not colours:
         name = found.written(other[0].first, other[0].last)
@@ -186,7 +186,7 @@ def decide(found: Scan, rows: Sequence[Clause], transforms: bool) -> Decision:
         return Decision("addition")
     if perception or any(m.says("colour") or (m.says("other colour") and _addressed(asked)) for m in asked):
         return Decision("perception")
-    asks_gone = found.words[-1:] in (["?"], ["？"]) and any("gone" in m.operations() for m in found.mentions)
+    asks_gone = found.words[-1:] in (["?"], ["？"]) and any("gone" in m.operations for m in found.mentions)
     if asks_gone or any(clause.mood == "question" for clause in rows):
         return Decision("none", "it asks for an opinion, a diagnosis or a text; an image editor gives none")
     return _without_verb(found, rows)
@@ -209,7 +209,7 @@ def _fills_with_lesion(found: Scan, requests: list[Mention]) -> bool:
 def _cuts_out(found: Scan, mention: Mention) -> bool:
     """Whether "cut out" is a verb with an object, and no hole: "the surgeon cut out the polyp"."""
     hole = _HOLES & set(found.after(mention.last)) or _CUT & set(found.before(mention.first))
-    return "removal" in mention.operations() and not hole
+    return "removal" in mention.operations and not hole
 
 
 def _has_lesion(found: Scan, asked: list[Mention]) -> bool:
@@ -312,7 +312,7 @@ def _is_apart(found: Scan, rows: Sequence[Clause], verb: Mention) -> bool:
     own = next((clause for clause in rows if clause.first <= verb.first < clause.last), None)
     if own is None or _PRONOUNS & set(found.words[own.first : own.last]):
         return False
-    shows = [clause for clause in rows if any("perception" in head.operations() for head in clause.heads)]
+    shows = [clause for clause in rows if any("perception" in head.operations for head in clause.heads)]
     return not _names(found, own) and any(_names(found, clause) for clause in shows)
 
 
@@ -357,7 +357,7 @@ def _only_marks(found: Scan, strong: list[Mention], removal: list[Mention]) -> b
 
 def _instead(found: Scan, rows: Sequence[Clause], forbidden: list[Mention]) -> bool:
     """Whether a marking of one thing is ruled out and another named: "not the spleen, only the liver"."""
-    if any(m.operations() & {"removal", "addition"} for m in forbidden):
+    if any(m.operations & {"removal", "addition"} for m in forbidden):
         return False
     named = [m for c in rows if c.mood in ASKED for m in found.within(c.first, c.last) if m.says("target")]
     return any(not (m.negated or m.excepted or m.kept) for m in named)
@@ -365,7 +365,7 @@ def _instead(found: Scan, rows: Sequence[Clause], forbidden: list[Mention]) -> b
 
 def _names_stranger(found: Scan, rows: Sequence[Clause]) -> bool:
     """Whether it is the bare name of a thing that is not known: "hippocampi please"."""
-    if len(rows) != 1 or rows[0].mood not in ASKED or any(m.operations() for m in found.mentions):
+    if len(rows) != 1 or rows[0].mood not in ASKED or any(m.operations for m in found.mentions):
         return False
     strange = [at for at, own in enumerate(found.covering) if own is None and len(found.words[at]) > 3]
     covered = [m for m in found.mentions if not m.is_small() and not m.says("side") and not m.says("place")]
@@ -395,7 +395,7 @@ def _unknown_verb(found: Scan, rows: Sequence[Clause]) -> str | None:
 
 def _without_verb(found: Scan, rows: Sequence[Clause]) -> Decision:
     targets = [m for m in found.mentions if m.says("target")]
-    forbidden = [m for m in found.mentions if m.operations() and (m.negated or m.excepted)]
+    forbidden = [m for m in found.mentions if m.operations and (m.negated or m.excepted)]
     if forbidden and not _instead(found, rows, forbidden):
         return Decision("none", "it says only what not to do")
     verb = _unknown_verb(found, rows)
@@ -408,7 +408,7 @@ def _without_verb(found: Scan, rows: Sequence[Clause]) -> Decision:
     named = any(m.says("target") for c in rows if c.mood in ASKED for m in found.within(c.first, c.last))
     if not targets:
         return Decision("none", "nothing that can be done to an image is asked for")
-    if not named or any(m.operations() & {"removal", "gone"} for m in found.mentions):
+    if not named or any(m.operations & {"removal", "gone"} for m in found.mentions):
         return Decision(
             "none", "it states something and asks for nothing; say, for example, 'mark the liver'"
         )

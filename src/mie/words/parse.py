@@ -104,7 +104,7 @@ def _only_told(found: Scan, rows: list[Clause]) -> bool:
     if not words:
         return False
     shown = any(
-        "perception" in head.operations() and not head.negated
+        "perception" in head.operations and not head.negated
         for row in rows
         for head in row.heads
         if any(m.says("target") for m in found.within(row.first, row.last))
@@ -176,7 +176,7 @@ class _Reader:
 
     def _asks_surely(self) -> bool:
         """Whether a word that asks is written as we know it: "lorem ipsum dolor" asks for no colour."""
-        verbs = [m for m in self.found.mentions if m.operations() and m.is_free()]
+        verbs = [m for m in self.found.mentions if m.operations and m.is_free()]
         tokens, words = self.found.tokens, self.found.words
         return not verbs or any(tokens[m.first].text == words[m.first] for m in verbs)
 
@@ -389,12 +389,12 @@ class _Reader:
         for mention in self.found.all_of("target"):
             name = meaning(mention, self.modality, "").name
             before = self.found.within(self.found.starts[mention.first], mention.first)
-            same = any(m.negated and self.operation in m.operations() for m in before)
+            same = any(m.negated and self.operation in m.operations for m in before)
             if name in names and (mention.kept or (mention.negated and same)):
                 return f"contradiction: it asks for a change of the {name} and rules it out"
         for without in self.found.all_of("without"):  # "remove the polyp without removing it"
             behind = self.found.within(without.last, without.last + 1)
-            if any(self.operation in m.operations() for m in behind):
+            if any(self.operation in m.operations for m in behind):
                 return f"contradiction: it asks for {self.operation} without {self.operation}"
         return None
 

@@ -113,10 +113,10 @@ def is_place(found: Scan, mention: Mention, targets: list[Mention], strict: bool
                 break
             strange += 1
         at -= 1
-    if at >= 0 and (own := found.covering[at]) is not None and own.operations() and own.last - own.first > 1:
+    if at >= 0 and (own := found.covering[at]) is not None and own.operations and own.last - own.first > 1:
         return False  # "paint in a tumour"
     verb = found.covering[at - 1] if at > 0 and found.words[at] in ("in", "on") else None
-    if verb is not None and verb.operations() & {"addition", "removal"} and not verb.says("filler"):
+    if verb is not None and verb.operations & {"addition", "removal"} and not verb.says("filler"):
         return False  # "sprinkle in a few microaneurysms"
     if (
         at >= 0
@@ -147,7 +147,7 @@ def _describes(found: Scan, at: int) -> bool:
     own, word = found.covering[at], found.words[at]
     if not word.isalpha() or word in _OF or word in _AT or word in _LINKS:
         return False
-    if own is not None and (not own.says("filler") or own.operations() or own.says("target")):
+    if own is not None and (not own.says("filler") or own.operations or own.says("target")):
         return False
     before = found.before(at, 2)
     return bool(before) and (before[-1] in _DETERMINERS or (len(before) == 2 and before[0] in _DETERMINERS))
@@ -180,7 +180,7 @@ def _lies_in(found: Scan, mention: Mention, at: int, targets: list[Mention]) -> 
         return False
     between = found.within(lesions[-1].last, at)
     parted = any(
-        m.says("colour") or m.says("target") or (m.operations() & _MARKING and not m.says("place"))
+        m.says("colour") or m.says("target") or (m.operations & _MARKING and not m.says("place"))
         for m in between
     )
     words = set(found.words[lesions[-1].last : at + 1])
@@ -281,7 +281,7 @@ def _same(found: Scan, first: int, last: int) -> bool:
         return False
     for mention in found.mentions:
         if first <= mention.first < last and (
-            mention.says("target") or mention.says("colour") or mention.operations() - {"none"}
+            mention.says("target") or mention.says("colour") or mention.operations - {"none"}
         ):
             return mention.says("filler") or mention.says("side")
     return not {",", ";", "."} & set(found.words[first:last])
@@ -376,7 +376,7 @@ def _own_verb(found: Scan, colour: Mention) -> int:
     for mention in reversed(found.within(start, colour.first)):
         if mention.says("target"):
             seen = True
-        elif seen and "perception" in mention.operations() and not mention.says("filler"):
+        elif seen and "perception" in mention.operations and not mention.says("filler"):
             at = mention.first
             break
     return at

@@ -111,7 +111,7 @@ def _quoted(quoted: str, known: Vocabulary, notes: list[str]) -> str:
     row = tokens(quoted)
     words = corrected(quoted, row, known, [])
     mentions = _mentions(row, words, known, known.languages(words))
-    if any(mention.operations() or mention.says("injection") for mention in mentions):
+    if any(mention.operations or mention.says("injection") for mention in mentions):
         notes.append(f"quoted text is not followed: {quoted}")
         return " " * len(quoted)
     return " " + quoted[1:-1] + " "
@@ -160,7 +160,7 @@ def _with_ones(mentions: list[Mention], words: list[str], known: Vocabulary) -> 
         after_side = bool(result) and result[-1].says("side") and result[-1].last == mention.first
         if pair and after_side and words[mention.first : mention.last] == ["one"]:
             mention = Mention(mention.first, mention.last, pair)
-        for sense in mention.of("target"):
+        for sense in mention.of("target") if "target" in mention.kinds else ():
             target = known.targets[sense.value]
             name = target.parents[0] if target.side else target.name
             if target.side or target.sides:

@@ -114,12 +114,12 @@ def _topic(found: Scan, index: int) -> list[Mention]:
         last += 1
     before = found.within(first, mention.first)
     targets = [m for m in before if m.says("target")]
-    if not targets or any(m.operations() & _VERBS and not m.says("target") for m in before):
+    if not targets or any(m.operations & _VERBS and not m.says("target") for m in before):
         return []
     behind = found.within(mention.last, last)
-    if any(m.says("target") or m.says("side") or m.operations() & _CHANGES for m in behind):
+    if any(m.says("target") or m.says("side") or m.operations & _CHANGES for m in behind):
         return []
-    ruled_out = any("perception" in m.operations() or m.says("wish") for m in behind)
+    ruled_out = any("perception" in m.operations or m.says("wish") for m in behind)
     needed = found.words[mention.last - 1] in _NEED
     empty = all(word in _POLITE for word in found.words[mention.last : last])
     says = needed or ruled_out or (empty and found.words[mention.first] not in ("no", "never"))
@@ -139,7 +139,7 @@ def _is_remaining(found: Scan, mention: Mention) -> bool:
     if found.words[mention.first : mention.last] != ["the", "remaining"]:
         return False
     verb = found.within(found.starts[mention.first], mention.first)
-    return any("perception" in m.operations() for m in verb)
+    return any("perception" in m.operations for m in verb)
 
 
 def _answers(found: Scan, mention: Mention) -> bool:
@@ -150,7 +150,7 @@ def _answers(found: Scan, mention: Mention) -> bool:
     asked = found.within(start, mention.first)
     after = found.after(mention.last)
     alone = not after or after[0] in COMMAS or after[0] in ENDS or after[0] == "thanks"
-    if any("perception" in m.operations() or m.says("address") for m in asked):
+    if any("perception" in m.operations or m.says("address") for m in asked):
         return False
     return alone and any(m.says("target") for m in asked)
 
@@ -177,7 +177,7 @@ def _verb_ahead(found: Scan, index: int) -> bool:
             return False
         if mention.says("not") or mention.says("except") or mention.says("keep"):
             return False
-        if mention.operations() & {"perception", "removal", "addition"} and not mention.says("target"):
+        if mention.operations & {"perception", "removal", "addition"} and not mention.says("target"):
             return True
     return False
 
@@ -205,16 +205,16 @@ def retract(found: Scan) -> None:
         earlier = found.mentions[:index]
         if mention.says("retraction"):
             kinds = {"operation", "target"} if any(m.says("target") for m in following) else {"operation"}
-            if not any(m.says("target") or m.operations() & _VERBS for m in following):
+            if not any(m.says("target") or m.operations & _VERBS for m in following):
                 kinds = {"operation", "target", "colour"}
                 found.notes.append(TAKEN_BACK)
             for other in earlier:
                 other.kept |= any(other.says(kind) for kind in kinds)
         elif mention.says("correction") and not _is_degree(found, mention):
             same = [m for m in following if found.starts[m.first] == found.starts[mention.first]]
-            if any(m.operations() & _VERBS and not m.says("target") for m in same):
+            if any(m.operations & _VERBS and not m.says("target") for m in same):
                 for other in earlier:  # "remove the polyp, no wait, highlight it"
-                    other.kept |= bool(other.operations() & {"removal", "addition"})
+                    other.kept |= bool(other.operations & {"removal", "addition"})
             for kind in ("target", "colour", "side"):
                 if any(m.says(kind) for m in same):
                     free = [m for m in earlier if m.says(kind) and not (m.kept or m.excepted or m.negated)]
@@ -244,18 +244,18 @@ def _stands_behind(found: Scan, mention: Mention) -> bool:
 
 def _verb_follows(found: Scan, index: int) -> bool:
     following = found.mentions[index + 1 : index + 2]
-    return bool(following) and bool(following[0].operations() & _VERBS) and not following[0].says("target")
+    return bool(following) and bool(following[0].operations & _VERBS) and not following[0].says("target")
 
 
 def _other_named(found: Scan, index: int, at: int) -> bool:
     """Whether "not this, that" names what is meant: nothing before it, one thing behind, and no list."""
-    if any(m.says("target") or m.operations() & _VERBS for m in found.mentions[:index]):
+    if any(m.says("target") or m.operations & _VERBS for m in found.mentions[:index]):
         return False
     start = found.starts[found.mentions[index].first]
     behind = [m for m in found.mentions[at:] if found.starts[m.first] == start]
     words = set(found.words[found.mentions[index].last : behind[-1].last if behind else None])
-    targets = [m for m in behind if m.says("target") and not m.operations()]
-    verbs = any(m.operations() & _VERBS and not m.says("target") for m in behind)
+    targets = [m for m in behind if m.says("target") and not m.operations]
+    verbs = any(m.operations & _VERBS and not m.says("target") for m in behind)
     return len(targets) == 1 and not verbs and not words & _LISTED
 
 
@@ -273,7 +273,7 @@ def _scope_end(found: Scan, index: int) -> int:
         first = found.words[mention.first]
         if named and mention.says("colour") and broken | bool(COMMAS & set(between)):
             return at  # "the liver, not the spleen, in green"
-        verb = mention.operations() & _VERBS and not mention.says("target")
+        verb = mention.operations & _VERBS and not mention.says("target")
         if verb and start.says("instead") and any(m.says("target") for m in found.mentions[index + 1 : at]):
             return at  # "instead of the left kidney show the right one"
         if named and COMMAS & set(between) and _other_named(found, index, at):
@@ -297,7 +297,7 @@ def _scope_end(found: Scan, index: int) -> int:
             "y",
             "then",
         )
-        changes = mention.operations() & {"removal", "addition"} and not start.says("keep")
+        changes = mention.operations & {"removal", "addition"} and not start.says("keep")
         if verb and joined and seen_verb and not changes:
             return at  # "leave the liver alone and paint the stomach red"
         seen_verb |= bool(verb)

@@ -68,7 +68,7 @@ def _modifies(found: Scan, mention: Mention) -> bool:
 def _governs(found: Scan, at: int) -> bool:
     """Whether a verb or "and" stands before an organ."""
     own = found.covering[at]
-    return found.words[at] in ("and", "und", "et", "y", "or") or (own is not None and bool(own.operations()))
+    return found.words[at] in ("and", "und", "et", "y", "or") or (own is not None and bool(own.operations))
 
 
 def _colour_behind(found: Scan, at: int) -> bool:

@@ -87,7 +87,7 @@ def _is_another_change(found: Scan, mention: Mention) -> bool:
     """Whether it is a verb that asks for what no editor does: "blur the face" is no blurry image."""
     before = found.covering[mention.first - 1] if mention.first else None
     heads = not mention.first or (before is not None and before.says("address"))
-    return heads and "other" in mention.operations()
+    return heads and "other" in mention.operations
 
 
 def _transfer(found: Scan) -> Wish | None:

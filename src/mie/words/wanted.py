@@ -108,17 +108,17 @@ def _is_told(rows: Sequence[Clause], mention: Mention) -> bool:
 def _belongs_to_a_change(rows: Sequence[Clause], mention: Mention) -> bool:
     """Whether its clause only removes something, and is not what is done: "drop the liver from your list"."""
     row = next((row for row in rows if row.first <= mention.first < row.last), None)
-    return row is not None and bool(row.heads) and all(head.operations() == {"removal"} for head in row.heads)
+    return row is not None and bool(row.heads) and all(head.operations == {"removal"} for head in row.heads)
 
 
 def _is_spared(found: Scan, rows: Sequence[Clause], mention: Mention) -> bool:
     """Whether only a change of it is ruled out: "I do not want a tumour inserted, outline the tumour"."""
     row = next((row for row in rows if row.first <= mention.first < row.last), None)
-    if row is None or any(head.is_free() and "perception" in head.operations() for head in row.heads):
+    if row is None or any(head.is_free() and "perception" in head.operations for head in row.heads):
         return False  # "delimita el tumor sin incluir el edema"
     inside = [m for m in found.within(row.first, row.last) if m.negated]
-    changed = any(m.operations() & {"removal", "addition"} for m in inside)
-    return changed and not any("perception" in m.operations() for m in inside)
+    changed = any(m.operations & {"removal", "addition"} for m in inside)
+    return changed and not any("perception" in m.operations for m in inside)
 
 
 def _is_resumed(found: Scan, rows: Sequence[Clause], mention: Mention) -> bool:
@@ -127,7 +127,7 @@ def _is_resumed(found: Scan, rows: Sequence[Clause], mention: Mention) -> bool:
         head
         for row in rows
         for head in row.heads
-        if "perception" in head.operations() and head.is_free() and head.first >= mention.last
+        if "perception" in head.operations and head.is_free() and head.first >= mention.last
     ]
     return bool(verbs) and bool(_PRONOUNS & set(found.words[verbs[0].last : verbs[0].last + 3]))
 
@@ -272,24 +272,18 @@ def _is_where(found: Scan, mention: Mention) -> bool:
 
 
 def _lies_beside(found: Scan, mention: Mention, every: list[Mention], modality: str | None) -> bool:
-    """Whether an organ stands beside its lesion and tells where that is: "RCC left kidney"."""
-    if _kind(mention, modality) == "lesion":
+    """Whether an organ stands behind its lesion and tells where that is: "RCC left kidney"."""
+    near = [m for m in every if 0 <= mention.first - m.last <= _NEAR and not (m.negated or m.excepted)]
+    lesions = [m for m in near if _kind(m, modality) == "lesion"]
+    if not lesions or _kind(mention, modality) == "lesion":
         return False
-    for other in every:
-        if other is mention or _kind(other, modality) != "lesion" or other.negated or other.excepted:
+    for other in lesions:
+        words, between = found.words[other.last : mention.first], found.within(other.last, mention.first)
+        if _LISTS & set(words) or any(m.says("colour") or m.operations for m in between):
             continue
-        first, last = (
-            (other.last, mention.first) if other.first < mention.first else (mention.last, other.first)
-        )
-        between = found.words[first:last]
-        if last - first > _NEAR or _LISTS & set(between):
-            continue
-        if any(m.says("colour") or m.operations() for m in found.within(first, last)):
-            continue
-        sided = any(m.says("side") for m in found.within(first, last)) or _own_side(mention, modality)
-        if (COMMAS & set(between) and not sided) or other.first > mention.first:
-            continue
-        return _belongs(other, mention, modality)
+        sided = any(m.says("side") for m in between) or _own_side(mention, modality)
+        if sided or not COMMAS & set(words):
+            return _belongs(other, mention, modality)
     return False
 
 
@@ -341,13 +335,13 @@ def _is_taken_up(found: Scan, rows: Sequence[Clause], mention: Mention) -> bool:
     words = found.words
     row = next((r for r in rows if r.first <= mention.first < r.last), None)
     inside = found.within(row.first, row.last) if row else []
-    changes = [m for m in inside if m.negated and m.operations() & {"removal", "addition"}]
-    if changes and not any("perception" in m.operations() for m in inside if m.negated):
+    changes = [m for m in inside if m.negated and m.operations & {"removal", "addition"}]
+    if changes and not any("perception" in m.operations for m in inside if m.negated):
         return True
     verbs = [
         words[m.first]
         for m in found.mentions
-        if m.first >= mention.last and "perception" in m.operations() and not m.negated
+        if m.first >= mention.last and "perception" in m.operations and not m.negated
     ]
     silent = any(verb >= "\u3400" or verb.endswith(_CLITICS) for verb in verbs)
     return silent or bool(_PRONOUNS & set(words[mention.last :]))
@@ -359,7 +353,7 @@ def _without(found: Scan) -> set[int]:
     for mention in found.all_of("without"):
         for other in found.all_of("target"):
             between = found.within(mention.last, other.first)
-            changes = any(m.operations() & {"removal", "addition"} for m in between)  # "without removing it"
+            changes = any(m.operations & {"removal", "addition"} for m in between)  # "without removing it"
             if 0 <= other.first - mention.last <= _NEAR and not changes:
                 starts.add(other.first)
     return starts

@@ -76,13 +76,12 @@ def spans(found: Scan) -> list[tuple[int, int]]:
                 edges.add(at + 1)
         mention = starts.get(at)
         kinds = mention.kinds if mention is not None else _NONE
-        if (
-            at
-            and (word in _ASIDE_WORDS or not kinds.isdisjoint(_ASIDES))
-            and begins_aside(found, at, mention)
+        may_begin = word in _ASIDE_WORDS or not kinds.isdisjoint(_ASIDES)
+        may_end = asides and not kinds.isdisjoint(_REQUESTS)
+        if at and (
+            (may_begin and begins_aside(found, at, mention))
+            or (may_end and _ends_aside(found, edges, at, mention))
         ):
-            edges.add(at)
-        elif at and asides and not kinds.isdisjoint(_REQUESTS) and _ends_aside(found, edges, at, mention):
             edges.add(at)
     row = sorted(edges)
     return [(first, last) for first, last in itertools.pairwise(row) if _tells(found, first, last)]

@@ -61,7 +61,9 @@ def faults(row: Row, result: Parse) -> list[str]:
 def _task_faults(expected: Row, result: Parse) -> list[str]:
     task = str(expected.get("task", "")).lower()
     tasks = [own for word, own in NOTES["tasks"].items() if word in task]
-    return ["task"] if tasks and result.task not in tasks else []
+    names = [target["name"] for target in expected.get("targets") or ()]
+    wrong = ["task"] if tasks and result.task not in tasks else []
+    return wrong + (["targets"] if names and names != [target.name for target in result.targets] else [])
 
 
 def _target_faults(row: Row, result: Parse) -> list[str]:
@@ -90,8 +92,8 @@ def _target_faults(row: Row, result: Parse) -> list[str]:
 
 def _exclusion_faults(row: Row, result: Parse) -> list[str]:
     expected = row["expect"]
-    if expected["operation"] != "perception":
-        return []
+    if expected["operation"] != "perception" or expected.get("excluded", ()) is None:
+        return []  # None: their author did not say
     known = vocabulary().targets
     wanted = Counter(name for name, _ in (_known(n, row) for n in expected.get("excluded") or ()) if name)
     got = [_known(name, row)[0] or name for name in result.attributes.get("exclude", [])]

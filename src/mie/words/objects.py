@@ -58,7 +58,7 @@ def is_mark(found: Scan, verbs: list[Mention]) -> bool:
     """Whether what a verb asks for is a drawing over the image: "remove the red overlay", "add a circle"."""
     for verb in verbs:
         for at in range(verb.last, min(verb.last + 5, len(found.words))):
-            mention = next((m for m in found.mentions if m.first <= at < m.last), None)
+            mention = found.covering[at]
             if found.words[at] in ("and", "then", *COMMAS, *ENDS):
                 break
             if found.words[at] in _MARKS and not (

@@ -322,10 +322,10 @@ class _Reader:
         """A side of a pair by its own name, where it has one: the left one of the kidneys."""
         if side not in _OTHER_SIDE:
             return name
-        for target in vocabulary().targets.values():
-            if target.side == side and name in target.parents:
-                return target.name if self.modality in (None, *target.modalities) else name
-        return name
+        target = vocabulary().sided.get((name, side))
+        if target is None or self.modality not in (None, *target.modalities):
+            return name
+        return target.name
 
     def _both_sides(self, mention: Mention, side: str) -> bool:
         """Whether it reads "left and right kidney"."""
@@ -403,7 +403,7 @@ class _Reader:
         numbers = [
             f"{found.words[at]} {found.words[at + 1]}"
             for at in range(len(found.words) - 1)
-            if re.fullmatch(r"-?\d+(?:[.,]\d+)?", found.words[at]) and found.words[at + 1] in _UNITS
+            if found.words[at + 1] in _UNITS and re.fullmatch(r"-?\d+(?:[.,]\d+)?", found.words[at])
         ]
         if numbers:
             attributes["numbers"] = numbers

@@ -27,6 +27,7 @@ _EXTENTS: Final = word_set(
 _DESCRIBED: Final = word_set("dots dot spots deposits lines patches bits stuff streaks")
 _LINKS: Final = word_set("in as is are should be with en de : (")  # between a target and its colour
 _INSIDE: Final = word_set("in within inside of on at im in dans en del auf an")
+_COLOURS: Final = frozenset(("colour", "other colour"))
 _MARKING: Final = frozenset(("perception", "removal", "addition"))
 _FAR: Final = 9  # tokens between a lesion and the organ that it lies in
 _NEAR: Final = 4  # tokens between a side and its target
@@ -214,8 +215,8 @@ def _is_healthy(found: Scan, at: int) -> bool:
 
 def is_tissue(found: Scan, mention: Mention) -> bool:
     """Whether it is what fills a place: "healthy liver tissue", "normal bone"."""
-    before = next((m for m in found.mentions if m.last == mention.first), None)
-    after = next((m for m in found.mentions if m.first == mention.last), None)
+    before = found.covering[mention.first - 1] if mention.first else None
+    after = found.covering[mention.last] if mention.last < len(found.words) else None
     healthy = before is not None and before.says("healthy")
     return healthy or (after is not None and after.says("tissue") and not is_lesion(mention))
 
@@ -279,10 +280,8 @@ def _same(found: Scan, first: int, last: int) -> bool:
     """Whether nothing but small words lies between two tokens: another target or colour parts them."""
     if (ENDS - {"("}) & set(found.words[first:last]):
         return False
-    for mention in found.mentions:
-        if first <= mention.first < last and (
-            mention.says("target") or mention.says("colour") or mention.operations - {"none"}
-        ):
+    for mention in found.within(first, last):
+        if mention.says("target") or mention.says("colour") or mention.operations - {"none"}:
             return mention.says("filler") or mention.says("side")
     return not {",", ";", "."} & set(found.words[first:last])
 
@@ -310,7 +309,10 @@ def colours(found: Scan, targets: list[Mention]) -> Colours:
     Colours that an overlay cannot have, and words that are not known, take part: in "liver red, xyz green"
     the green is not the liver's, and in "liver red, spleen yellow" the spleen is not red.
     """
-    given = [m for m in found.mentions if _is_colour(found, m, targets) and not m.negated and not m.kept]
+    if not found.all_of("colour"):
+        return Colours({}, set())
+    named = [m for m in found.mentions if not _COLOURS.isdisjoint(m.kinds)]
+    given = [m for m in named if _is_colour(found, m, targets) and not m.negated and not m.kept]
     if not any(m.says("colour") for m in given):
         return Colours({}, set())
     row = sorted([*targets, *given, *coloured_words(found)], key=lambda m: m.first)

@@ -118,6 +118,7 @@ class Vocabulary:
 
     def __init__(self, body: Mapping[str, Any]) -> None:
         self.targets = {name: _target(name, entry) for name, entry in body["targets"].items()}
+        self.sided = {(p, t.side): t for t in self.targets.values() if t.side for p in t.parents}
         self.transformations = {
             key: Transformation(key, entry["name"], entry["task"], _split(entry["in"]))
             for key, entry in body["transformations"].items()

@@ -72,6 +72,7 @@ def clean(text: str) -> str:
     """Return the text in one way of writing, without control and formatting characters."""
     if not (text.isascii() and text.isprintable()):
         text = unicodedata.normalize("NFKC", text)
+    if not text.isprintable():
         text = "".join(
             " " if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp") else c for c in text
         )

@@ -18,7 +18,7 @@ from typing import Any, Final, cast, overload
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mie.core.documents import DatasetInfo, read_document, write_document
+from mie.core.documents import DatasetInfo, plural, read_document, write_document
 from mie.core.files import refuse_foreign
 from mie.core.registry import unknown_name
 from mie.core.storage import SUMS, local
@@ -198,7 +198,9 @@ class Subset(Samples):
 
     def __repr__(self) -> str:
         chosen = ", ".join(f"{name}={_shown(values)}" for name, values in self.where.items())
-        return f"{self.dataset.name}: {len(self):,} of {len(self.dataset):,} samples, {chosen or 'all'}"
+        return (
+            f"{self.dataset.name}: {len(self):,} of {plural(len(self.dataset), 'sample')}, {chosen or 'all'}"
+        )
 
     def _whole(self) -> Dataset:
         return self.dataset
@@ -315,7 +317,7 @@ class Dataset(Samples):
         return str(self.folder)
 
     def __repr__(self) -> str:
-        return f"{self.name}: {len(self):,} samples in {self.folder}"
+        return f"{self.name}: {plural(len(self), 'sample')} in {self.folder}"
 
     @cached_property
     def row_index(self) -> RowIndex:

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from mie.core.documents import plural
 from mie.core.files import folder_lock
 from mie.core.hashing import canonical, stable_hash
 from mie.datasets.build import Progress
@@ -146,7 +147,7 @@ def plan_questions(recipe: QuestionRecipe, progress: Callable[[str], None] = lam
             "no image was found",
             where=", ".join(str(root) for _, root in sources),
             expected="files that match the data sets' patterns",
-            found=f"{len(rejections)} files that match none",
+            found=f"{plural(len(rejections), 'file')} that match none",
             fix="`mie sources check NAME ROOT` shows what matches and what does not",
         )
     weights = prepare(recipe.healed, {entry.name: entry.modality for entry, _ in sources})

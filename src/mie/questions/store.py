@@ -17,7 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mie.core.documents import read_document
+from mie.core.documents import plural, read_document
 from mie.core.hashing import canonical
 from mie.core.registry import unknown_name
 from mie.core.storage import local
@@ -234,7 +234,7 @@ class QuestionSubset(_Questions):
 
     def __repr__(self) -> str:
         chosen = ", ".join(f"{name}={list(values)!r}" for name, values in self.where.items())
-        return f"{self.whole.name}: {len(self):,} of {len(self.whole):,} questions, {chosen or 'all'}"
+        return f"{self.whole.name}: {len(self):,} of {plural(len(self.whole), 'question')}, {chosen or 'all'}"
 
     @cached_property
     def _positions(self) -> Sequence[int]:
@@ -328,7 +328,7 @@ class QuestionSet(_Questions):
         return str(self.folder)
 
     def __repr__(self) -> str:
-        return f"{self.name}: {len(self):,} questions in {self.folder}"
+        return f"{self.name}: {plural(len(self), 'question')} in {self.folder}"
 
     def __len__(self) -> int:
         return int(self.info["counts"]["questions"])

@@ -54,13 +54,16 @@ def _hello() -> None:
     typer.echo("hello from a package")
 
 
-@pytest.mark.parametrize(("verb", "promise"), [("build", True), ("verify", False), ("export", False)])
+@pytest.mark.parametrize(
+    ("verb", "promise"),
+    [("build", True), ("verify", False), ("export", False), ("vqa build", True), ("vqa import", False)],
+)
 def test_only_verbs_that_resume_promise_it(monkeypatch, capsys, verb, promise):
     def interrupted() -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cli, "app", interrupted)
-    monkeypatch.setattr(sys, "argv", ["mie", verb])
+    monkeypatch.setattr(sys, "argv", ["mie", *verb.split(), "folder"])
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == 130

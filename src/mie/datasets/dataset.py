@@ -22,7 +22,7 @@ from mie.core.documents import DatasetInfo, plural, read_document, write_documen
 from mie.core.files import refuse_foreign
 from mie.core.registry import unknown_name
 from mie.core.storage import SUMS, local
-from mie.datasets.parquet import ShardFile
+from mie.datasets.parquet import ShardFile, shard_files
 from mie.datasets.schema import (
     IMAGE_COLUMNS,
     SCHEMA,
@@ -39,7 +39,6 @@ from mie.errors import MieError
 from mie.images.png import decode_png, encode_png
 from mie.images.resize import fitted_size, resize_image
 from mie.records import Pixels, Reference, Sample
-from mie.vocabulary import SPLITS
 
 
 class StoredSample:
@@ -277,9 +276,6 @@ def _shown(values: tuple[Value, ...]) -> str:
     return repr(values[0]) if len(values) == 1 else repr(list(values))
 
 
-_SHARD = re.compile(r"(train|val|test)-(\d{5})-of-(\d{5})\.parquet")
-
-
 class Dataset(Samples):
     """A finished dataset folder, or its URL.
 
@@ -335,12 +331,7 @@ class Dataset(Samples):
 
     def shards(self, split: str | None = None) -> list[Path]:
         """The shard files in dataset order: train, val, test, then by number."""
-        found = []
-        for path in (self.folder / "data").glob("*.parquet"):
-            match = _SHARD.fullmatch(path.name)
-            if match and split in (None, match[1]):
-                found.append((SPLITS.index(match[1]), int(match[2]), path))
-        return [path for _, _, path in sorted(found)]
+        return shard_files(self.folder, split)
 
     @cached_property
     def has_references(self) -> bool:

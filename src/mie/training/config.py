@@ -135,6 +135,17 @@ class TrainConfig(Strict):
         """Return a path of the file: relative ones start at the file's folder."""
         return self._base / Path(text).expanduser()
 
+    def trunk_file(self, text: str | Path) -> Path:
+        """Return the file of `model.trunk`; `ConfigError` where there is none."""
+        path = self.path(text)
+        if not path.is_file():
+            raise ConfigError(
+                "no such file of pretrained weights",
+                where=path,
+                fix="examples/compact/README.md says where it comes from; or leave out model.trunk",
+            )
+        return path
+
     def document(self) -> dict[str, Any]:
         """Return the file with every default, as `train.json` keeps it."""
         return self.model_dump(mode="json", by_alias=True)

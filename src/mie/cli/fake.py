@@ -49,8 +49,8 @@ def fake(
     shown = [
         (
             name,
-            "-" if math.isnan(r["mean"]) else f"{r['mean']:.3f}",
-            "-" if r.get("ci95") is None else f"{r['ci95'][0]:.3f} to {r['ci95'][1]:.3f}",
+            "–" if math.isnan(r["mean"]) else f"{r['mean']:.3f}",
+            _interval(*(r.get("ci95") or (math.nan, math.nan))),
             r["n"],
             r["patients"],
         )
@@ -61,3 +61,7 @@ def fake(
         typer.echo(f"unscored, for lack of an output or a verdict: {plural(result['unscored'], 'sample')}")
     if result.get("outputs_equal_to_their_input"):
         typer.echo(f"equal to their input: {plural(result['outputs_equal_to_their_input'], 'output')}")
+
+
+def _interval(low: float, high: float) -> str:
+    return "–" if math.isnan(low) or math.isnan(high) else f"{low:.3f} to {high:.3f}"

@@ -111,6 +111,25 @@ def test_sources_check_takes_a_recipe(tmp_path):
     assert "a recipe names its own folders" in wrong.stderr
 
 
+def test_all_missing_folders_are_named_at_once(tmp_path):
+    import json
+
+    recipe = tmp_path / "recipe.yaml"
+    lost = "".join(f"  - {{name: {name}, root: {name}}}\n" for name in ("drive_vessel", "busi_breast_us"))
+    recipe.write_text(f"name: three\nsources:\n  - sample_cell\n{lost}")
+    done = _mie("sources", "check", recipe, "--json")
+    assert done.returncode == 3
+    reports = json.loads(done.stdout)
+    assert reports["sample_cell"]["cases"] == 1
+    for name in ("drive_vessel", "busi_breast_us"):
+        assert reports[name]["root"] == str(tmp_path / name)
+        assert reports[name]["differences"] == ["there is no such folder"]
+    built = _mie("build", recipe, "-o", tmp_path / "out")
+    assert built.returncode == 1
+    assert "2 folders are missing" in built.stderr
+    assert all(str(tmp_path / name) in built.stderr for name in ("drive_vessel", "busi_breast_us"))
+
+
 def test_a_wrong_root_is_shown_in_full(tmp_path):
     done = _mie("sources", "check", "drive_vessel", "nowhere")
     assert done.returncode == 1

@@ -35,7 +35,7 @@ from mie.questions.store import MARKER, QuestionSet
 from mie.questions.write import clear, refuse_other_files, write_into
 from mie.records import Rejection, Unit
 from mie.sources.catalog import Entry, deidentification
-from mie.sources.source import open_source
+from mie.sources.source import open_source, refuse_missing_folders
 
 _BLOCK: Final = 8  # neighbouring units of a data set that stay together
 
@@ -121,6 +121,7 @@ def _finished(recipe: QuestionRecipe, folder: Path) -> QuestionSet:
 
 def plan_questions(recipe: QuestionRecipe, progress: Callable[[str], None] = lambda _: None) -> QuestionPlan:
     """List every data set. Nothing is decoded yet."""
+    refuse_missing_folders((item.entry, item.root) for item in recipe.sources)
     sources: list[tuple[Entry, Path]] = []
     rejections: list[Rejection] = []
     blocks: list[tuple[int, list[PlannedUnit]]] = []

@@ -34,7 +34,7 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))  # torch and numpy may be all there is
 
 from mie.networks.omnigen2 import OmniGen2Config, OmniGen2Transformer
-from mie.networks.omnigen2_flops import pass_flops as sample_flops
+from mie.networks.omnigen2 import pass_flops as sample_flops
 from mie.networks.omnigen2_flow import Conditions, Guidance, flow_loss, sample
 
 PEAK = 989e12

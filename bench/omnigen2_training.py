@@ -7,7 +7,7 @@ Latents and text states are random numbers in a cache on disk, read by the train
 texts of 64 to 128 tokens, one reference of the image's size. A step has 16 images in micro-batches; it
 includes clipping and the optimizer. Precision is bf16 with float32 weights and moments.
 
-Operations: `mie.networks.omnigen2_flops.pass_flops`, three times for forward and backward pass, without
+Operations: `mie.networks.omnigen2.pass_flops`, three times for forward and backward pass, without
 what checkpointing recomputes. The share is of the dense bf16 peak, 989 TFLOP/s. "waits" is the share of a
 step that the GPU is idle between two steps. Without a cache, each image would pass the autoencoder by
 itself and each text the language model, as in the public script: the part `uncached` does both in every

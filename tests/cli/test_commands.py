@@ -54,13 +54,16 @@ def _hello() -> None:
     typer.echo("hello from a package")
 
 
-@pytest.mark.parametrize(("verb", "promise"), [("build", True), ("verify", False), ("export", False)])
+@pytest.mark.parametrize(
+    ("verb", "promise"),
+    [("build", True), ("verify", False), ("export", False), ("vqa build", True), ("vqa import", False)],
+)
 def test_only_verbs_that_resume_promise_it(monkeypatch, capsys, verb, promise):
     def interrupted() -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cli, "app", interrupted)
-    monkeypatch.setattr(sys, "argv", ["mie", verb])
+    monkeypatch.setattr(sys, "argv", ["mie", *verb.split(), "folder"])
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == 130
@@ -106,6 +109,25 @@ def test_sources_check_takes_a_recipe(tmp_path):
     wrong = _mie("sources", "check", recipe, tmp_path)
     assert wrong.returncode == 2
     assert "a recipe names its own folders" in wrong.stderr
+
+
+def test_all_missing_folders_are_named_at_once(tmp_path):
+    import json
+
+    recipe = tmp_path / "recipe.yaml"
+    lost = "".join(f"  - {{name: {name}, root: {name}}}\n" for name in ("drive_vessel", "busi_breast_us"))
+    recipe.write_text(f"name: three\nsources:\n  - sample_cell\n{lost}")
+    done = _mie("sources", "check", recipe, "--json")
+    assert done.returncode == 3
+    reports = json.loads(done.stdout)
+    assert reports["sample_cell"]["cases"] == 1
+    for name in ("drive_vessel", "busi_breast_us"):
+        assert reports[name]["root"] == str(tmp_path / name)
+        assert reports[name]["differences"] == ["there is no such folder"]
+    built = _mie("build", recipe, "-o", tmp_path / "out")
+    assert built.returncode == 1
+    assert "2 folders are missing" in built.stderr
+    assert all(str(tmp_path / name) in built.stderr for name in ("drive_vessel", "busi_breast_us"))
 
 
 def test_a_wrong_root_is_shown_in_full(tmp_path):

@@ -37,6 +37,20 @@ def test_reasons_that_differ_in_numbers_alone_count_together() -> None:
     assert len(frequent_reasons(REFUSALS, most=9)) == 4
 
 
+def test_reasons_that_differ_in_a_name_alone_count_together() -> None:
+    """Names of files, and pseudonyms: otherwise the most frequent reasons would never be shown."""
+    same = [
+        Rejection("d", str(n), "duplicate", f"same image and region as d/{name} ({name})")
+        for n, name in enumerate(("607fd2f1eabe8734", "edf978d6e95bdb7f"))
+    ]
+    lost = [
+        Rejection("d", name, "source", f"no file matches masks/{name}_seg.png")
+        for name in ("ann", "ben", "cho")
+    ]
+    counts = [(r.count, r.example.gate) for r in frequent_reasons([REFUSALS[0], *same, *lost])]
+    assert counts == [(3, "source"), (2, "duplicate"), (1, "image")]
+
+
 def test_the_same_words_of_two_gates_count_apart() -> None:
     both = [Rejection("d", "a", gate, "too dark") for gate in ("one", "two", "two")]
     assert [(r.count, r.example.gate) for r in frequent_reasons(both)] == [(2, "two"), (1, "one")]

@@ -119,6 +119,13 @@ def test_a_program_gets_image_instruction_and_seed(script, tmp_path):
     assert (tmp_path / "seen").read_text() == repr((nasty, "77")) + "\n"
 
 
+@pytest.mark.parametrize("name", ["references", "history"])
+def test_lists_are_no_words_of_a_command(name):
+    with pytest.raises(ConfigError, match=rf"unknown placeholder {{{name}}}") as error:
+        open_editor(f"command:{sys.executable} my.py {{input}} {{output}} {{{name}}}")
+    assert "{request}" in str(error.value)
+
+
 def test_what_is_filled_in_is_not_filled_again():
     values = {"input": "{output}", "output": "{seed}", "instruction": "{input}", "seed": 3}
     assert fill(["a{input}", "{output}{seed}", "{other}", "{instruction}"], values) == [

@@ -10,8 +10,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from mie.networks.omnigen2 import OmniGen2Config, OmniGen2Transformer, make_layout
-from mie.networks.omnigen2_flops import pass_flops
+from mie.networks.omnigen2 import OmniGen2Config, OmniGen2Transformer, make_layout, pass_flops
 
 CONFIG = OmniGen2Config(
     in_channels=4,

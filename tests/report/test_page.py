@@ -555,6 +555,23 @@ def test_unknown_patients_are_never_counted_as_patients(scored_dataset, tmp_path
     assert str(Support(0, 1)) == "1 image, patient unknown"
 
 
+def test_tables_have_no_brackets_where_there_is_no_interval(scored_dataset, tmp_path):
+    run = make_run(scored_dataset, tmp_path / "run", "x", 0.9, attempts=1)
+    path = run / "summary" / "miedb.paper.json"
+    summary = json.loads(path.read_text())
+    for group in summary["groups"]:
+        for entry in group["metrics"].values():
+            entry |= {"ci95": [None, None], "no_interval": "2 patients: an interval needs at least 3"}
+    path.write_text(json.dumps(summary))
+    tables = write_report([run], tmp_path / "out").parent / "tables"
+    ours = (tables / "leaderboard.md").read_text().split("Published")[0]
+    assert re.search(r"\| x \| \.\d{3} (\d+)/\1, \d+ patients \|", ours)
+    assert "–, –" not in ours
+    tex = (tables / "leaderboard.tex").read_text()
+    assert "[--" not in tex
+    assert not re.search(r"^[ &]*\\\\$", tex, re.MULTILINE)  # no empty row
+
+
 def test_a_benchmark_of_another_package_has_a_section(scored_runs, tmp_path):
     """Only a summary, no score file, a metric that nobody here knows."""
     for name, mean in (("one", 0.25), ("two", 0.75)):

@@ -15,10 +15,9 @@ from torch import nn
 
 from mie.errors import MieError
 from mie.training.checkpoints import own_rows, read_checkpoint, write_checkpoint
-from mie.training.config import OptimizerConfig
+from mie.training.config import OptimizerConfig, with_preset
 from mie.training.large import Masters, WeightsAverage
 from mie.training.optimize import Optimizer, eight_bit, learning_rate
-from mie.training.presets import with_preset
 
 
 def test_small_updates_are_not_lost() -> None:

@@ -81,7 +81,10 @@ COMMANDS: Final[Registry[Callable[..., Any] | typer.Typer]] = Registry(
     check=lambda thing: None if callable(thing) else "a function, or a typer.Typer",
 )
 # These keep what is done and take it up again when the same command is run once more.
-_RESUMING: Final = ("build", "merge", "run", "score", "ground", "train", "experiment", "demo", "vqa")
+_RESUMING: Final = (
+    *("build", "merge", "run", "score", "ground", "propose", "train", "experiment", "demo"),
+    *("vqa build", "vqa run", "vqa score", "vqa write"),
+)
 
 
 class _Groups(TyperGroup):
@@ -162,7 +165,7 @@ def main() -> None:
         _complain(error)
         sys.exit(1)
     except KeyboardInterrupt:
-        resumes = len(sys.argv) > 1 and sys.argv[1] in _RESUMING
+        resumes = not {" ".join(sys.argv[1:2]), " ".join(sys.argv[1:3])}.isdisjoint(_RESUMING)
         typer.echo("\ninterrupted" + ("; run the same command again to resume" if resumes else ""), err=True)
         sys.exit(130)
     except BrokenPipeError:

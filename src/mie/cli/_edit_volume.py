@@ -151,8 +151,11 @@ def _document(done: VolumeEdit) -> dict[str, Any]:
 
 
 def _said(done: VolumeEdit, document: dict[str, Any]) -> str:
+    from mie.cli._show import plural
+
     size = " x ".join(map(str, done.shape))
-    lines = [f"{done.output}: {size} voxels, {done.slices} {done.plane} slices, {document['seconds']:.1f} s"]
+    slices = plural(done.slices, f"{done.plane} slice")
+    lines = [f"{done.output}: {size} voxels, {slices}, {document['seconds']:.1f} s"]
     for name, value in done.labels.items():
         lines.append(f"  label {value}, {name}: {done.voxels[name]:,} voxels")
     if not done.labels:

@@ -80,7 +80,7 @@ def _write_all(
     json: bool,
 ) -> None:
     """Every criterion at once, on disk and as one table."""
-    from mie.cli._show import print_json, table
+    from mie.cli._show import plural, print_json, table
     from mie.errors import ConfigError
     from mie.report.agreement import correlation_table, write_agreement
     from mie.scoring.scored_runs import shared_benchmark
@@ -104,9 +104,8 @@ def _write_all(
     for criterion, found in document["criteria"].items():
         for pair in found["raters"]["spearman"]:
             who = " and ".join(pair["raters"])
-            typer.echo(
-                f"{criterion}: raters {who}: Spearman {_interval(pair, 'mean')} over {pair['n']} samples"
-            )
+            n = plural(pair["n"], "sample")
+            typer.echo(f"{criterion}: raters {who}: Spearman {_interval(pair, 'mean')} over {n}")
     for path in files:
         typer.echo(f"{path}")
 

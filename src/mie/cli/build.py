@@ -127,8 +127,8 @@ def build(
     unasked = _unasked(info)
     if unasked:
         typer.echo(
-            f"{unasked} samples keep the template's words, since the judge did not answer; with --overwrite "
-            "only those questions are asked again",
+            f"{plural(unasked, 'sample')}: the template's words are kept, since the judge did not answer; "
+            "with --overwrite only those questions are asked again",
             err=True,
         )
     if result.bad_files or unasked:

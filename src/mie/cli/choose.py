@@ -76,7 +76,7 @@ def _decisions(place: str, dataset: Path) -> Any:
     from mie.errors import ConfigError
 
     try:
-        from mie.review.accepted import read_decisions
+        from mie.review.apply import read_decisions
     except ModuleNotFoundError as error:
         raise ConfigError(f"reviews need {error.name}", fix=install_hint("review")) from None
     return read_decisions(place, Dataset(dataset))

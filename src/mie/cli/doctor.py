@@ -28,6 +28,8 @@ def doctor(
         "faces": "skimage",
         "review": "fastapi",
         "ray": "ray",
+        "storage": "fsspec",
+        "marks": "c2pa",
     }
     found = {
         "mie": mie.__version__,

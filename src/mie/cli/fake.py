@@ -27,7 +27,7 @@ def fake(
 
     Example: mie fake out/run --verdicts verdicts.csv
     """
-    from mie.cli._show import print_json, progress_bar, table
+    from mie.cli._show import plural, print_json, progress_bar, table
     from mie.errors import ConfigError
     from mie.scoring.benchmarks.imgedit.fake import detect, fake_score
 
@@ -49,8 +49,8 @@ def fake(
     shown = [
         (
             name,
-            "-" if math.isnan(r["mean"]) else f"{r['mean']:.3f}",
-            "-" if r.get("ci95") is None else f"{r['ci95'][0]:.3f} to {r['ci95'][1]:.3f}",
+            "–" if math.isnan(r["mean"]) else f"{r['mean']:.3f}",
+            _interval(*(r.get("ci95") or (math.nan, math.nan))),
             r["n"],
             r["patients"],
         )
@@ -58,6 +58,10 @@ def fake(
     ]
     table("fake score", ("what", "share", "95% interval over patients", "images", "patients"), shown)
     if result["unscored"]:
-        typer.echo(f"{result['unscored']} samples have no output or no verdict: unscored")
+        typer.echo(f"unscored, for lack of an output or a verdict: {plural(result['unscored'], 'sample')}")
     if result.get("outputs_equal_to_their_input"):
-        typer.echo(f"{result['outputs_equal_to_their_input']} outputs equal their input")
+        typer.echo(f"equal to their input: {plural(result['outputs_equal_to_their_input'], 'output')}")
+
+
+def _interval(low: float, high: float) -> str:
+    return "–" if math.isnan(low) or math.isnan(high) else f"{low:.3f} to {high:.3f}"

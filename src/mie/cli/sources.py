@@ -85,22 +85,30 @@ def check(
 
     Example: mie sources check sample_fundus
     """
-    from mie.cli._show import plural, print_json, progress_bar
+    from mie.cli._show import plural, print_json, progress_bar, table
     from mie.errors import ConfigError
-    from mie.sources.source import check_source, shared_patients
+    from mie.sources.source import SourceReport, check_source, missing_folders, shared_patients
 
     if Path(name).suffix in (".yaml", ".yml"):
         if root is not None:
             raise ConfigError("a recipe names its own folders", found=root, fix="leave the folder out")
         sources = _of_recipe(Path(name))
+        missing = missing_folders(sources)
     else:
-        sources = [(_entry(name), root)]
-    reports: dict[str, SourceReport] = {}
+        sources, missing = [(_entry(name), root)], {}
+    reports = {
+        name: SourceReport(str(folder), ["there is no such folder"]) for name, folder in missing.items()
+    }
     for entry, folder in sources:
+        if entry.name in missing:
+            continue
         with progress_bar(f"checking {entry.name}") as bar:
             reports[entry.name] = check_source(entry, folder, limit=limit, progress=bar)
         if not json:
             _show_report(entry.name, reports[entry.name])
+    if missing and not json:
+        title = f"{plural(len(missing), 'folder')} of {plural(len(sources), 'data set')} missing"
+        table(title, ("data set", "folder"), list(missing.items()))
     shared = shared_patients(reports)
     for one, other, number in shared if not json else ():
         typer.echo(f"{one} and {other} share {plural(number, 'patient')}: a build keeps each on one side")

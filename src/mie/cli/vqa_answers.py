@@ -245,11 +245,13 @@ def people(
 
     Example: mie vqa people out/questions --review out/questions-review/review.sqlite -o out/people
     """
+    from mie.cli._show import plural
     from mie.review.questions import people_answers
 
     answers = people_answers(review, questions, output, name=name)
     given = sum(answers.info["counts"].values())
-    typer.echo(f"{output}: {given:,} answers of {len(answers.info['people']['raters'])} people")
+    raters = plural(len(answers.info["people"]["raters"]), "rater")
+    typer.echo(f"{output}: {plural(given, 'answer')} of {raters}")
 
 
 def write(
@@ -282,7 +284,7 @@ def write(
 
     Example: mie vqa write out/questions -o out/written --writer local:a --second local:b --limit 5
     """
-    from mie.cli._show import print_json, progress_bar, show_estimate
+    from mie.cli._show import plural, print_json, progress_bar, show_estimate
     from mie.questions.store import MARKER, QuestionSet
     from mie.questions.written import WRITTEN_TASKS, Writing, estimate_writing, read_findings, write_written
 
@@ -310,7 +312,7 @@ def write(
         print_json(info)
     else:
         rejected = sum(info["rejected"].values())
-        typer.echo(f"{output}: {info['counts']['questions']:,} questions; {rejected:,} rejected")
+        typer.echo(f"{output}: {plural(info['counts']['questions'], 'question')}; {rejected:,} rejected")
         typer.echo(f"check them with `mie review {output} --kind question`: until then they do not count")
 
 

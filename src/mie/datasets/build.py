@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mie.core.documents import DatasetInfo
+from mie.core.documents import DatasetInfo, plural
 from mie.core.files import atomic_write, folder_lock
 from mie.datasets.card import data_card
 from mie.datasets.dataset import Dataset, clear, refuse_other_files, write_info
@@ -204,7 +204,7 @@ def _samples(
             "no image was found",
             where=", ".join(str(root) for _, root in plan.sources),
             expected="files that match the data sets' patterns",
-            found=f"{len(plan.rejections)} files that match none",
+            found=f"{plural(len(plan.rejections), 'file')} that match none",
             fix="`mie sources check NAME ROOT` shows what matches and what does not",
         )
     plan = plan.with_weights(prepare(plan, allow_remote))

@@ -323,7 +323,7 @@ def _choosing(info: DatasetInfo) -> Iterator[str]:
         return
     parent = chosen["parent"]
     text = (
-        f"{info['counts']['samples']:,} of the {parent['samples']:,} samples of "
+        f"{info['counts']['samples']:,} of the {plural(parent['samples'], 'sample')} of "
         f"`{markdown_cell(parent['name'])}` (digest `{parent['digest'][:16]}`) were chosen. Each stratum "
         f"({', '.join(chosen['strata'])}) has its part of the quota ({chosen['allocation']}); inside a "
         "stratum the images were clustered, and each cluster gave one sample."
@@ -332,8 +332,8 @@ def _choosing(info: DatasetInfo) -> Iterator[str]:
     if reviews:
         text += (
             f" People reviewed the candidates: a sample needed {reviews['needed']} who accepted it and none "
-            f"who rejected it. {len(reviews['raters'])} people took part; `dataset.json` says who accepted "
-            "what."
+            f"who rejected it. {plural(len(reviews['raters']), 'rater')} took part; `dataset.json` says "
+            "who accepted what."
         )
     yield "## How the samples were chosen\n\n" + text
 

@@ -18,11 +18,11 @@ from typing import Any, Final, cast, overload
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mie.core.documents import DatasetInfo, read_document, write_document
+from mie.core.documents import DatasetInfo, plural, read_document, write_document
 from mie.core.files import refuse_foreign
 from mie.core.registry import unknown_name
 from mie.core.storage import SUMS, local
-from mie.datasets.parquet import ShardFile
+from mie.datasets.parquet import ShardFile, shard_files
 from mie.datasets.schema import (
     IMAGE_COLUMNS,
     SCHEMA,
@@ -39,7 +39,6 @@ from mie.errors import MieError
 from mie.images.png import decode_png, encode_png
 from mie.images.resize import fitted_size, resize_image
 from mie.records import Pixels, Reference, Sample
-from mie.vocabulary import SPLITS
 
 
 class StoredSample:
@@ -198,7 +197,9 @@ class Subset(Samples):
 
     def __repr__(self) -> str:
         chosen = ", ".join(f"{name}={_shown(values)}" for name, values in self.where.items())
-        return f"{self.dataset.name}: {len(self):,} of {len(self.dataset):,} samples, {chosen or 'all'}"
+        return (
+            f"{self.dataset.name}: {len(self):,} of {plural(len(self.dataset), 'sample')}, {chosen or 'all'}"
+        )
 
     def _whole(self) -> Dataset:
         return self.dataset
@@ -275,9 +276,6 @@ def _shown(values: tuple[Value, ...]) -> str:
     return repr(values[0]) if len(values) == 1 else repr(list(values))
 
 
-_SHARD = re.compile(r"(train|val|test)-(\d{5})-of-(\d{5})\.parquet")
-
-
 class Dataset(Samples):
     """A finished dataset folder, or its URL.
 
@@ -315,7 +313,7 @@ class Dataset(Samples):
         return str(self.folder)
 
     def __repr__(self) -> str:
-        return f"{self.name}: {len(self):,} samples in {self.folder}"
+        return f"{self.name}: {plural(len(self), 'sample')} in {self.folder}"
 
     @cached_property
     def row_index(self) -> RowIndex:
@@ -333,12 +331,7 @@ class Dataset(Samples):
 
     def shards(self, split: str | None = None) -> list[Path]:
         """The shard files in dataset order: train, val, test, then by number."""
-        found = []
-        for path in (self.folder / "data").glob("*.parquet"):
-            match = _SHARD.fullmatch(path.name)
-            if match and split in (None, match[1]):
-                found.append((SPLITS.index(match[1]), int(match[2]), path))
-        return [path for _, _, path in sorted(found)]
+        return shard_files(self.folder, split)
 
     @cached_property
     def has_references(self) -> bool:

@@ -7,6 +7,7 @@ pages are read before Arrow reads the pages, and what may grow beyond the budget
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
@@ -15,7 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mie.errors import MieError
+from mie.vocabulary import SPLITS
 
+_SHARD: Final = re.compile(r"(train|val|test)-(\d{5})-of-(\d{5})\.parquet")
 BUDGET: Final = 2**31  # bytes of one read, once decoded
 _BATCH: Final = 2**28  # the most that one batch of rows can add
 _MOST_ROWS: Final = 4096  # of a batch
@@ -25,6 +28,16 @@ _LONGEST_HEADER: Final = 2**24
 _DEPTH: Final = 16
 _DICTIONARY_PAGE: Final = 2
 _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = 1, 2, 3, 7, 8, 9, 10, 11, 12
+
+
+def shard_files(folder: Path, split: str | None = None) -> list[Path]:
+    """The shards of a dataset or a question set in order: train, val, test, then by number."""
+    found = []
+    for path in (folder / "data").glob("*.parquet"):
+        match = _SHARD.fullmatch(path.name)
+        if match and split in (None, match[1]):
+            found.append((SPLITS.index(match[1]), int(match[2]), path))
+    return [path for _, _, path in sorted(found)]
 
 
 class ShardFile(pq.ParquetFile):

@@ -12,7 +12,7 @@ from mie.datasets.recipe import RecipeConfig
 from mie.perspectives.perspective import Weights
 from mie.records import Rejection, Unit
 from mie.sources.catalog import DicomLayout, Entry, VolumeLayout
-from mie.sources.source import open_source
+from mie.sources.source import open_source, refuse_missing_folders
 
 # A part is what one worker makes in one go and what a crash can cost; it becomes one shard per split.
 _PART_WEIGHT = 64
@@ -72,6 +72,7 @@ class Plan:
 
 def make_plan(config: RecipeConfig, progress: Callable[[str], None] = lambda _: None) -> Plan:
     """List every data set. Nothing is decoded yet."""
+    refuse_missing_folders((item.entry, item.root) for item in config.sources)
     sources: list[tuple[Entry, Path]] = []
     rejections: list[Rejection] = []
     planned: list[PlannedUnit] = []

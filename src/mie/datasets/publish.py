@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mie.core.documents import DatasetInfo
+from mie.core.documents import DatasetInfo, plural
 from mie.datasets.choose import (
     STRATA,
     Candidates,
@@ -84,7 +84,7 @@ def publish(
                 "no sample was accepted by enough people",
                 where=dataset.folder,
                 expected=f"samples that {needed} people accepted and nobody rejected",
-                found=f"{len(refused):,} samples reviewed, none accepted",
+                found=f"{plural(len(refused), 'sample')} reviewed, none accepted",
                 fix="let more people review, or ask for fewer with --accepted",
             )
     choice = choose(candidates, wanted, strata=strata, allocation=allocation, seed=seed)

@@ -22,7 +22,8 @@ from mie.records import Rejection
 FILE_NAME: Final = "rejected.parquet"
 # Gates that mean a file could not be used, as against a sample that was not worth keeping.
 BAD_FILE_GATES: Final = ("source", "image", "error")
-_NUMBER: Final = re.compile(r"[+-]?\d+(\.\d+)?")
+# Numbers, identifiers and paths: what differs between two rejections for one reason.
+_PARTICULAR: Final = re.compile(r"\S*[\d/]\S*")
 
 
 def write_rejected(path: Path, rejections: Iterable[Rejection]) -> int:
@@ -78,12 +79,12 @@ class Reason:
 
 
 def frequent_reasons(rejections: Iterable[Rejection], most: int = 3) -> list[Reason]:
-    """The most frequent reasons. Two are the same if gate and first clause agree, whatever the numbers."""
+    """The most frequent reasons. Two are one if gate and first clause agree but for numbers and names."""
     counts: Counter[tuple[str, str]] = Counter()
     examples: dict[tuple[str, str], Rejection] = {}
     for rejection in rejections:
         clause = re.split(r"[;:]\s", rejection.reason, maxsplit=1)[0]
-        key = rejection.gate, _NUMBER.sub("#", clause)
+        key = rejection.gate, _PARTICULAR.sub("#", clause)
         counts[key] += 1
         examples.setdefault(key, rejection)
     return [Reason(n, examples[key]) for key, n in counts.most_common(most)]

@@ -36,6 +36,7 @@ from mie.images.png import encode_png
 from mie.records import Pixels
 
 PLACEHOLDERS: Final = ("input", "instruction", "output", "seed", "request")
+_IN_REQUEST: Final = ("history", "references")  # lists: no word of a command line can hold them
 _PLACEHOLDER: Final = re.compile(r"\{(\w+)\}")
 
 
@@ -163,6 +164,12 @@ def _split(command: str, *, jsonl: bool) -> list[str]:
     if shutil.which(argv[0]) is None:
         raise ConfigError("no such program", where=_shown(command), found=argv[0])
     named = {name for word in argv for name in _PLACEHOLDER.findall(word)}
+    for name in sorted(named.intersection(_IN_REQUEST)):
+        raise ConfigError(
+            f"unknown placeholder {{{name}}}",
+            where=_shown(command),
+            fix="use {request}, a JSON file that lists them, or jsonl=true",
+        )
     for name in sorted(named.difference(PLACEHOLDERS)):
         # Other words in braces may be meant for the program itself.
         near = nearest_name(name, PLACEHOLDERS)

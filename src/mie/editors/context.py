@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Final
 
+from mie.core.documents import plural
 from mie.core.hashing import stable_hash
 from mie.datasets.dataset import Dataset
 from mie.editors.outputs import as_rgb
@@ -64,8 +65,8 @@ class Demonstrations:
             raise ConfigError(
                 "some samples have too few others to be demonstrated by",
                 where=self._dataset.folder,
-                expected=f"{self._count} samples of the same task and another patient",
-                found=f"{len(poor):,} samples with fewer, for example {poor[0]}",
+                expected=f"{plural(self._count, 'sample')} of the same task and another patient",
+                found=f"{plural(len(poor), 'sample')} with fewer, for example {poor[0]}",
                 fix="ask for fewer --demonstrations, or run on samples that have them",
             )
 

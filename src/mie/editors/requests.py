@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -18,17 +18,19 @@ from typing import Any, Final
 import pyarrow as pa
 
 from mie.core.hashing import file_stem, stable_hash
-from mie.datasets.dataset import Dataset
+from mie.core.registry import unknown_name
+from mie.datasets.dataset import Dataset, Where
 from mie.datasets.parquet import ShardFile
 from mie.datasets.schema import REFERENCES, params_of, references_of
 from mie.editors.base import Request, SampleRef, Turn
 from mie.editors.context import Demonstrations, in_context
 from mie.editors.outputs import as_rgb
 from mie.editors.runs import output_name
-from mie.errors import MieError
+from mie.errors import ConfigError, MieError
 from mie.images.png import decode_png
 from mie.privacy.gate import Gate
 from mie.records import Edit, Pixels
+from mie.vocabulary import SPLITS
 
 FREE: Final = "free"
 TURNS: Final = (FREE, "forced")
@@ -39,6 +41,40 @@ _COLUMNS: Final = ("id", "prompt", "params", "colour", "input")
 _GROUPS: Final = 4  # row groups in memory: a long conversation lies in two
 
 Key = tuple[str, int]  # sample id, attempt
+
+
+@dataclass(frozen=True, slots=True)
+class RunConfig:
+    """Which samples a run edits, how often, and what each edit is shown: `config` of `run.json`."""
+
+    attempts: int = 1
+    split: str | None = None
+    limit: int | None = None
+    turns: str = FREE
+    where: Where | None = None  # the filters of a subset
+    demonstrations: int = 0  # other samples that each edit is shown
+
+    def __post_init__(self) -> None:
+        if self.split is not None and self.split not in SPLITS:
+            raise unknown_name("split", self.split, SPLITS)
+        if self.turns not in TURNS:
+            raise unknown_name("way to run turns", self.turns, TURNS)
+        for name, value in (("attempts", self.attempts), ("limit", self.limit)):
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be at least 1", found=value)
+        if self.demonstrations < 0:
+            raise ConfigError("demonstrations must be at least 0", found=self.demonstrations)
+
+    def document(self) -> dict[str, Any]:
+        """What `run.json` keeps under `config`."""
+        body = asdict(self)
+        if not self.demonstrations:
+            del body["demonstrations"]
+        if self.where is None:
+            del body["where"]
+        else:
+            body["where"] = {name: list(values) for name, values in self.where.items()}
+        return body
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,12 +31,12 @@ from mie.editors.requests import (
     FREE,
     Conversations,
     Key,
+    RunConfig,
     Unreadable,
     dataset_errors,
     released,
     sample_requests,
 )
-from mie.editors.run_config import RunConfig
 from mie.editors.runs import STATES, Run, chosen_ids, read_edits, refuse_other_files, write_run_info
 from mie.errors import ConfigError, MieError
 from mie.privacy.gate import LOG, Finding, Gate, Policy

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from mie.core.documents import read_document, write_document
+from mie.core.documents import plural, read_document, write_document
 from mie.core.files import refuse_foreign
 from mie.core.hashing import file_stem
 from mie.core.storage import local
@@ -38,8 +38,9 @@ class Run:
         # Runs of earlier versions count no refusals.
         others = "".join(f", {counts[state]:,} {state}" for state in STATES[1:] if counts.get(state))
         return (
-            f"{self.info['editor']['spec']} on {self.info['dataset']['name']}: {counts['done']:,} edits of "
-            f"{counts['samples']:,} samples{others}, {self.info['status']}, in {self.folder}"
+            f"{self.info['editor']['spec']} on {self.info['dataset']['name']}: "
+            f"{plural(counts['done'], 'edit')} of {plural(counts['samples'], 'sample')}{others}, "
+            f"{self.info['status']}, in {self.folder}"
         )
 
     @classmethod

@@ -132,12 +132,13 @@ def _grouped(records: list[dict[str, Any]], config: HoldoutConfig) -> list[dict[
 def detected(spec: str) -> Callable[[StoredSample, Pixels], dict[str, float]]:
     """Return a function that looks for a lesion in the edited area of an edit, for modification alone."""
     from mie.perspectives.modification.detectors import make_detector
+    from mie.perspectives.modification.prepared import NAME as MODIFICATION
 
     open_detector = cache(lambda family: make_detector(spec, family=family))
 
     def look(sample: StoredSample, output: Pixels) -> dict[str, float]:
         family = family_of(sample.modality)
-        if sample.perspective != "modification" or sample.mask is None or family is None:
+        if sample.perspective != MODIFICATION or sample.mask is None or family is None:
             return {}
         inside = sample.mask > 0
         if output.shape[:2] != inside.shape:

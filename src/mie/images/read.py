@@ -1,23 +1,30 @@
-"""One door for 2-D files: what a file is, is told by its content."""
+"""Read any 2-D file as a picture, or as labels: its content says what it is.
+
+Headerless float images, 32-bit little-endian, are the exception: their size is in the name,
+`NAME_512x512x1.raw`.
+"""
 
 from __future__ import annotations
 
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 from numpy.typing import NDArray
 
 from mie.errors import ImageError
-from mie.images.limits import DEFAULT_LIMITS, Limits, check_bytes, decoding
+from mie.images.limits import DEFAULT_LIMITS, Limits, check_bytes, check_pixels, decoding
 from mie.images.raster import label_values, raster_format, read_raster, read_raster_labels
-from mie.images.raw import is_raw, read_raw
+from mie.images.windows import to_8bit
 from mie.records import Picture
 
 # A data set without preamble begins with an element of group 0002 or 0008, in either byte order.
 _BARE_DICOM: Final = (b"\x02\x00", b"\x08\x00", b"\x00\x02", b"\x00\x08")
+_RAW_SIZE: Final = re.compile(r"_(\d{1,5})x(\d{1,5})(?:x1)?\.raw$", re.IGNORECASE)
 
 
 def read_picture(
@@ -35,8 +42,12 @@ def read_picture(
     """
     path = Path(path)
     with _opening(path):
-        if is_raw(path.name):
-            return read_raw(path, limits=limits, low=low, high=high, percentiles=percentiles)
+        size = _RAW_SIZE.search(path.name)
+        if size is not None:
+            values = _raw_values(path, int(size[2]), int(size[1]), limits)
+            grey, step = to_8bit(values, low=low, high=high, percentiles=percentiles, where=path)
+            pixels = np.ascontiguousarray(np.repeat(grey[..., None], 3, axis=2))
+            return Picture(pixels, () if step is None else (step,), None, values)
         data = _raster_bytes(path, limits)
         if data is None:
             from mie.images.dicom import read_dicom  # a folder of PNG files never needs pydicom
@@ -146,3 +157,17 @@ def _opening(path: Path) -> Iterator[None]:
         raise ImageError(
             "file cannot be read", where=path, found=f"{type(error).__name__}: {error}"
         ) from error
+
+
+def _raw_values(path: Path, height: int, width: int, limits: Limits) -> NDArray[np.float32]:
+    check_pixels(height, width, where=path, limits=limits)
+    size = path.stat().st_size
+    check_bytes(size, where=path, limits=limits)
+    if size != 4 * width * height:
+        raise ImageError(
+            "the file has another size than its name says",
+            where=path,
+            expected=f"{4 * width * height} bytes for {width}x{height} 32-bit values",
+            found=f"{size} bytes",
+        )
+    return np.frombuffer(path.read_bytes(), "<f4").reshape(height, width).astype(np.float32)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import cv2
 import numpy as np
@@ -11,6 +12,9 @@ from numpy.typing import NDArray
 
 from mie.records import Mask, Pixels, Values
 from mie.vocabulary import BINS
+
+_MOST: Final = 16  # the image and the masks of a case
+_memory = threading.local()
 
 
 def nearest_bin(height: int, width: int, bins: Sequence[int] = BINS) -> int:
@@ -65,3 +69,30 @@ def resize_to(output: Pixels, size: tuple[int, int]) -> Pixels:
         return output
     height, width = size
     return np.asarray(cv2.resize(output, (width, height), interpolation=cv2.INTER_LINEAR))
+
+
+def scaled_image(image: Pixels, size: tuple[int, int]) -> Pixels:
+    """`resize_image`, done once for all perspectives that use a case: the last few results are kept.
+
+    What is returned is shared, as it is where an image has the size already: never change it in place.
+    """
+    return _kept(image, size, resize_image)
+
+
+def scaled_mask(mask: Mask, size: tuple[int, int]) -> Mask:
+    """`resize_mask`; the last few results are kept."""
+    return _kept(mask, size, resize_mask)
+
+
+def _kept(array: NDArray[Any], size: tuple[int, int], resize: Any) -> Any:
+    if array.shape[:2] == size:
+        return array
+    results: dict[Any, tuple[NDArray[Any], NDArray[Any]]] = getattr(_memory, "results", {})
+    _memory.results = results
+    key = id(array), size
+    if key not in results:
+        while len(results) >= _MOST:
+            del results[next(iter(results))]
+        # The array is kept beside its result, so that no other can get its id.
+        results[key] = array, resize(array, size)
+    return results[key][1]

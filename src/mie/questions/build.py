@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from mie.core.documents import plural
 from mie.core.files import folder_lock
 from mie.core.hashing import canonical, stable_hash
 from mie.datasets.build import Progress
@@ -34,7 +35,7 @@ from mie.questions.store import MARKER, QuestionSet
 from mie.questions.write import clear, refuse_other_files, write_into
 from mie.records import Rejection, Unit
 from mie.sources.catalog import Entry, deidentification
-from mie.sources.source import open_source
+from mie.sources.source import open_source, refuse_missing_folders
 
 _BLOCK: Final = 8  # neighbouring units of a data set that stay together
 
@@ -120,6 +121,7 @@ def _finished(recipe: QuestionRecipe, folder: Path) -> QuestionSet:
 
 def plan_questions(recipe: QuestionRecipe, progress: Callable[[str], None] = lambda _: None) -> QuestionPlan:
     """List every data set. Nothing is decoded yet."""
+    refuse_missing_folders((item.entry, item.root) for item in recipe.sources)
     sources: list[tuple[Entry, Path]] = []
     rejections: list[Rejection] = []
     blocks: list[tuple[int, list[PlannedUnit]]] = []
@@ -146,7 +148,7 @@ def plan_questions(recipe: QuestionRecipe, progress: Callable[[str], None] = lam
             "no image was found",
             where=", ".join(str(root) for _, root in sources),
             expected="files that match the data sets' patterns",
-            found=f"{len(rejections)} files that match none",
+            found=f"{plural(len(rejections), 'file')} that match none",
             fix="`mie sources check NAME ROOT` shows what matches and what does not",
         )
     weights = prepare(recipe.healed, {entry.name: entry.modality for entry, _ in sources})

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -17,11 +16,12 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mie.core.documents import read_document
+from mie.core.documents import plural, read_document
 from mie.core.hashing import canonical
 from mie.core.registry import unknown_name
 from mie.core.storage import local
 from mie.datasets.dataset import RowIndex
+from mie.datasets.parquet import shard_files
 from mie.datasets.schema import RowWriter, read_rows, read_table, row_errors, table
 from mie.errors import MieError
 from mie.questions.record import FLAGS, TEXT_FIELDS, Question, QuestionImage, QuestionMask, question_digest
@@ -234,7 +234,7 @@ class QuestionSubset(_Questions):
 
     def __repr__(self) -> str:
         chosen = ", ".join(f"{name}={list(values)!r}" for name, values in self.where.items())
-        return f"{self.whole.name}: {len(self):,} of {len(self.whole):,} questions, {chosen or 'all'}"
+        return f"{self.whole.name}: {len(self):,} of {plural(len(self.whole), 'question')}, {chosen or 'all'}"
 
     @cached_property
     def _positions(self) -> Sequence[int]:
@@ -328,7 +328,7 @@ class QuestionSet(_Questions):
         return str(self.folder)
 
     def __repr__(self) -> str:
-        return f"{self.name}: {len(self):,} questions in {self.folder}"
+        return f"{self.name}: {plural(len(self), 'question')} in {self.folder}"
 
     def __len__(self) -> int:
         return int(self.info["counts"]["questions"])
@@ -344,12 +344,7 @@ class QuestionSet(_Questions):
 
     def shards(self, split: str | None = None) -> list[Path]:
         """The shard files in order: train, val, test, then by number."""
-        found = []
-        for path in (self.folder / "data").glob("*.parquet"):
-            match = _SHARD.fullmatch(path.name)
-            if match and split in (None, match[1]):
-                found.append((SPLITS.index(match[1]), int(match[2]), path))
-        return [path for _, _, path in sorted(found)]
+        return shard_files(self.folder, split)
 
     def rows(self, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
         """Raw rows; images as bytes."""
@@ -370,6 +365,3 @@ class QuestionSet(_Questions):
             pairs = zip(out["id"], out["flags"], strict=True)
             out["flags"] = [_with_blind(flags) if id in marks else flags for id, flags in pairs]
         return {name: out[name] for name in names}
-
-
-_SHARD: Final = re.compile(r"(train|val|test)-(\d{5})-of-(\d{5})\.parquet")

@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 import mie
+from mie.core.documents import plural
 from mie.core.files import atomic_write
 from mie.report.charts import Chart, radars_for_page
 from mie.report.layouts import Radar
@@ -101,7 +102,7 @@ def _page(
         content = {"folds": [(label, text) for label, text in judges]}
         sections.append(Section("judges", "Who judged", "Judges", "judges.html", content))
     sections.append(Section("files", "Files", "Files", "files.html", {"names": files}))
-    title = f"{board.benchmark.title or board.benchmark.name}: {len(board.models)} models"
+    title = f"{board.benchmark.title or board.benchmark.name}: {plural(len(board.models), 'model')}"
     runs = sum(len(model.runs) for model in board.models)
     facts = {
         "Protocol": f"{board.benchmark.name}, variant {board.variant}",

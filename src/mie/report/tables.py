@@ -13,7 +13,7 @@ from mie.report.layouts import Layout, PublishedRows
 from mie.report.people import People, tables
 from mie.report.scored import BenchmarkScores, Cell, ScoredRun, Scores
 from mie.report.sections import columns, model_words, passes
-from mie.report.views import MeanCell, cell_at
+from mie.report.views import MeanCell, cell_at, interval
 from mie.scoring.metric import Metric
 
 _TEX: Final = {
@@ -172,8 +172,8 @@ def _markdown_text(text: str) -> str:
 def _plain(m: Metric, cell: Cell | None) -> str:
     if cell is None:
         return "–"
-    ends = f"[{m.show(cell.low)}, {m.show(cell.high)}]"
-    return ", ".join([f"{m.show(cell.mean)} {ends} {cell.coverage}", *cell.notes])
+    values = (m.show(cell.mean), interval(m, cell.low, cell.high), cell.coverage)
+    return ", ".join([" ".join(filter(None, values)), *cell.notes])
 
 
 def _latex(runs: Sequence[ScoredRun], layout: Layout) -> str:
@@ -184,9 +184,12 @@ def _latex(runs: Sequence[ScoredRun], layout: Layout) -> str:
         for name, cells in rows:
             pairs = list(zip(shown, cells, strict=True))
             body.append([tex(name), *("--" if c is None else tex(m.show(c.mean)) for m, c in pairs)])
-            body.append(["", *(_tiny(c and f"[{m.show(c.low)}, {m.show(c.high)}]") for m, c in pairs)])
-            body.append(["", *(_tiny(c and c.coverage) for c in cells)])
-            body.append(["", *(_tiny(c and c.n and c.support and str(c.support)) for c in cells)])
+            below = (
+                [c and interval(m, c.low, c.high) for m, c in pairs],
+                [c and c.coverage for c in cells],
+                [c and c.n and c.support and str(c.support) for c in cells],
+            )
+            body += [["", *map(_tiny, texts)] for texts in below if any(texts)]
         note = f"variant {runs[0].variant}, pass@{k}; 95% intervals; scored/applies; patients scored"
         parts.append(_latex_table(note, ["Run", *(m.title for m in shown)], body))
     if layout.published:

@@ -19,19 +19,22 @@ from sqlalchemy import Connection, select
 
 from mie.core.documents import DatasetInfo
 from mie.core.hashing import canonical, stable_hash
+from mie.datasets.choose import CONSENSUS, Decision
 from mie.datasets.dataset import Dataset
 from mie.datasets.rejected import read_rejected
 from mie.datasets.volumes import volume_slices
 from mie.datasets.write import write_dataset
-from mie.errors import MieError
+from mie.errors import ConfigError, MieError
 from mie.images.hashes import checksum
 from mie.images.overlay import paint
 from mie.images.png import decode_png
 from mie.perspectives.perception.samples import proof_gate
 from mie.records import Pixels, Rejection, Sample
 from mie.review.api import faults
-from mie.review.database import Database, events, meta
+from mie.review.database import Database, events, meta, tasks
 from mie.review.events import final_answers, items_of, settled_items
+from mie.review.export import CONSENSUS as AGREED
+from mie.review.export import opinions
 from mie.review.masks import majority, propose_masks, stored_mask
 from mie.vocabulary import OPACITY
 
@@ -239,3 +242,29 @@ def _provenance(connection: Connection, dataset: Dataset, found: Decisions) -> d
             "divided": len(found.divided - found.rejected.keys()),
         },
     }
+
+
+def read_decisions(place: str, dataset: Dataset) -> list[Decision]:
+    """Every current inspection of the dataset's samples; a flag does not accept.
+
+    `MieError` where the review is of another dataset: its samples may have changed since.
+    """
+    database = Database.open_existing(place)
+    try:
+        with database.read() as connection:
+            check_owner(connection, dataset)
+            task = connection.scalar(select(tasks.c.id).where(tasks.c.kind == "inspect"))
+        if task is None:
+            raise ConfigError(
+                "the review holds no inspections", where=place, fix="review with `mie review --kind inspect`"
+            )
+        return [
+            Decision(
+                str(opinion["sample_id"]),
+                CONSENSUS if opinion["rater"] == AGREED else str(opinion["rater"]),
+                opinion["answer"]["decision"] == "accept",
+            )
+            for opinion in opinions(database, int(task))
+        ]
+    finally:
+        database.close()

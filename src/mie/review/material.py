@@ -7,7 +7,7 @@ import hmac
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -63,6 +63,19 @@ class Entry:
     place: Place
 
 
+def stored_row(
+    shards: Mapping[str, Path], place: Sequence[Any], columns: Sequence[str], folder: Path
+) -> dict[str, Any]:
+    """Read some columns of the row at `place`."""
+    shard, group, at = place
+    path = shards.get(shard)
+    if path is None:
+        raise MieError("a shard is missing", where=folder, expected=shard)
+    with ShardFile(path) as file:
+        table = file.read_row_group(group, columns=list(columns), use_threads=False)
+    return dict(table.slice(at, 1).to_pylist()[0])
+
+
 class Material:
     """A dataset and named runs on exactly this dataset. Rows and files are read when they are needed."""
 
@@ -111,13 +124,7 @@ class Material:
 
     def row(self, place: Sequence[Any], columns: Sequence[str]) -> dict[str, Any]:
         """Read some columns of one row."""
-        shard, group, at = place
-        path = self._shards.get(shard)
-        if path is None:
-            raise MieError("a shard of the dataset is missing", where=self.dataset.folder, expected=shard)
-        with ShardFile(path) as file:
-            table = file.read_row_group(group, columns=list(columns), use_threads=False)
-        return dict(table.slice(at, 1).to_pylist()[0])
+        return stored_row(self._shards, place, columns, self.dataset.folder)
 
     @cached_property
     def volumes(self) -> dict[Place, Stack]:

@@ -13,12 +13,12 @@ from typing import Any, Final
 import numpy as np
 
 from mie.datasets.parquet import ShardFile
-from mie.errors import ConfigError, ImageError, MieError
+from mie.errors import ConfigError, ImageError
 from mie.images.png import encode_png
 from mie.questions.record import LETTERS, TASKS, QuestionImage
 from mie.questions.store import MARKER, QuestionSet
 from mie.review.api import ApiError
-from mie.review.material import Entry, Stack
+from mie.review.material import Entry, Stack, stored_row
 
 KINDS: Final = ("question", "answer")
 _INDEXED: Final = ("id", "sha256", "task", "modality", "anatomy", "source", "split", "flags")
@@ -68,13 +68,7 @@ class QuestionMaterial:
 
     def row(self, place: Sequence[Any], columns: Sequence[str]) -> dict[str, Any]:
         """Read some columns of one row."""
-        shard, group, at = place
-        path = self._shards.get(shard)
-        if path is None:
-            raise MieError("a shard of the set is missing", where=self.dataset.folder, expected=shard)
-        with ShardFile(path) as file:
-            table = file.read_row_group(group, columns=list(columns), use_threads=False)
-        return dict(table.slice(at, 1).to_pylist()[0])
+        return stored_row(self._shards, place, columns, self.dataset.folder)
 
     def image(self, place: Sequence[Any], number: int) -> bytes:
         """An image of a question as PNG; smaller ones stand in the corner of the size that all fit into."""

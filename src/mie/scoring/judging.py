@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from mie.core.files import FolderTakenError
 from mie.datasets.dataset import Dataset
 from mie.editors.runs import Run
 from mie.errors import ConfigError
+from mie.images.png import png_size
 from mie.judges import (
     Answer,
     Draft,
@@ -29,6 +31,7 @@ from mie.judges import (
     JudgeOptions,
     Prompt,
     PromptSet,
+    Question,
     combine,
     open_judge,
     open_prompts,
@@ -226,6 +229,31 @@ def output_drafts(
                 for output in outputs:
                     if output.path is not None:
                         yield from draft(row, output)
+
+
+def sample_drafts(
+    chunks: Iterable[Chunk],
+    columns: Sequence[str],
+    prompt: Prompt,
+    *,
+    key: Callable[[str], str],
+    question: Callable[[Mapping[str, Any], Prompt, str], Question],
+    wanted: Callable[[Mapping[str, Any]], bool],
+    wanted_by: Sequence[str],
+) -> Iterator[Draft]:
+    """A draft about input and target image for each sample that is `wanted`; a row group lies in memory.
+
+    `wanted` looks at the columns `wanted_by` alone: a chunk in which it wants nothing is not read.
+    """
+    for chunk in chunks:
+        if not any(wanted(row) for row, _ in chunk.rows(list(wanted_by))):
+            continue
+        for row, _ in chunk.rows(list(columns)):
+            if wanted(row):
+                text = prompt.fill(instruction=row["prompt"])
+                size = png_size(row["input"]["bytes"])
+                make = partial(question, row, prompt, text)
+                yield Draft(key(row["id"]), make, prompt, sizes=(size, size), characters=len(text))
 
 
 def record_numbers(

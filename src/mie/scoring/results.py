@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mie.core.documents import plural
 from mie.core.files import digest
 from mie.core.registry import suggestion
 from mie.errors import ConfigError, MieError
@@ -302,7 +303,7 @@ class Results:
         return frame
 
     def __repr__(self) -> str:
-        lines = [f"{self.folder}: {self.name}, {self.variant}, {len(self):,} samples"]
+        lines = [f"{self.folder}: {self.name}, {self.variant}, {plural(len(self), 'sample')}"]
         return "\n  ".join([*lines, *(f"{key}: {mean!r}" for key, mean in self.means().items())])
 
     def _repr_html_(self) -> str:
@@ -321,7 +322,7 @@ class Results:
             f"<tr>{''.join(f'<td>{html.escape(text)}</td>' for text in (*row[:-1], '; '.join(row[-1])))}</tr>"
             for row in rows
         )
-        caption = html.escape(f"{self.folder}: {self.name}, {self.variant}, {len(self):,} samples")
+        caption = html.escape(f"{self.folder}: {self.name}, {self.variant}, {plural(len(self), 'sample')}")
         head = "".join(f"<th>{text}</th>" for text in heads)
         return (
             f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mie.core.documents import plural
 from mie.datasets.dataset import Dataset
 from mie.datasets.parquet import ShardFile
 from mie.datasets.volumes import SliceRow, volume_slices
@@ -62,7 +63,7 @@ def make_volume_chunks(run: Run, dataset: Dataset) -> list[VolumeChunk]:
             "the run has no whole volumes",
             where=run.folder,
             expected="a dataset that was built with `slices: all` in a data set's layout",
-            found=f"{len(outputs):,} samples of single images",
+            found=f"{plural(len(outputs), 'sample')} of single images",
             fix="score it with another benchmark; `mie score --list` shows them",
         )
     return chunks

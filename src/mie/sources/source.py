@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from mie.core.registry import Registry
-from mie.core.storage import local
+from mie.core.storage import local, url_of
 from mie.errors import MieError
 from mie.records import Case, Rejection, Unit
 from mie.sources.catalog import Entry
 from mie.sources.download import OfficialSplit, differences
+
+_NAMED: Final = 3  # missing folders that an error names
 
 
 class Source(Protocol):
@@ -70,6 +72,29 @@ def open_source(entry: Entry, root: Path | None) -> Source:
         )
     source = SOURCES[entry.layout.kind](entry, root)
     return OfficialSplit(source) if entry.split_tables else source
+
+
+def missing_folders(sources: Iterable[tuple[Entry, Path | None]]) -> dict[str, Path]:
+    """The data sets whose folders do not exist, each with its folder; URLs are not looked at."""
+    return {
+        entry.name: root.absolute()
+        for entry, root in sources
+        if root is not None and url_of(root) is None and not root.is_dir()
+    }
+
+
+def refuse_missing_folders(sources: Iterable[tuple[Entry, Path | None]]) -> None:
+    """`MieError` that counts and names them all, where several folders do not exist."""
+    missing = missing_folders(sources)
+    if len(missing) > 1:
+        names = [f"{name} at {root}" for name, root in missing.items()]
+        more = f", and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+        raise MieError(
+            f"{len(names):,} folders are missing",
+            expected="the folder of each data set",
+            found=", ".join(names[:_NAMED]) + more,
+            fix="`mie sources check RECIPE` lists all; correct each `root`, or delete what you do not have",
+        )
 
 
 @dataclass(slots=True)

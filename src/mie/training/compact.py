@@ -324,14 +324,7 @@ class Compact(Trainee):
     def _trunk(self) -> Path | None:
         if self.shape.trunk is None or self.shape.start is not None:
             return None
-        path = self.config.path(self.shape.trunk)
-        if not path.is_file():
-            raise ConfigError(
-                "no such file of pretrained weights",
-                where=path,
-                fix="examples/compact/README.md says where it comes from; or leave out model.trunk",
-            )
-        return path
+        return self.config.trunk_file(self.shape.trunk)
 
 
 def data_set_of(source: str) -> str:

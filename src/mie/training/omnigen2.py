@@ -29,8 +29,7 @@ from mie.core.files import cache_folder
 from mie.datasets.engine import cores
 from mie.errors import ConfigError
 from mie.networks.lora import LoraFactors, adapter_config, add_lora, merged, plain_state
-from mie.networks.omnigen2 import Layout, OmniGen2Config, OmniGen2Transformer, make_layout
-from mie.networks.omnigen2_flops import pass_flops
+from mie.networks.omnigen2 import Layout, OmniGen2Config, OmniGen2Transformer, make_layout, pass_flops
 from mie.networks.omnigen2_flow import Conditions, Guidance, sample, training_times
 from mie.records import Pixels
 from mie.training.batches import step_seed

@@ -354,14 +354,7 @@ class Segmenter(Trainee):
                 where="model.trunk",
                 fix="use encoder: short or whole, or leave out model.trunk",
             )
-        path = self.config.path(self.shape.trunk)
-        if not path.is_file():
-            raise ConfigError(
-                "no such file of pretrained weights",
-                where=path,
-                fix="examples/compact/README.md says where it comes from; or leave out model.trunk",
-            )
-        return path
+        return self.config.trunk_file(self.shape.trunk)
 
     def _nothing(self, packs: Sequence[Pack]) -> ConfigError:
         """Return the error of a filter that accepts nothing, with the name that was perhaps meant."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from mie.core.documents import plural
 from mie.core.registry import Registry, unknown_name
 from mie.datasets.dataset import Dataset
 from mie.datasets.exports.target import ExportFolder, Row, claimed
@@ -69,7 +70,7 @@ def export(
         raise MieError(
             "this layout has no place for reference images",
             where=format,
-            found=f"{dataset.info.get('references', 0):,} samples with further images",
+            found=f"{plural(dataset.info.get('references', 0), 'sample')} with further images",
             fix="share the dataset's own folder, which `datasets`, DuckDB and Polars open",
         )
     gate = None
@@ -140,7 +141,7 @@ def _whole(
         raise MieError(
             "the dataset is not whole",
             where=dataset.folder,
-            expected=f"{total} samples",
+            expected=plural(total, "sample"),
             found=done,
             fix="`mie verify` says what is missing",
         )

@@ -300,6 +300,8 @@ _LIST = "samples.jsonl"
 
 def read(folder: Path) -> Incoming:
     """The samples in the order of their lines. `samples.csv` is for people and is not read."""
+    if not (folder / _LIST).is_file():
+        raise MieError("no list of samples here", where=folder, expected=_LIST, fix="check the path")
     path = inside(folder, folder, _LIST)
     with path.open("rb") as lines:
         total = sum(1 for line in lines if line.strip())

@@ -11,7 +11,7 @@ import numpy as np
 
 from mie.errors import ImageError
 from mie.images.families import MARGIN, family_of, nearest_family
-from mie.images.resize import fitted_size, nearest_bin
+from mie.images.resize import fitted_size, nearest_bin, scaled_image, scaled_mask
 from mie.images.slice_consistency import fill_flicker
 from mie.perspectives.modification import TASKS
 from mie.perspectives.modification.counterfactual import (
@@ -53,7 +53,6 @@ from mie.perspectives.modification.lesions import (
 )
 from mie.perspectives.modification.prepared import Prepared, Stored
 from mie.perspectives.modification.volume_lesions import paint_volume
-from mie.perspectives.scaled import scaled_image, scaled_mask
 from mie.perspectives.volumes import consecutive, stacked, stored_affine
 from mie.records import Case, Pixels, Rejection, Sample, Target
 from mie.vocabulary import BINS

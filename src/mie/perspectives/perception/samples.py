@@ -14,10 +14,9 @@ import numpy as np
 from mie.core.hashing import generator, sample_seed, stable_hash
 from mie.images.hashes import checksum
 from mie.images.overlay import deblend, deblend_any, dice, paint
-from mie.images.resize import fitted_size, nearest_bin
+from mie.images.resize import fitted_size, nearest_bin, scaled_image, scaled_mask
 from mie.perspectives.perception.phrasings import PHRASINGS, SEVERAL, ask_for_all, ask_for_one, describe
 from mie.perspectives.perspective import Problem
-from mie.perspectives.scaled import scaled_image, scaled_mask
 from mie.perspectives.volumes import plane_of, stacked
 from mie.records import Case, Mask, Pixels, Rejection, Sample, Target
 from mie.vocabulary import BINS, COLOURS, OPACITY

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from mie.core.hashing import generator, stable_hash
 from mie.errors import ImageError
-from mie.images.resize import resize_values
+from mie.images.resize import resize_values, scaled_image
 from mie.images.windows import FULL_RANGE, WINDOWS, CtWindow, apply_window, find_ct_window, through_ct_window
 from mie.perspectives.perception.phrasings import listed
-from mie.perspectives.scaled import scaled_image
 from mie.perspectives.transformation.physics.resolution import at_acquired_size
 from mie.perspectives.transformation.targets import TransformTarget
 from mie.records import Case, Pixels, Values

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 
 import pytest
+from typer.testing import CliRunner
 
+from mie.cli import app
 from mie.errors import ConfigError
 from mie.scoring.benchmarks.imgedit.fake import fake_score
 from tests.scoring.benchmarks.runs import attempt_at, structure, write_run, write_samples
@@ -35,6 +37,15 @@ def test_recall_with_coverage(run, tmp_path):
     none = fake_score(run, verdicts(tmp_path))
     assert math.isnan(none["mean"])
     assert (none["n"], none["unscored"]) == (0, 6)
+
+
+def test_the_table_has_a_dash_where_there_is_no_number(run, tmp_path):
+    one = CliRunner().invoke(app, ["fake", str(run), "--verdicts", str(verdicts(tmp_path, "s0,yes"))])
+    none = CliRunner().invoke(app, ["fake", str(run), "--verdicts", str(verdicts(tmp_path))])
+    assert (one.exit_code, none.exit_code) == (0, 0)
+    assert "1.000" in one.output  # one image: no interval
+    assert "nan" not in one.output + none.output
+    assert "unscored, for lack of an output or a verdict: 5 samples" in one.output
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from mie.editors.runs import Run
 from mie.judges import JudgeOptions
+from mie.report.agreement import correlation_table
 from mie.scoring.benchmarks import BENCHMARKS
 from mie.scoring.benchmarks.medebench.networks import METRICS, NO_DESCRIPTION, Weights, setup
 from mie.scoring.benchmarks.medebench.score import set_distance
@@ -34,9 +35,10 @@ from mie.scoring.metrics.perceptual.lpips import ALEX, alexnet
 from mie.scoring.reference import read_output
 from mie.scoring.score import score_run
 from mie.scoring.scores import read_score_table
+from mie.scoring.statistics.agreement import agree_on_all
 from tests.judges.server import JudgeServer, texts_of
-from tests.scoring.benchmarks.medebench.made import SAMPLES, answer, make_run
-from tests.scoring.benchmarks.runs import lines_of
+from tests.scoring.benchmarks.medebench.made import SAMPLES, answer, attempt_at, make_run
+from tests.scoring.benchmarks.runs import lines_of, write_run
 from tests.scoring.metrics.perceptual.test_image_reward import make_weights
 
 MEDEBENCH = BENCHMARKS["medebench"]
@@ -160,3 +162,26 @@ def test_the_set_context_asks_for_preservation_too(tmp_path, monkeypatch):
     assert len(document["judge"]["prompt_set"]["digest"]) == 64
     journal = next((run / "judge").glob("*.jsonl")).read_text().splitlines()
     assert {json.loads(line)["prompt_set"] for line in journal} == {"context"}
+
+
+def test_the_papers_table_has_seventeen_metrics_against_three_criteria(weights, tmp_path):
+    one = make_run(tmp_path)
+    outputs_of_two = {sample.id: [attempt_at(sample, 30 + n)] for n, sample in enumerate(SAMPLES)}
+    two = write_run(tmp_path / "two", Run.open(one).dataset(), outputs_of_two)
+    with JudgeServer(lambda body: f"{answer(body)}Contextual Preservation: 9/10\n") as server:
+        options = JudgeOptions(f"openai:tiny,base_url={server.url}", prompts="context")
+        for run in (one, two):
+            score_run(MEDEBENCH, run, judge=options, setup=setup(weights))
+    ratings = ["sample_id,rater,run,criterion,rank"]
+    for sample in SAMPLES:
+        for criterion in ("EA", "CP", "VQ"):
+            ratings += [f"{sample.id},A,{run.name},{criterion},{rank}" for rank, run in ((1, one), (2, two))]
+    (tmp_path / "ratings.csv").write_text("\n".join(ratings))
+    document = agree_on_all([one, two], tmp_path / "ratings.csv", benchmark="medebench")
+    heads, body = correlation_table(document)
+    assert heads == ["Metric", *(f"{c}{kind}" for c in ("EA", "CP", "VQ") for kind in ("", " (models)"))]
+    judged = {"ea", "vq", "cp_judge", "ea_plain", "vq_plain", "cp_judge_plain"}
+    networks = {"lpips", "isim", "talign", "dalign", "image_reward"}
+    plain = {"talign_plain", "dalign_plain", "image_reward_plain"}
+    assert {line[0] for line in body} == judged | networks | plain | {"cp", "psnr", "ssim"}
+    assert len(body) == 17

@@ -37,6 +37,7 @@ from mie.scoring.judging import (
     SampleAnswer,
     output_drafts,
     record_numbers,
+    sample_drafts,
 )
 from mie.scoring.reference import in_colour, read_output, read_stored
 
@@ -144,15 +145,15 @@ def describe_key(sample: str) -> str:
 
 def describe_drafts(chunks: Iterable[Chunk], prompt: Prompt = DESCRIBE) -> Iterator[Draft]:
     """A question for each sample that has no description of its change."""
-    for chunk in chunks:
-        if all(row["description"].strip() for row, _ in chunk.rows(["description"])):
-            continue
-        for row, _ in chunk.rows(["id", *COLUMNS]):
-            if not row["description"].strip():
-                text = prompt.fill(instruction=row["prompt"])
-                size = png_size(row["input"]["bytes"])
-                make = partial(_describe, row, prompt, text)
-                yield Draft(describe_key(row["id"]), make, prompt, sizes=(size, size), characters=len(text))
+    return sample_drafts(
+        chunks,
+        ("id", *COLUMNS),
+        prompt,
+        key=describe_key,
+        question=_describe,
+        wanted=lambda row: not row["description"].strip(),
+        wanted_by=["description"],
+    )
 
 
 def _describe(row: Mapping[str, Any], prompt: Prompt, text: str) -> Question:

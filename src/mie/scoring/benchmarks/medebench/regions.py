@@ -8,8 +8,8 @@ the source's own mask stays. A person picks among them; nothing is chosen by sco
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +19,7 @@ import numpy as np
 from mie.core.environment import install_hint
 from mie.core.files import atomic_write
 from mie.core.hashing import file_stem
+from mie.core.journal import Journal
 from mie.datasets.dataset import Dataset
 from mie.errors import MieError
 from mie.images.png import encode_png
@@ -110,30 +111,24 @@ def write_proposals(
     sample that has a line is not looked at again, so that a call that was stopped resumes.
     """
     dataset, output = Dataset(dataset_folder), Path(output)
-    output.mkdir(parents=True, exist_ok=True)
     path = output / "proposals.jsonl"
-    known = path.read_text(encoding="utf-8") if path.exists() else ""
-    known = known[: known.rfind("\n") + 1]  # a line torn by a kill is made again
-    seen = {json.loads(line)["id"] for line in known.splitlines()}
-    atomic_write(path, known)
-    for done, sample in enumerate(dataset.samples()):
-        if progress is not None:
-            progress(done, len(dataset))
-        if sample.id in seen:
-            continue
-        found = [] if proposer is None else proposer.propose(in_colour(sample.input), sample.target)
-        regions = {str(n): one.mask for n, one in enumerate(found)}
-        if sample.mask is not None:
-            regions["source"] = sample.mask > 0
-        for name, region in regions.items():
-            png = encode_png(region.astype(np.uint8) * np.uint8(255))
-            atomic_write(output / f"{file_stem(sample.id)}_{name}.png", png)
-        about = [{"score": one.score, "box": one.box} for one in found]
-        body = {"id": sample.id, "name": sample.target, "regions": list(regions), "proposals": about}
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(body, ensure_ascii=False) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+    with closing(Journal(path)) as journal:
+        seen = {json.loads(line)["id"] for line in journal.lines()}
+        for done, sample in enumerate(dataset.samples()):
+            if progress is not None:
+                progress(done, len(dataset))
+            if sample.id in seen:
+                continue
+            found = [] if proposer is None else proposer.propose(in_colour(sample.input), sample.target)
+            regions = {str(n): one.mask for n, one in enumerate(found)}
+            if sample.mask is not None:
+                regions["source"] = sample.mask > 0
+            for name, region in regions.items():
+                png = encode_png(region.astype(np.uint8) * np.uint8(255))
+                atomic_write(output / f"{file_stem(sample.id)}_{name}.png", png)
+            about = [{"score": one.score, "box": one.box} for one in found]
+            body = {"id": sample.id, "name": sample.target, "regions": list(regions), "proposals": about}
+            journal.append(json.dumps(body, ensure_ascii=False).encode() + b"\n")
     return path
 
 

@@ -28,7 +28,7 @@ from mie.judges.parsers import json_list_of, visible
 from mie.scoring.attempts import Chunk, Output
 from mie.scoring.benchmarks.omni_iie import BENCHMARK, CLIP, LPIPS
 from mie.scoring.benchmarks.omni_iie.pixels import overall
-from mie.scoring.judging import JudgeAnswers, Questions, SampleAnswer, output_drafts
+from mie.scoring.judging import JudgeAnswers, Questions, SampleAnswer, output_drafts, sample_drafts
 from mie.scoring.reference import changes_content, read_output, read_stored
 
 COLUMNS: Final = BENCHMARK.columns
@@ -135,15 +135,15 @@ def write_key(sample: str) -> str:
 
 def write_drafts(chunks: Iterable[Chunk], prompt: Prompt = WRITE) -> Iterator[Draft]:
     """A question for each sample that has no questions."""
-    for chunk in chunks:
-        if all(stated_questions(row) for row, _ in chunk.rows(["params"])):
-            continue
-        for row, _ in chunk.rows(["id", *COLUMNS]):
-            if not stated_questions(row):
-                text = prompt.fill(instruction=row["prompt"])
-                size = png_size(row["input"]["bytes"])
-                make = partial(_write, row, prompt, text)
-                yield Draft(write_key(row["id"]), make, prompt, sizes=(size, size), characters=len(text))
+    return sample_drafts(
+        chunks,
+        ("id", *COLUMNS),
+        prompt,
+        key=write_key,
+        question=_write,
+        wanted=lambda row: not stated_questions(row),
+        wanted_by=["params"],
+    )
 
 
 def _write(row: Mapping[str, Any], prompt: Prompt, text: str) -> Question:

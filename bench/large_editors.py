@@ -9,7 +9,8 @@ both. Each round gives one ratio of processor time, all threads together; it cou
 model too. The bare loop decodes and writes nothing. The run of an editor that does nothing shows what
 reading, encoding, syncing and the journal cost by themselves. On a busy machine these ratios scatter by ten
 percent. So each run also says what it spends outside of the pipeline's own call, of what it spends inside:
-both are of the same moments. For this the model gets one thread.
+both are of the same moments. The bare loop spends something outside too (it draws noise and rounds), which is
+not ours. For this the model gets one thread.
 
 Memory: a run of a tiny InstructPix2Pix, one step an edit. What the process holds is given as it is, and after
 the allocator was told to return what is free: glibc keeps freed memory for later, and Python keeps up to
@@ -113,13 +114,16 @@ def overhead(folder: Path, pipeline: Path, rounds: int, size: int, steps: int) -
     editor: Any = open_editor(f"diffusers:{pipeline},steps={steps}")
     bare(editor.pipe, work, steps)  # warm up
     run(dataset, editor, folder / "warm")
-    ratios, loops, empty, outside = [], [], [], []
+    ratios, loops, empty, outside, more = [], [], [], [], []
     for number in range(rounds):
-        loops.append(timed(lambda: bare(editor.pipe, work, steps))[1])
+        with inside(editor.pipe) as spent:
+            loops.append(timed(lambda: bare(editor.pipe, work, steps))[1])
+            plain = loops[-1] / sum(spent)
         with inside(editor.pipe) as spent:
             used = timed(lambda n=number: run(dataset, editor, folder / f"run-{n}"))[1]
         ratios.append(used / loops[-1])
         outside.append(used / sum(spent) - 1)
+        more.append(used / sum(spent) / plain - 1)
         empty.append(timed(lambda n=number: run(dataset, "identity", folder / f"empty-{n}"))[1])
     middle, count = statistics.median(loops), len(work)
     print(
@@ -129,7 +133,9 @@ def overhead(folder: Path, pipeline: Path, rounds: int, size: int, steps: int) -
     )
     print(
         f"  outside of the pipeline's call: {statistics.median(outside):.1%} of what it takes "
-        f"(rounds {' '.join(f'{one:.1%}' for one in sorted(outside))})"
+        f"(rounds {' '.join(f'{one:.1%}' for one in sorted(outside))}); "
+        f"{statistics.median(more):.1%} more than the bare loop "
+        f"(rounds {' '.join(f'{one:.1%}' for one in sorted(more))})"
     )
     added = statistics.median(empty) / len(work)
     print(
@@ -146,7 +152,7 @@ def memory(folder: Path, pipeline: Path, edits: int) -> None:
         return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 2**20
 
     def note(at: Progress) -> None:
-        if at.done % (edits // 10) == 0:
+        if at.done % (edits // 20) == 0:
             held = resident()
             gc.collect()
             libc.malloc_trim(0)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -12,10 +15,25 @@ import skimage
 from hypothesis import settings
 
 from mie.records import Case, Target
+from tests import forked_python
 
 # Machines differ and are shared: no test may fail for being slow.
 settings.register_profile("mie", deadline=None)
 settings.load_profile("mie")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Iterator[None]:
+    """Keep the garbage collector from walking, again and again, over what is imported here and stays.
+
+    It took half of the time of the collection, and a second at each full round in the tests after it.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -51,6 +69,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
             return _group(nodeid)
 
     return ByGroup(config, log)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Start one server of forked processes for all of xdist's own."""
+    node.workerinput["forked_python"] = str(forked_python.start())
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):
+        forked_python.share(config.workerinput["forked_python"])
 
 
 # Folders whose files share a fixture that takes long to make, and files there that take longer than it.
@@ -97,6 +126,14 @@ def _group(nodeid: str) -> str:
     if path in _ALONE:
         return path
     return next((folder for folder in _SHARING if path.startswith(f"{folder}/")), path)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_process() -> Iterator[None]:
+    """Work is shared among processes only where a test asks for several: tests already run side by side."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mie.datasets.engine.cores", lambda: 1)
+        yield
 
 
 ROOT = Path(__file__).parents[1]

@@ -21,12 +21,14 @@ import os
 import select
 import selectors
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -123,19 +125,38 @@ def quick_children(folder: Path) -> dict[str, str]:
 
 
 def address() -> Path:
-    """The address of this process's server, which is started if there is none."""
+    """The address of this process's server, which is started if there is none, once it is ready."""
+    path = start()
+    while not path.exists():
+        assert path.parent.exists(), "the server has ended"
+        time.sleep(0.05)
+    return path
+
+
+def start() -> Path:
+    """The address that the server will have: for the processes that share it (`share`)."""
     if os.getpid() not in _started:
         folder = tempfile.mkdtemp(prefix="mie-fork-")
         path = Path(folder) / "socket"
         # Packages of Hugging Face read this when they are imported.
         environment = {**os.environ, "HF_HOME": f"{folder}/huggingface"}
         command = [sys.executable, __file__, "serve", str(path)]
-        server = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert server.stdout is not None
-        assert server.stdout.readline() == b"ready\n"
+        server = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE)
+        threading.Thread(target=_remove_after, args=(server, folder), daemon=True).start()
         _started[os.getpid()] = path
         atexit.register(_stop, os.getpid(), server, folder)
     return _started[os.getpid()]
+
+
+def share(path: str) -> None:
+    """Use the server that another process has started, and will end."""
+    _started[os.getpid()] = Path(path)
+
+
+def _remove_after(server: subprocess.Popen[bytes], folder: str) -> None:
+    """Without its folder, nobody waits for a server that has failed."""
+    server.wait()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _stop(process: int, server: subprocess.Popen[bytes], folder: str) -> None:
@@ -143,7 +164,7 @@ def _stop(process: int, server: subprocess.Popen[bytes], folder: str) -> None:
         assert server.stdin is not None
         server.stdin.close()
         server.wait()
-        subprocess.run(["rm", "-rf", folder], check=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _ask(path: Path, words: Sequence[str], streams: Sequence[int], cwd: Path, env: Mapping[str, str]) -> int:
@@ -183,11 +204,11 @@ def _serve(path: str) -> dict[str, Any]:
     signal.set_wakeup_fd(wake_write)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     with socket.socket(socket.AF_UNIX) as door, selectors.DefaultSelector() as waiting:
-        door.bind(path)
+        door.bind(f"{path}.new")
         door.listen()
+        Path(f"{path}.new").rename(path)  # whoever sees it may connect
         for source in (door, wake_read, sys.stdin.fileno()):
             waiting.register(source, selectors.EVENT_READ)
-        print("ready", flush=True)
         while True:
             sources = [key.fileobj for key, _ in waiting.select()]
             if sys.stdin.fileno() in sources:  # its tests have ended

@@ -52,13 +52,15 @@ cv2.imwrite(target, 255 - cv2.imread(source))
 """
 
 
-# Answers with a letter that the question decides; never ends on the second machine.
+# Answers with a letter that the question decides; in a folder with a file "armed" it first kills, once, the
+# process that started it.
 ANSWER = """
-import os, pathlib, sys, time
+import os, pathlib, signal, sys
 prompt, folder = sys.argv[1:]
-if os.environ.get("FRAGILE"):
-    (pathlib.Path(folder) / "begun").touch()
-    time.sleep(600)
+armed = pathlib.Path(folder) / "armed"
+if armed.exists():
+    armed.unlink()
+    os.kill(os.getppid(), signal.SIGKILL)
 print("ABCD"[len(prompt) % 4])
 """
 
@@ -106,14 +108,17 @@ def machines():
         "health_check_period_ms": 500,
         "health_check_failure_threshold": 4,
     }
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "_system_config": quick})
-    before = os.environ.get("RAY_ADDRESS")
-    os.environ["RAY_ADDRESS"] = cluster.address
-    start_ray(None)
-    yield Machines(cluster)
-    ray.shutdown()
-    cluster.shutdown()
-    os.environ.pop("RAY_ADDRESS") if before is None else os.environ.update(RAY_ADDRESS=before)
+    # Without the processes that only serve people: each imports all of Ray.
+    spared = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_worker_niceness", "0")  # else its workers wait for all other tests
+        head = {"num_cpus": 1, "_system_config": quick, **spared}
+        cluster = Cluster(initialize_head=True, head_node_args=head)
+        patch.setenv("RAY_ADDRESS", cluster.address)
+        start_ray(None)
+        yield Machines(cluster)
+        ray.shutdown()
+        cluster.shutdown()
 
 
 @pytest.fixture(scope="module")
@@ -135,13 +140,6 @@ def fragile_part(task):
     return hang_or(make_part, task, task.folder.parent.parent)
 
 
-def fragile_chunk(task):
-    return hang_or(_score_chunk, task, task.part.parents[4])
-
-
-_score_chunk = scoring._score_chunk
-
-
 def hang_or(function, task, folder):
     if os.environ.get("FRAGILE"):
         (folder / "begun").touch()
@@ -149,8 +147,20 @@ def hang_or(function, task, folder):
     return function(task)
 
 
+def deadly_chunk(task):
+    """Ends the worker that gets the first chunk."""
+    try:
+        (task.part.parents[4] / "ended").touch(exist_ok=False)
+    except FileExistsError:
+        return _score_chunk(task)
+    os.abort()
+
+
+_score_chunk = scoring._score_chunk
+
+
 @pytest.mark.slow
-def test_a_machine_that_dies_costs_a_build_and_scores_only_its_work_in_flight(
+def test_a_machine_that_dies_costs_a_build_and_a_worker_scores_only_its_work_in_flight(
     machines, dataset, tmp_path, monkeypatch
 ):
     monkeypatch.setattr("mie.datasets.plan._PART_WEIGHT", 8)
@@ -169,16 +179,15 @@ def test_a_machine_that_dies_costs_a_build_and_scores_only_its_work_in_flight(
     scores = files(run.folder)
     (run.folder / "scores/miedb.paper.jsonl").unlink()
     (run.folder / "summary/miedb.paper.json").unlink()
-    monkeypatch.setattr(scoring, "_score_chunk", fragile_chunk)
+    monkeypatch.setattr(scoring, "_score_chunk", deadly_chunk)
     monkeypatch.setattr("mie.scoring.attempts._PAIRS", 4)
-    killed = machines.kill_when(tmp_path / "begun")
     score(run, engine="ray")
-    killed.join()
+    assert (tmp_path / "ended").exists()
     assert files(run.folder) == scores
 
 
 @pytest.mark.slow
-def test_a_machine_that_dies_costs_a_run_and_answers_only_those_in_flight(
+def test_a_machine_that_dies_costs_a_run_and_an_actor_answers_only_those_in_flight(
     machines, dataset, tmp_path, monkeypatch
 ):
     (tmp_path / "edit.py").write_text(EDIT)
@@ -186,21 +195,22 @@ def test_a_machine_that_dies_costs_a_run_and_answers_only_those_in_flight(
     editor = f"command:{sys.executable} {tmp_path}/edit.py {{input}} {{output}} {{seed}} {tmp_path}"
     whole = run_editor(dataset, editor, tmp_path / "whole", limit=6)
     (tmp_path / "plan").write_text("".join(f"{edit.seed} machine\n" for edit in whole.edits().values()))
-    monkeypatch.setattr(clusters, "_PATIENCE", 2.0)  # there is no core for a new actor: the other does all
-    killed = machines.kill_when(tmp_path / "begun")
-    run = run_editor(dataset, editor, tmp_path / "run", limit=6, engine="ray", workers=2)
-    killed.join()
+    with monkeypatch.context() as patch:
+        patch.setattr(clusters, "_PATIENCE", 2.0)  # there is no core for a new actor: the other does all
+        killed = machines.kill_when(tmp_path / "begun")
+        run = run_editor(dataset, editor, tmp_path / "run", limit=6, engine="ray", workers=2)
+        killed.join()
     assert run.info["counts"]["failed"] == 0
     assert outputs(run.folder) == outputs(whole.folder)
     assert lines(run) == lines(whole)
 
-    questions = write_tiny(tmp_path / "questions").split("test")
+    questions = write_tiny(tmp_path / "questions", test=8, train=2).split("test")
     (tmp_path / "answer.py").write_text(ANSWER)
     answerer = f"command:{sys.executable} {tmp_path}/answer.py {{prompt}} {tmp_path}"
     local = answer_questions(questions, answerer, tmp_path / "local", blind=True)
-    killed = machines.kill_when(tmp_path / "begun")
-    ray = answer_questions(questions, answerer, tmp_path / "ray", blind=True, engine="ray", workers=2)
-    killed.join()
+    (tmp_path / "armed").touch()
+    ray = answer_questions(questions, answerer, tmp_path / "ray", blind=True, engine="ray", workers=1)
+    assert not (tmp_path / "armed").exists()
     assert ray.complete
     assert (ray.folder / "answers.jsonl").read_bytes() == (local.folder / "answers.jsonl").read_bytes()
     assert {one.reply for one in ray.answers()} > {"A"}

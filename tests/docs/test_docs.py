@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -71,9 +72,8 @@ def test_the_recipe_with_every_key_shows_the_defaults() -> None:
     assert set(full) == set(config.RecipeConfig.model_fields)
 
 
-@pytest.mark.parametrize("page", MARKDOWN, ids=name_of)
-def test_links_lead_somewhere(page: Path) -> None:
-    for link in _LINK.findall(prose(page)):
+def test_links_lead_somewhere() -> None:
+    for page, link in ((one, link) for one in MARKDOWN for link in _LINK.findall(prose(one))):
         if re.match(r"https?://", link):
             continue
         path, _, anchor = link.partition("#")
@@ -83,6 +83,7 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in anchors(target), f"{name_of(page)}: {link}"
 
 
+@cache
 def anchors(page: Path) -> set[str]:
     titles = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
     if page.name == "cli.md":  # its sections are generated
@@ -90,17 +91,20 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\s-]", "", title).strip().lower().replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", [p for p in MARKDOWN if p.name != "CHANGELOG.md"], ids=name_of)
-def test_names_in_the_text_exist(page: Path) -> None:
+def test_names_in_the_text_exist() -> None:
     """Modules and what is in them, `mie.a.b`, or the group of an entry point."""
     source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src/mie").rglob("*.py"))
     known = {*re.findall(r'group="(mie\.\w+)"', source), "mie.json", "mie.jsonl"}
-    text = page.read_text(encoding="utf-8")
-    names = set(re.findall(r"(?<![\w./-])mie(?:\.[A-Za-z_]\w*)+", text)) - known
-    names |= set(re.findall(r"(?:from|import) (mie\.[\w.]+)", text))
-    assert [name for name in sorted(names) if not resolves(name)] == []
+    for page in MARKDOWN:
+        if page.name == "CHANGELOG.md":
+            continue
+        text = page.read_text(encoding="utf-8")
+        names = set(re.findall(r"(?<![\w./-])mie(?:\.[A-Za-z_]\w*)+", text)) - known
+        names |= set(re.findall(r"(?:from|import) (mie\.[\w.]+)", text))
+        assert [name for name in sorted(names) if not resolves(name)] == [], name_of(page)
 
 
+@cache
 def resolves(name: str) -> bool:
     try:
         pkgutil.resolve_name(name)
@@ -109,18 +113,18 @@ def resolves(name: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("page", DOCS, ids=name_of)
-def test_fences_are_one_word(page: Path) -> None:
+def test_fences_are_one_word() -> None:
     """Python-Markdown takes "bash no-run" for text; in docs/ a block that must not run is `console`."""
-    for block in blocks(page):
-        assert re.fullmatch(r"[a-z]+", block.info), block
+    for page, block in ((one, block) for one in DOCS for block in blocks(one)):
+        assert re.fullmatch(r"[a-z]+", block.info), f"{name_of(page)}: {block}"
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_has_its_page_in_the_index(verb: str) -> None:
-    page = ROOT / "docs/how-to" / f"{verb}.md"
-    assert page.read_text(encoding="utf-8").startswith(f"# mie {verb}\n")
-    assert f"(how-to/{verb}.md)" in (ROOT / "docs/index.md").read_text(encoding="utf-8")
+def test_every_verb_has_its_page_in_the_index() -> None:
+    index = (ROOT / "docs/index.md").read_text(encoding="utf-8")
+    for verb in VERBS:
+        page = ROOT / "docs/how-to" / f"{verb}.md"
+        assert page.read_text(encoding="utf-8").startswith(f"# mie {verb}\n"), verb
+        assert f"(how-to/{verb}.md)" in index, verb
 
 
 @pytest.fixture(scope="module")
@@ -136,20 +140,20 @@ def reference() -> dict[str, str]:
     return dict(zip(sections[1::2], sections[2::2], strict=True))
 
 
-@pytest.mark.parametrize("name", commands())
-def test_every_option_is_in_the_generated_reference(name: str, reference: dict[str, str]) -> None:
-    for option in (p for p in commands()[name].params if p.param_type_name == "option" and p.name != "help"):
+def test_every_option_is_in_the_generated_reference(reference: dict[str, str]) -> None:
+    options = [(n, p) for n, c in commands().items() for p in c.params if p.param_type_name == "option"]
+    for name, option in ((name, option) for name, option in options if option.name != "help"):
         for spelling in (*option.opts, *option.secondary_opts):
             row = re.search(rf"^\| [^|]*`{spelling}`[^|]* \| (.+) \| .*\|$", reference[name], re.MULTILINE)
             assert row, f"{name}: {spelling}"
             assert row[1].strip(), f"{name}: {spelling} has no explanation"
 
 
-@pytest.mark.parametrize("page", MARKDOWN, ids=name_of)
-def test_options_on_the_pages_exist(page: Path) -> None:
+def test_options_on_the_pages_exist() -> None:
     """Every `mie VERB ... --option` in a block or in running text."""
-    text = page.read_text(encoding="utf-8")
-    for name, rest in re.findall(r"\b(mie [a-z][a-z-]*(?: (?:list|show|check|get)\b)?)([^`\n|;&#]*)", text):
+    asked = re.compile(r"\b(mie [a-z][a-z-]*(?: (?:list|show|check|get)\b)?)([^`\n|;&#]*)")
+    texts = [(page, page.read_text(encoding="utf-8")) for page in MARKDOWN]
+    for page, (name, rest) in ((page, found) for page, text in texts for found in asked.findall(text)):
         if name not in commands():
             continue
         known = {o for p in commands()[name].params for o in (*p.opts, *p.secondary_opts)} | {"--help"}

@@ -36,7 +36,7 @@ worker.main()
 
 
 def test_a_slice_of_hostile_files_does_no_harm():
-    report = runner.fuzz(640, seed=20, seconds=15)
+    report = runner.fuzz(320, seed=20, seconds=15)
     assert report.faults == {}
     assert report.ran.total() >= len(KINDS)
 

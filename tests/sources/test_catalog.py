@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 from mie.errors import ConfigError
-from mie.records import Target
 from mie.sources import patterns
 from mie.sources.catalog import Entry, TargetEntry, catalog, find, override
 from mie.vocabulary import MODALITIES, TARGET_KINDS
@@ -56,62 +55,75 @@ def test_size_and_no_name_twice() -> None:
     assert len(names) == len(set(names)) == len(ENTRIES) >= 110
 
 
-@pytest.mark.parametrize("entry", ENTRIES.values(), ids=lambda e: e.name)
-class TestEntry:
-    def test_known_words(self, entry: Entry) -> None:
-        assert re.fullmatch(r"[a-z0-9_]+", entry.name)
-        assert entry.modality in MODALITIES
-        assert all(t.kind in TARGET_KINDS for t in entry.targets)
-        assert entry.license.basis in ("stated", "recalled")
-        assert entry.home is None or entry.home.startswith(("https://", "http://"))
+def test_known_words() -> None:
+    for entry in ENTRIES.values():
+        assert re.fullmatch(r"[a-z0-9_]+", entry.name), entry.name
+        assert entry.modality in MODALITIES, entry.name
+        assert all(t.kind in TARGET_KINDS for t in entry.targets), entry.name
+        assert entry.license.basis in ("stated", "recalled"), entry.name
+        assert entry.home is None or entry.home.startswith(("https://", "http://")), entry.name
 
-    def test_no_marking_twice_and_none_ignored(self, entry: Entry) -> None:
+
+def test_no_marking_twice_and_none_ignored() -> None:
+    for entry in ENTRIES.values():
         markings = [marking(t) for t in entry.targets]
-        assert len(set(markings)) == len(markings)
+        assert len(set(markings)) == len(markings), entry.name
         taken = {mark for t in entry.targets for mark in (*t.values, *t.colours)}
-        assert not taken & set(entry.ignore)
-        assert not taken & {0, (0, 0, 0)}, "0 is background"
+        assert not taken & set(entry.ignore), entry.name
+        assert not taken & {0, (0, 0, 0)}, f"{entry.name}: 0 is background"
 
-    def test_values_and_colours_do_not_mix(self, entry: Entry) -> None:
+
+def test_values_and_colours_do_not_mix() -> None:
+    for entry in ENTRIES.values():
         if any(t.colours for t in entry.targets):
-            assert all(t.colours for t in entry.targets)
-            assert all(isinstance(i, tuple) for i in entry.ignore)
+            assert all(t.colours for t in entry.targets), entry.name
+            assert all(isinstance(i, tuple) for i in entry.ignore), entry.name
 
-    def test_masks_ask_only_for_what_images_capture(self, entry: Entry) -> None:
+
+def test_masks_ask_only_for_what_images_capture() -> None:
+    for entry in ENTRIES.values():
         if entry.layout.kind in ("folder", "paired", "volume"):
             captured = set(patterns.places(entry.layout.images))
-            assert all(set(patterns.places(p)) <= captured for p in file_patterns(entry))
+            assert all(set(patterns.places(p)) <= captured for p in file_patterns(entry)), entry.name
 
-    def test_targets_have_masks(self, entry: Entry) -> None:
+
+def test_targets_have_masks() -> None:
+    for entry in ENTRIES.values():
         if entry.layout.kind != "medsegbench":
             separate = [t.masks is not None for t in entry.targets]
-            assert bool(entry.targets) == (entry.layout.masks is not None or any(separate))
-            assert entry.layout.masks is not None or all(separate)
+            masks = entry.layout.masks
+            assert bool(entry.targets) == (masks is not None or any(separate)), entry.name
+            assert masks is not None or all(separate), entry.name
 
-    def test_patient_and_split_come_from_one_place(self, entry: Entry) -> None:
+
+def test_patient_and_split_come_from_one_place() -> None:
+    for entry in ENTRIES.values():
         captured = patterns.places(getattr(entry.layout, "images", ""))
-        assert entry.patient is None or "patient" not in captured
-        assert entry.patient is None or re.compile(entry.patient).groups == 1
-        assert bool(entry.splits) == ("split" in captured)
-
-    def test_snap_only_where_marks_are_listed(self, entry: Entry) -> None:
-        assert not entry.snap or all(t.values or t.colours for t in entry.targets)
+        assert entry.patient is None or "patient" not in captured, entry.name
+        assert entry.patient is None or re.compile(entry.patient).groups == 1, entry.name
+        assert bool(entry.splits) == ("split" in captured), entry.name
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
-class TestTargetName:
-    def test_reads_as_a_clinician_writes(self, target: Target) -> None:
-        words = target.name.split(" ")
-        assert all(w == w.lower() or w in CAPITALS for w in words)
-        assert re.fullmatch(r"[A-Za-z0-9,' -]+", target.name)
-        assert words[0] not in ("", "the", "a", "an")
-        assert not re.search(AMERICAN, target.name)
+def test_snap_only_where_marks_are_listed() -> None:
+    for entry in ENTRIES.values():
+        assert not entry.snap or all(t.values or t.colours for t in entry.targets), entry.name
 
-    def test_number(self, target: Target) -> None:
+
+def test_target_names_read_as_a_clinician_writes() -> None:
+    for name in (target.name for target in TARGETS):
+        words = name.split(" ")
+        assert all(w == w.lower() or w in CAPITALS for w in words), name
+        assert re.fullmatch(r"[A-Za-z0-9,' -]+", name), name
+        assert words[0] not in ("", "the", "a", "an"), name
+        assert not re.search(AMERICAN, name), name
+
+
+def test_the_number_of_target_names() -> None:
+    for target in TARGETS:
         head = re.split(r" (?:of|in|with) ", target.name)[0]
         noun = head.split(" ")[-1]
         looks_plural = " and " in head or noun in PLURALS or (noun.endswith("s") and noun not in SINGULAR_S)
-        assert target.plural == looks_plural
+        assert target.plural == looks_plural, target.name
 
 
 def test_a_name_means_one_kind() -> None:

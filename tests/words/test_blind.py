@@ -26,13 +26,10 @@ def test_the_figures_of_the_first_run_belong_to_the_set(name: str) -> None:
     assert len({row["instruction"] for row in rows}) == len(rows)
 
 
-@pytest.mark.parametrize("row", TRAPS, ids=lambda row: row["instruction"][:60])
-def test_a_trap_never_alters_anatomy(row: blind.Row) -> None:
-    expected, got = row["expect"]["operation"], blind.read(row).operation
-    if expected not in blind.ALTERING:
-        assert got not in blind.ALTERING
-    elif got in blind.ALTERING:
-        assert got == expected
+def test_a_trap_never_alters_anatomy() -> None:
+    for row in TRAPS:
+        expected, got = row["expect"]["operation"], blind.read(row).operation
+        assert got not in blind.ALTERING or got == expected, (row["instruction"], expected, got)
 
 
 def test_nothing_is_altered_that_was_not_asked_for() -> None:

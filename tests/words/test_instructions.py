@@ -31,12 +31,10 @@ def right(row: list[Any]) -> bool:
     return result.operation == operation and got == wanted and result.attributes.get("exclude", []) == names
 
 
-@pytest.mark.parametrize("row", TRAPS, ids=lambda row: str(row[0])[:60])
-def test_a_trap_never_alters_anatomy(row: list[Any]) -> None:
-    operation = parse(row[0], row[1] or None).operation
-    if row[2] in ("none", "perception"):
-        assert operation not in ALTERING
-    assert operation == row[2]
+def test_a_trap_never_alters_anatomy() -> None:
+    for text, modality, expected, *_ in TRAPS:
+        operation = parse(text, modality or None).operation
+        assert operation == expected, (text, modality)
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -34,18 +34,19 @@ LOCATIONS = (
 SIZES = ("tiny", "small", "medium-sized", "large")
 
 
-@pytest.mark.parametrize(("name", "kind", "plural", "modality"), sorted({row[:4] for row in ASKED}))
-def test_every_overlay_wording_of_a_target(name: str, kind: str, plural: bool, modality: str) -> None:
-    target = Target(name, kind, plural)
-    task = "lesion" if kind == "lesion" else "structure"
+def test_every_overlay_wording_of_every_target() -> None:
+    """The colours take turns: each target has each wording, and each wording each colour."""
     wrong = []
-    for template, colour in itertools.product(perception.PHRASINGS[task], COLOURS):
-        prompt = perception.ask_for_one(template, target, colour, modality)
-        for given in (modality, None):
-            result = parse(prompt, given)
-            got = [(t.name, t.colour) for t in result.targets]
-            if result.operation != "perception" or got != [(name, colour)] or result.unknown:
-                wrong.append((prompt, given, result))
+    for at, (name, kind, plural, modality) in enumerate(sorted({row[:4] for row in ASKED})):
+        task = "lesion" if kind == "lesion" else "structure"
+        for number, template in enumerate(perception.PHRASINGS[task]):
+            colour = tuple(COLOURS)[(at + number) % len(COLOURS)]
+            prompt = perception.ask_for_one(template, Target(name, kind, plural), colour, modality)
+            for given in (modality, None):
+                result = parse(prompt, given)
+                got = [(t.name, t.colour) for t in result.targets]
+                if result.operation != "perception" or got != [(name, colour)] or result.unknown:
+                    wrong.append((prompt, given, result))
     assert not wrong, wrong[:3]
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import sys
+from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any, Final
@@ -24,8 +25,12 @@ def versions() -> dict[str, str]:
     return {
         "mie": mie.__version__,
         "python": platform.python_version(),
-        **{name: importlib.metadata.version(name) for name in used},
+        **{name: _version(name) for name in used},
     }
+
+
+# Found once: a run writes them every ten seconds, and each would read a file for it.
+_version = cache(importlib.metadata.version)
 
 
 def environment() -> dict[str, Any]:

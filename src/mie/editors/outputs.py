@@ -97,7 +97,8 @@ def check_output(edited: Edited, size: tuple[int, int]) -> Edited:
 
 def write_output(path: Path, data: bytes) -> None:
     """Write the whole file and sync it. Sync the folder afterwards, once for many files."""
-    temporary = path.with_name(f".{path.name}.tmp")
+    folder, name = os.path.split(path)
+    temporary = os.path.join(folder, f".{name}.tmp")  # noqa: PTH118 (a fifth of all this takes)
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     try:
         left = memoryview(data)

@@ -457,8 +457,9 @@ class _Log:
     ) -> None:
         self._plan = plan
         self._counts = Counter(edit.state for edit in earlier)
-        self._earlier = self._counts.copy()
-        self._total = total
+        self._earlier = self._counts.total()
+        self._now = Counter[str]()  # of this session
+        self._done, self._total = 0, total
         self._progress = progress
         self._past_seconds = past_seconds
         self._started = self._written = time.monotonic()
@@ -466,11 +467,12 @@ class _Log:
     def edit(self, edit: Edit) -> None:
         self._plan.editor.recorded(edit.sample_id, edit.attempt)
         self._counts[edit.state] += 1
-        now = self._counts - self._earlier
-        seconds = time.monotonic() - self._started
-        states = (now["failed"], now["refused"])
-        self._progress(Progress(now.total(), self._total, *states, self._earlier.total(), seconds))
-        if time.monotonic() - self._written >= _CHECKPOINT:
+        self._now[edit.state] += 1
+        self._done += 1
+        at = time.monotonic()
+        states = (self._now["failed"], self._now["refused"])
+        self._progress(Progress(self._done, self._total, *states, self._earlier, at - self._started))
+        if at - self._written >= _CHECKPOINT:
             self.write("running")
 
     def write(self, status: str) -> None:

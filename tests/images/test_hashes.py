@@ -1,9 +1,20 @@
 import cv2
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mie.images.hashes import CORRELATION, _neighbourhoods, _within, near_pairs, perceptual, pixel_digest
+from mie.images.hashes import (
+    CORRELATION,
+    HASH_DISTANCE,
+    _cells,
+    _close,
+    _directions,
+    _places,
+    near_pairs,
+    perceptual,
+    pixel_digest,
+)
 from tests.conftest import crop, shipped
 
 
@@ -39,20 +50,38 @@ def test_a_flip_is_another_image():
     assert near_pairs(*_traces([image]), *_traces([image[:, ::-1].copy()])) == []
 
 
-@given(st.lists(st.integers(0, 2**64 - 1), max_size=8), st.lists(st.integers(0, 2**64 - 1), max_size=8))
-def test_hamming_distance_by_hand(a, b):
-    expected = [(i, j) for i, x in enumerate(a) for j, y in enumerate(b) if (x ^ y).bit_count() <= 20]
-    found = _within(np.array(a, np.uint64), np.array(b, np.uint64), 20)
-    assert [tuple(p) for p in found.tolist()] == expected
-
-
-def test_pairs_are_found_in_every_block(monkeypatch):
-    monkeypatch.setattr("mie.images.hashes._BLOCK", 32)
-    draw = np.random.default_rng(0)
-    a, b = (draw.integers(0, 2**64 - 1, n, np.uint64) for n in (50, 9))
-    b[3], b[7] = a[0], a[41] ^ np.uint64(0b1011)
-    assert _within(a, b, 3).tolist() == [[0, 3], [41, 7]]
-    assert _within(b, a, 3).tolist() == [[3, 0], [7, 41]]
+@given(st.integers(0, 2**32 - 1), st.integers(0, 2), st.sampled_from([1, 40, 2**23]))
+def test_the_result_is_that_of_comparing_all_with_all(seed, spread, most):
+    """Pairs by hand, whatever the number of directions that pictures differ in, and of cells and strips."""
+    draw = np.random.default_rng(seed)
+    waves = draw.normal(size=(2 + 6 * spread, 256))
+    weights = draw.normal(size=(60, len(waves)))
+    weights[30:] = weights[:30] + draw.normal(size=(30, len(waves))) * draw.choice([0, 0.05, 0.2], (30, 1))
+    pictures = weights @ waves + draw.normal(size=(60, 256)) * draw.choice([0.0, 0.1, 0.5], (60, 1))
+    low, high = pictures.min(axis=1, keepdims=True), pictures.max(axis=1, keepdims=True)
+    thumbs = np.rint(255 * (pictures - low) / (high - low)).astype(np.uint8)
+    thumbs[draw.random(60) < 0.05] = 7
+    hashes = np.repeat(draw.integers(0, 2**64 - 1, 1, np.uint64), 60)
+    hashes ^= draw.integers(0, 2**64 - 1, 60, np.uint64) & draw.integers(0, 2**64 - 1, 60, np.uint64)
+    hashes &= np.uint64(0xFFFFFFFF)  # eight bits are set in the mean, so some differ in ten and some in more
+    a, b = slice(0, 35), slice(25, 60)
+    with np.errstate(invalid="ignore"):  # of thumbnails of one grey
+        alike = np.corrcoef(thumbs)
+    sure = ~np.isclose(alike, CORRELATION, atol=1e-5)  # there, float32 decides
+    expected = {
+        (i, j)
+        for i in range(35)
+        for j in range(35)
+        if (int(hashes[i]) ^ int(hashes[25 + j])).bit_count() <= HASH_DISTANCE
+        and alike[i, 25 + j] >= CORRELATION
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mie.images.hashes._PAIRS", most)
+        patch.setattr("mie.images.hashes._STRIP", 4)
+        patch.setattr("mie.images.hashes._BLOCK", 16)
+        found = near_pairs(hashes[a], thumbs[a], hashes[b], thumbs[b])
+    assert found == sorted(set(found))
+    assert {p for p in set(found) ^ expected if sure[p[0], 25 + p[1]]} == set()
 
 
 def test_cutting_into_neighbourhoods_loses_no_pair(monkeypatch):
@@ -73,9 +102,11 @@ def test_cutting_into_neighbourhoods_loses_no_pair(monkeypatch):
     expected = [tuple(pair) for pair in np.argwhere(every >= CORRELATION).tolist()]
     assert 100 < len(expected) < 250
     monkeypatch.setattr("mie.images.hashes._PAIRS", 64)
-    blocks = list(_neighbourhoods(*thumbs))
-    assert len(blocks) > 20
-    assert sum(len(a) * len(b) for a, b in blocks) < 0.5 * 600 * 300
+    basis = _directions(*thumbs)
+    cells = list(_cells(*thumbs, *(_places(part, basis) for part in thumbs)))
+    assert len(cells) > 20
+    assert sum(len(cell.a) * len(cell.b) for cell in cells) < 0.5 * 600 * 300
+    assert sum(len(a) for a, _ in _close(*thumbs)) < 0.01 * 600 * 300
     found = near_pairs(hashes[0], thumbs[0], hashes[1], thumbs[1])
     assert found == expected
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import cv2
@@ -18,13 +19,15 @@ from mie.records import Pixels
 # docs/explanation/architecture.md.
 HASH_DISTANCE = 10
 CORRELATION = 0.99
-_BLOCK = 2**18  # pairs compared at a time, so that they stay in the cache
+_BLOCK = 2**16  # pairs compared at a time, so that they stay in the cache
 # Unit vectors u, v with u·v >= c are at most sqrt(2 - 2c) apart, also in their parts along any direction.
 _REACH = (2 - 2 * CORRELATION) ** 0.5 + 1e-3  # and some, because floats are rounded
-_DIRECTIONS = 16
-_PAIRS = 2**20  # so few are compared faster than cut once more
+_DIRECTIONS = 12
+_PAIRS = 2**23  # so few are compared faster than cut once more
 _WORTH = 0.9  # a cut is made where it leaves less than this of the pairs
-_SAMPLE = 2048  # rows that decide where to cut
+_SAMPLE = 2048  # rows whose principal directions are taken
+_CUT_SAMPLE = 256  # rows that decide where to cut
+_STRIP = 64  # rows of a that are compared with the same rows of b
 _ROWS = 2**14  # thumbnails that are floats at a time
 
 
@@ -70,9 +73,9 @@ def near_pairs(
     sides are cut along the directions in which thumbnails differ most until few are left to compare.
     """
     found = [np.empty((0, 2), np.int64)]
-    for rows_a, rows_b in _neighbourhoods(thumbs_a, thumbs_b):
-        near = _within(hashes_a[rows_a], hashes_b[rows_b], HASH_DISTANCE)
-        found.append(np.stack([rows_a[near[:, 0]], rows_b[near[:, 1]]], axis=1))
+    for a, b in _close(thumbs_a, thumbs_b):
+        near = np.bitwise_count(hashes_a[a] ^ hashes_b[b]) <= HASH_DISTANCE
+        found.append(np.stack([a[near], b[near]], axis=1))
     candidates = np.concatenate(found)
     candidates = candidates[np.lexsort((candidates[:, 1], candidates[:, 0]))]
     pairs: list[tuple[int, int]] = []
@@ -83,51 +86,126 @@ def near_pairs(
     return pairs
 
 
-def _neighbourhoods(
+def _close(
     thumbs_a: NDArray[np.uint8], thumbs_b: NDArray[np.uint8]
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Rows of a, and all rows of b that may correlate with one of them at CORRELATION or more.
-
-    Every row of a is in one neighbourhood; a row of b may be in several. Thumbnails without contrast, which
-    correlate with nothing, are in none.
-    """
+    """Rows of a and of b, pair by pair: all that correlate at CORRELATION or more, and few others."""
     basis = _directions(thumbs_a, thumbs_b)
     places_a, places_b = _places(thumbs_a, basis), _places(thumbs_b, basis)
-    rows = tuple(np.flatnonzero(np.ptp(t, axis=1) > 0) for t in (thumbs_a, thumbs_b))
-    stack = [rows]
+    for cell in _cells(thumbs_a, thumbs_b, places_a, places_b):
+        yield from _compared(cell, places_a, places_b)
+
+
+def _cells(
+    thumbs_a: NDArray[np.uint8],
+    thumbs_b: NDArray[np.uint8],
+    places_a: NDArray[np.float32],
+    places_b: NDArray[np.float32],
+) -> Iterator[_Cell]:
+    """Every row of a is in one cell; a row of b may be in several.
+
+    Thumbnails without contrast, which correlate with nothing, are in none.
+    """
+    # Along the first direction, which is never cut: there, what is within reach is one stretch.
+    rows_a, rows_b = (
+        order[np.ptp(thumbs, axis=1)[order] > 0]
+        for thumbs, order in ((thumbs_a, places_a[0].argsort()), (thumbs_b, places_b[0].argsort()))
+    )
+    everywhere = np.full(len(places_a), np.inf, np.float32)
+    stack = [_Cell(rows_a, rows_b, np.zeros(len(rows_b), np.float32), -everywhere, everywhere)]
     while stack:
-        a, b = stack.pop()
-        if not len(a) or not len(b):
+        cell = stack.pop()
+        if not len(cell.a) or not len(cell.b):
             continue
-        cut = None
-        if len(a) * len(b) > _PAIRS:
-            cut = _best_cut(places_a[:, _some(a)], places_b[:, _some(b)])
+        cut = _best_cut(cell, places_a, places_b) if len(cell.a) * len(cell.b) > _PAIRS else None
         if cut is None:
-            yield a, b
-            continue
-        direction, place = cut
-        below, other = places_a[direction, a] <= place, places_b[direction, b]
-        stack.append((a[~below], b[other >= place - _REACH]))
-        stack.append((a[below], b[other <= place + _REACH]))
+            yield cell
+        else:
+            stack += cell.halves(*cut, places_a, places_b)
 
 
-def _best_cut(a: NDArray[np.float32], b: NDArray[np.float32]) -> tuple[int, float] | None:
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """Rows of a inside a box, and the rows of b that are close enough to it."""
+
+    a: NDArray[np.int64]
+    b: NDArray[np.int64]
+    apart: NDArray[np.float32]  # squared distance of each row of b from the box
+    low: NDArray[np.float32]  # of the box, along each direction
+    high: NDArray[np.float32]
+
+    def halves(
+        self, direction: int, place: float, places_a: NDArray[np.float32], places_b: NDArray[np.float32]
+    ) -> list[_Cell]:
+        """The cell cut in two; a row of b that is near both halves goes to both."""
+        below = places_a[direction, self.a] <= place
+        along = places_b[direction, self.b]
+        others = self.apart - _beyond(along, self.low[direction], self.high[direction]) ** 2
+        found = []
+        for rows, is_low in ((self.a[~below], False), (self.a[below], True)):
+            low, high = self.low.copy(), self.high.copy()
+            (high if is_low else low)[direction] = place
+            apart = others + _beyond(along, low[direction], high[direction]) ** 2
+            near = apart <= _REACH**2
+            found.append(_Cell(rows, self.b[near], apart[near], low, high))
+        return found
+
+
+def _beyond(along: NDArray[np.float32], low: Any, high: Any) -> NDArray[np.float32]:
+    """How far outside `low` to `high`."""
+    return np.maximum(np.maximum(low - along, along - high), np.float32(0))
+
+
+def _best_cut(
+    cell: _Cell, places_a: NDArray[np.float32], places_b: NDArray[np.float32]
+) -> tuple[int, float] | None:
     """(direction, place) after which the fewest pairs are left to compare; None where no cut helps much."""
-    middles = np.median(a, axis=1, keepdims=True)
+    a, b = places_a[1:, _some(cell.a, _CUT_SAMPLE)], places_b[1:, _some(cell.b, _CUT_SAMPLE)]
+    low, high = cell.low[1:, None], cell.high[1:, None]
+    middles = np.partition(a, a.shape[1] // 2, axis=1)[:, a.shape[1] // 2, None]
     below = (a <= middles).mean(axis=1)
-    left = below * (b <= middles + _REACH).mean(axis=1) + (1 - below) * (b >= middles - _REACH).mean(axis=1)
+    others = _some(cell.apart, _CUT_SAMPLE) - _beyond(b, low, high) ** 2
+    near_low = (others + _beyond(b, low, middles) ** 2 <= _REACH**2).mean(axis=1)
+    near_high = (others + _beyond(b, middles, high) ** 2 <= _REACH**2).mean(axis=1)
+    left = below * near_low + (1 - below) * near_high
     best = int(left.argmin())
-    return (best, float(middles[best, 0])) if left[best] < _WORTH else None
+    return (best + 1, float(middles[best, 0])) if left[best] < _WORTH else None
 
 
-def _some(rows: NDArray[Any]) -> NDArray[Any]:
-    """At most `_SAMPLE` of them, spread evenly."""
-    return rows[:: len(rows) // _SAMPLE + 1]
+def _compared(
+    cell: _Cell, places_a: NDArray[np.float32], places_b: NDArray[np.float32]
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """The pairs of a cell whose places are within reach of each other.
+
+    A few rows of a at a time, with what of b is within reach along the first direction. For places p and q,
+    |p - q| <= r where p·q - |p|²/2 - |q|²/2 >= -r²/2: one product of matrices for many pairs.
+    """
+    a, b = places_a[:, cell.a], places_b[:, cell.b]
+    left = np.concatenate([a, -(a**2).sum(axis=0, keepdims=True) / 2, np.ones_like(a[:1])]).T.copy()
+    right = np.concatenate([b, np.ones_like(b[:1]), -(b**2).sum(axis=0, keepdims=True) / 2])
+    closeness = np.empty(_BLOCK, np.float32)
+    width = _BLOCK // _STRIP
+    for start in range(0, len(left), _STRIP):
+        strip = left[start : start + _STRIP]
+        first = int(b[0].searchsorted(strip[0, 0] - _REACH))
+        last = int(b[0].searchsorted(strip[-1, 0] + _REACH, "right"))
+        for at in range(first, last, width):
+            part = right[:, at : min(at + width, last)]
+            close = closeness[: len(strip) * part.shape[1]].reshape(len(strip), -1)
+            np.matmul(strip, part, out=close)
+            if close.max() >= -(_REACH**2) / 2:  # searching costs more, and there is mostly nothing to find
+                rows, columns = np.nonzero(close >= -(_REACH**2) / 2)
+                yield cell.a[start + rows], cell.b[at + columns]
+
+
+def _some(rows: NDArray[Any], most: int) -> NDArray[Any]:
+    """At most so many of them, spread evenly."""
+    return rows[:: len(rows) // most + 1]
 
 
 def _directions(*thumbs: NDArray[np.uint8]) -> NDArray[np.float32]:
     """The principal directions `(256, D)` of some of the thumbnails, as unit vectors."""
-    some = np.concatenate([_unit(_some(t)) for t in thumbs])
+    some = np.concatenate([_unit(_some(t, _SAMPLE)) for t in thumbs])
     spread = some - some.mean(axis=0) if len(some) else some
     return np.linalg.eigh(spread.T @ spread)[1][:, : -_DIRECTIONS - 1 : -1].astype(np.float32)
 
@@ -146,13 +224,3 @@ def _unit(thumbs: NDArray[np.uint8]) -> NDArray[np.float32]:
     norm = np.linalg.norm(centred, axis=1, keepdims=True)
     return centred / np.maximum(norm, 1e-6)
 
-
-def _within(a: NDArray[np.uint64], b: NDArray[np.uint64], distance: int) -> NDArray[np.int64]:
-    """Index pairs (N, 2), in order, of hashes that differ in at most `distance` bits."""
-    rows = max(1, _BLOCK // max(1, len(b)))
-    found = [np.empty(0, np.int64)]
-    for start in range(0, len(a), rows):
-        near = np.bitwise_count(a[start : start + rows, None] ^ b) <= distance
-        if near.any():  # searching costs more than looking, and there is mostly nothing to find
-            found.append(np.flatnonzero(near) + start * len(b))
-    return np.stack(np.divmod(np.concatenate(found), max(1, len(b))), axis=1)

@@ -11,7 +11,10 @@ TAKEN_BACK: Final = "the request is taken back"
 _SCOPES: Final = frozenset(("left_out", "stays", "keep", "except", "not", "instead", "retraction"))
 _TAKES_BACK: Final = frozenset(("retraction", "correction"))
 _VERBS: Final = word_set("perception removal addition fill")
-_KEEPS: Final = word_set("leave keep preserve retain maintain lass lasse laisse laissez deja deje")
+_KEEPS: Final = word_set(  # verbs of their own: "ignore the spleen and mark the liver"
+    "leave keep preserve retain maintain ignore skip omit disregard exclude spare forget lass lasse laisse "
+    "laissez deja deje"
+)
 _PARTS: Final = COMMAS | ENDS | word_set("but and while whereas aber und mais et pero y sondern 但 而")
 _MUST: Final = word_set("must should shall may can to is are has have needs need ought soll sollen doit debe")
 _NEED: Final = word_set("need needed wanted required necessary brauche noetig 要 用 需")
@@ -243,7 +246,11 @@ def _stands_behind(found: Scan, mention: Mention) -> bool:
 
 
 def _verb_follows(found: Scan, index: int) -> bool:
-    following = found.mentions[index + 1 : index + 2]
+    following = found.mentions[index + 1 :]
+    while following and following[0].is_small() and not following[0].operations:
+        if COMMAS & set(found.after(following[0].last)):
+            return False
+        following = following[1:]  # "no quiero que elimines el tumor"
     return bool(following) and bool(following[0].operations & _VERBS) and not following[0].says("target")
 
 
@@ -262,7 +269,7 @@ def _other_named(found: Scan, index: int, at: int) -> bool:
 def _scope_end(found: Scan, index: int) -> int:
     """The mention at which what begins at mention `index` ends: the clause does, or a new verb follows."""
     start = found.mentions[index]
-    seen_verb, broken = start.says("keep") and found.words[start.first] in _KEEPS, False
+    seen_verb, broken = found.words[start.first] in _KEEPS, False
     following = next((m for m in found.mentions[index + 1 :] if not m.is_small()), None)
     named = following is not None and following.says("target")
     for at in range(index + 1, len(found.mentions)):

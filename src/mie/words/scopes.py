@@ -18,10 +18,7 @@ _KEEPS: Final = word_set(  # verbs of their own: "ignore the spleen and mark the
 _PARTS: Final = COMMAS | ENDS | word_set("but and while whereas aber und mais et pero y sondern 但 而")
 _MUST: Final = word_set("must should shall may can to is are has have needs need ought soll sollen doit debe")
 _NEED: Final = word_set("need needed wanted required necessary brauche noetig 要 用 需")
-_BEFORE_OBJECT: Final = word_set(
-    "the a any about with for this that those these his her my left right der die das den le la les el "
-    "los las"
-)
+_FAR: Final = 6  # tokens from what takes back to its object
 _POLITE: Final = word_set("please pls thanks thank you bitte danke svp merci por favor gracias")
 _CHANGES: Final = frozenset(("removal", "addition", "gone", "other"))
 _TURNS: Final = word_set("but just instead rather then aber sondern mais pero sino")
@@ -95,10 +92,11 @@ def _has_object(found: Scan, index: int) -> bool:
     """Whether a target follows what else takes back the whole request: "forget about the spleen"."""
     mention = found.mentions[index]
     following = next((m for m in found.mentions[index + 1 :] if m.says("target")), None)
-    if following is None or following.first - mention.last > 3:
+    if following is None or following.first - mention.last > _FAR:
         return False
-    between = found.words[mention.last : following.first]
-    return all(word in _BEFORE_OBJECT for word in between)
+    between = found.within(mention.last, following.first)
+    parted = _PARTS & set(found.words[mention.last : following.first])
+    return not parted and not any(m.operations for m in between)
 
 
 def _topic(found: Scan, index: int) -> list[Mention]:

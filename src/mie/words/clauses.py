@@ -135,7 +135,7 @@ def _set_mood(found: Scan, clause: Clause) -> None:
     mentions = found.within(clause.first, clause.last)
     opening = next((m for m in mentions if not m.says("filler") or m.operations), None)
     if _is_aside(found, clause, mentions):
-        clause.mood = "aside"
+        clause.mood = "name" if _relays(found, clause, mentions) else "aside"
         return
     place = _asks_place(found, clause, mentions)
     if not place and _is_question(found, clause, mentions):
@@ -145,8 +145,7 @@ def _set_mood(found: Scan, clause: Clause) -> None:
     clause.heads = tuple(m for m in mentions if m.operations & VERBS and asks(found, clause, m))
     if clause.heads or place:
         return
-    changes = any(m.operations & {"removal", "addition", "gone"} for m in mentions)
-    if not changes and _RELAYS & set(words) and any(m.says("target") for m in mentions):
+    if _RELAYS & set(words) and _names_alone(mentions):
         clause.mood = "name"  # "the pathologist asked for the nuclei"
         return
     wish = any(m.says("wish") or m.says("address") for m in mentions)
@@ -168,6 +167,19 @@ def _set_mood(found: Scan, clause: Clause) -> None:
         return
     first = opening and found.words[opening.first]
     clause.mood = "report" if first in _BACKGROUND or (words and words[0] in _BACKGROUND) else "name"
+
+
+def _names_alone(mentions: list[Mention]) -> bool:
+    """Whether a target is named and no change."""
+    changes = any(m.operations & {"removal", "addition", "gone"} for m in mentions)
+    return not changes and any(m.says("target") for m in mentions)
+
+
+def _relays(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:
+    """Whether it tells what somebody asks for: "Dr Okafor, who would like the spleen in green"."""
+    words = found.words[clause.first : clause.last]
+    wishes = _RELAYS & set(words) or any(m.says("wish") for m in mentions)
+    return words[:1] == ["who"] and bool(wishes) and _names_alone(mentions)
 
 
 def _is_aside(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:
@@ -202,7 +214,7 @@ def _is_aside(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:
 
 def _is_question(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:
     """Whether it asks for an opinion, a number or a text: by its first words, or by an auxiliary."""
-    led = False
+    led = wished = False
     for mention in mentions:
         word = found.words[mention.first]
         before = found.covering[mention.first - 1] if mention.first > clause.first else None
@@ -212,6 +224,9 @@ def _is_question(found: Scan, clause: Clause, mentions: list[Mention]) -> bool:
             and (mention.first == clause.first or (before is not None and before.says("address")))
         ):
             continue  # "have the kidneys highlighted"
+        if word in ("is", "are") and wished and found.words[clause.last - 1] not in ("?", "？"):
+            return False  # "all I need is the trachea"
+        wished |= not _WISHED.isdisjoint(mention.kinds)
         if "none" in mention.operations and not mention.negated and (not led or word in _ASKING):
             return not _is_passive_request(found, clause, mention, mentions)
         if mention.says("address") and mention.last - mention.first > 1:

@@ -20,7 +20,7 @@ from mie.words.changes import (
     shown_with,
 )
 from mie.words.clauses import Clause
-from mie.words.mentions import Mention, Scan
+from mie.words.mentions import COMMAS, Mention, Scan
 from mie.words.objects import (
     DEFINITE,
     FILES,
@@ -49,8 +49,9 @@ _BECOMES: Final = word_set(
 )
 _SHOWN: Final = word_set(
     "visible obvious prominent conspicuous noticeable apparent recognizable evident clear clearer seen pop "
-    "glow shine out sichtbar deutlich visibles evidente picture image drawing map"
+    "glow shine out sichtbar deutlich visibles evidente easy easier"
 )
+_PICTURES: Final = word_set("picture image drawing map visible")
 _ARTICLES: Final = word_set("the this that these those my his her a an all both every")
 _PARTICLES: Final = word_set("up down out off in over away")
 _PRONOUNS: Final = word_set("it them this that these those one ones")
@@ -296,13 +297,14 @@ def _made_healthy(found: Scan, asked: list[Mention]) -> bool:
 def _makes_otherwise(found: Scan, rows: Sequence[Clause]) -> bool:
     """Whether something is to become what no editor makes it: "make the heart rounder"."""
     for clause in rows:
-        words = found.words[clause.first : clause.last]
-        verb = next((at for at, word in enumerate(words, clause.first) if word in _BECOMES), None)
-        if verb is None or clause.mood not in ASKED or (_SHOWN | _SEGMENTS) & set(words):
+        verb = next((at for at in range(clause.first, clause.last) if found.words[at] in _BECOMES), None)
+        if verb is None or clause.mood not in ASKED:
             continue
-        before = found.within(clause.first, verb)
-        behind = found.within(verb + 1, clause.last)
-        if all(m.is_small() for m in before) and any(m.says("target") for m in behind):
+        targets = [m for m in found.within(verb + 1, clause.last) if m.says("target")]
+        if not targets or not all(m.is_small() for m in found.within(clause.first, verb)):
+            continue
+        drawn = (_PICTURES | _SEGMENTS) & set(found.words[verb : targets[0].first])
+        if not drawn and not (_SHOWN | _SEGMENTS) & set(found.words[targets[0].last : clause.last]):
             return True
     return False
 
@@ -379,17 +381,19 @@ def _names_stranger(found: Scan, rows: Sequence[Clause]) -> bool:
 def _unknown_verb(found: Scan, rows: Sequence[Clause]) -> str | None:
     """The word that stands where a verb asks, before an article, and is not known: "rename the polyp"."""
     for clause in rows:
-        at = clause.first
-        while at < clause.last and (own := found.covering[at]) is not None and own.says("address"):
-            at = own.last
-        word = found.words[at] if at < clause.last else ""
-        if not found.english or clause.mood not in ASKED or not word.isalpha() or word.endswith("ly"):
+        if not found.english or clause.mood not in ASKED:
             continue
-        following = found.words[at + 1 : at + 3]
-        if following and following[0] in _PARTICLES:
-            following = following[1:]
-        if found.covering[at] is None and following and following[0] in _ARTICLES:
-            return found.written(at, at + 1)
+        commas = [at + 1 for at in range(clause.first, clause.last) if found.words[at] in COMMAS]
+        for at in (clause.first, *commas):
+            while at < clause.last and (own := found.covering[at]) is not None and own.says("address"):
+                at = own.last
+            word = found.words[at] if at < clause.last else ""
+            following = found.words[at + 1 : at + 3]
+            if following and following[0] in _PARTICLES:
+                following = following[1:]
+            unknown = word.isalpha() and not word.endswith("ly") and found.covering[at] is None
+            if unknown and following and following[0] in _ARTICLES:
+                return found.written(at, at + 1)
     return None
 
 

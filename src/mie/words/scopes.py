@@ -11,14 +11,14 @@ TAKEN_BACK: Final = "the request is taken back"
 _SCOPES: Final = frozenset(("left_out", "stays", "keep", "except", "not", "instead", "retraction"))
 _TAKES_BACK: Final = frozenset(("retraction", "correction"))
 _VERBS: Final = word_set("perception removal addition fill")
-_KEEPS: Final = word_set("leave keep preserve retain maintain lass lasse laisse laissez deja deje")
+_KEEPS: Final = word_set(  # verbs of their own: "ignore the spleen and mark the liver"
+    "leave keep preserve retain maintain ignore skip omit disregard exclude spare forget lass lasse laisse "
+    "laissez deja deje"
+)
 _PARTS: Final = COMMAS | ENDS | word_set("but and while whereas aber und mais et pero y sondern 但 而")
 _MUST: Final = word_set("must should shall may can to is are has have needs need ought soll sollen doit debe")
 _NEED: Final = word_set("need needed wanted required necessary brauche noetig 要 用 需")
-_BEFORE_OBJECT: Final = word_set(
-    "the a any about with for this that those these his her my left right der die das den le la les el "
-    "los las"
-)
+_FAR: Final = 6  # tokens from what takes back to its object
 _POLITE: Final = word_set("please pls thanks thank you bitte danke svp merci por favor gracias")
 _CHANGES: Final = frozenset(("removal", "addition", "gone", "other"))
 _TURNS: Final = word_set("but just instead rather then aber sondern mais pero sino")
@@ -92,10 +92,11 @@ def _has_object(found: Scan, index: int) -> bool:
     """Whether a target follows what else takes back the whole request: "forget about the spleen"."""
     mention = found.mentions[index]
     following = next((m for m in found.mentions[index + 1 :] if m.says("target")), None)
-    if following is None or following.first - mention.last > 3:
+    if following is None or following.first - mention.last > _FAR:
         return False
-    between = found.words[mention.last : following.first]
-    return all(word in _BEFORE_OBJECT for word in between)
+    between = found.within(mention.last, following.first)
+    parted = _PARTS & set(found.words[mention.last : following.first])
+    return not parted and not any(m.operations for m in between)
 
 
 def _topic(found: Scan, index: int) -> list[Mention]:
@@ -243,7 +244,11 @@ def _stands_behind(found: Scan, mention: Mention) -> bool:
 
 
 def _verb_follows(found: Scan, index: int) -> bool:
-    following = found.mentions[index + 1 : index + 2]
+    following = found.mentions[index + 1 :]
+    while following and following[0].is_small() and not following[0].operations:
+        if COMMAS & set(found.after(following[0].last)):
+            return False
+        following = following[1:]  # "no quiero que elimines el tumor"
     return bool(following) and bool(following[0].operations & _VERBS) and not following[0].says("target")
 
 
@@ -262,7 +267,7 @@ def _other_named(found: Scan, index: int, at: int) -> bool:
 def _scope_end(found: Scan, index: int) -> int:
     """The mention at which what begins at mention `index` ends: the clause does, or a new verb follows."""
     start = found.mentions[index]
-    seen_verb, broken = start.says("keep") and found.words[start.first] in _KEEPS, False
+    seen_verb, broken = found.words[start.first] in _KEEPS, False
     following = next((m for m in found.mentions[index + 1 :] if not m.is_small()), None)
     named = following is not None and following.says("target")
     for at in range(index + 1, len(found.mentions)):

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from typing import Final, NamedTuple
 
-from mie.words.mentions import Mention, Scan
+from mie.words.mentions import COMMAS, ENDS, Mention, Scan
 from mie.words.vocabulary import vocabulary, word_set
 
 _SURE: Final = 3  # weight of a phrase that names a transformation, beside 1 of a hint
@@ -86,7 +86,8 @@ def _stays(mention: Mention) -> bool:
 def _is_another_change(found: Scan, mention: Mention) -> bool:
     """Whether it is a verb that asks for what no editor does: "blur the face" is no blurry image."""
     before = found.covering[mention.first - 1] if mention.first else None
-    heads = not mention.first or (before is not None and before.says("address"))
+    sign = mention.first > 0 and found.words[mention.first - 1] in ENDS | COMMAS
+    heads = not mention.first or sign or (before is not None and before.says("address"))
     return heads and "other" in mention.operations
 
 

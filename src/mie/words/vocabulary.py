@@ -143,8 +143,8 @@ class Vocabulary:
         for operation, entry in body["operations"].items():
             self._add_all("operation", operation, _by_language(entry))
         for language in ("fr", "es"):
-            verbs = _split(body["operations"]["perception"][language])
-            self._add_all("operation", "perception", _participles(verbs, language))
+            shows = _split(body["operations"]["perception"][language])
+            self._add_all("operation", "perception", _participles(shows, language))
         for key, entry in body["transformations"].items():
             named = [] if "goal" in entry else [entry["name"]]  # "MRI to PET" says where it leads
             self._add_all("sure", key, [*named, *_split(entry.get("sure", ""))])

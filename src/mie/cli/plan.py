@@ -74,7 +74,7 @@ def _show(found: BuildPlan, price: float | None) -> None:
     if found.rejected:
         gates = ", ".join(f"{gate} {number}" for gate, number in found.rejected.items())
         typer.echo(f"rejected in the pilot: {gates}")
-    typer.echo("Duplicates and leaks between splits are found when a build ends: it keeps a few less.")
+    typer.echo("A build keeps slightly fewer: duplicates and leaks between splits are found at its end.")
 
 
 def _range(amount: Amount, show: Callable[[float], str]) -> str:

@@ -108,8 +108,6 @@ _LONGEST = (
     "tests/scoring/benchmarks/omni_iie/test_score.py",
     "tests/docs/test_examples.py::test_the_examples_run[docs/explanation/transformation.md]",
     "tests/editors/test_killed.py",
-    "tests/datasets/test_wide.py",
-    "tests/words/test_round_trip.py",
     "tests/editors/compact/test_onnx.py",
     "tests/test_old_folders.py",
     "tests/docs/test_examples.py::test_the_examples_run[README.md]",

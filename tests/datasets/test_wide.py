@@ -34,10 +34,13 @@ SOURCES = [
 ]
 
 
-def test_every_template_with_every_target_asks_for_the_same() -> None:
-    """Of all synonyms and frames one each, in turn; the whole product takes minutes."""
+def test_every_template_and_every_target_asks_for_the_same() -> None:
+    """Each target with every second template, in turn, and of all synonyms and frames one each.
+
+    The whole product takes minutes.
+    """
     widened, total, wrong = 0, 0, []
-    for name, kind, plural, modality, anatomy in TARGETS:
+    for turn, (name, kind, plural, modality, anatomy) in enumerate(TARGETS):
         target = Target(name, kind, plural)
         task = "lesion" if kind == "lesion" else "structure"
         prompts = [
@@ -53,7 +56,7 @@ def test_every_template_with_every_target_asks_for_the_same() -> None:
                 size="small",
             )
             prompts += [modification.ask(t, words) for many in modification.PHRASINGS.values() for t in many]
-        for at, prompt in enumerate(prompts):
+        for at, prompt in list(enumerate(prompts))[turn % 2 :: 2]:
             wide = drawn(prompt, [name], modality, "test", generator(at))
             total += 1
             widened += wide != Wide("{}", {})

@@ -98,7 +98,7 @@ def check_output(edited: Edited, size: tuple[int, int]) -> Edited:
 def write_output(path: Path, data: bytes) -> None:
     """Write the whole file and sync it. Sync the folder afterwards, once for many files."""
     folder, name = os.path.split(path)
-    temporary = os.path.join(folder, f".{name}.tmp")  # noqa: PTH118 (a fifth of all this takes)
+    temporary = os.path.join(folder, f".{name}.tmp")  # noqa: PTH118 (pathlib takes a fifth of the time)
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     try:
         left = memoryview(data)

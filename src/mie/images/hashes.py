@@ -223,4 +223,3 @@ def _unit(thumbs: NDArray[np.uint8]) -> NDArray[np.float32]:
     centred -= centred.mean(axis=1, keepdims=True)
     norm = np.linalg.norm(centred, axis=1, keepdims=True)
     return centred / np.maximum(norm, 1e-6)
-

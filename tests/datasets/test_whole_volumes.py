@@ -1,5 +1,6 @@
 """Whole volumes from files to scores: geometry, gates, leaks, runs with a slice missing."""
 
+import tracemalloc
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from mie.datasets.verify import verify
 from mie.errors import MieError
 from mie.images.volumes import read_volume
 from mie.records import Sample
+from mie.sources import slices as slices_module
 
 LIVER = {"name": "liver", "kind": "anatomy", "value": 1}
 SPLEEN = {"name": "spleen", "kind": "anatomy", "value": 2}
@@ -196,6 +198,79 @@ def test_labels_that_lie_elsewhere_are_refused(root: Path, tmp_path: Path) -> No
     nib.save(nib.Nifti1Image(labels[:, :, :12], away), tmp_path / "lab/p1.nii.gz")
     with pytest.raises(MieError, match=r"(?s)do not lie on each other.*shapes differ"):
         mie.build(recipe(tmp_path), tmp_path / "ds", workers=1)
+
+
+ANY_FILL = {
+    "mean_shift": 255.0,
+    "variance_ratio": [1e-9, 1e9],
+    "gradient_distance": 1.0,
+    "spectrum_distance": 1e3,
+    "seam": 1e3,
+}
+
+
+def tall(root: Path, slices: int, modality: str, side: int = 80) -> None:
+    """One volume whose regions run through all slices but the first and the last."""
+    draw = np.random.default_rng(1)
+    data = ndimage.gaussian_filter(draw.normal(0, 300, (side, side, slices)), 1.5)
+    data[:6] = data[-6:] = -1000 if modality == "CT" else 0
+    labels = np.zeros(data.shape, np.uint8)
+    labels[30:50, 30:50, 1:-1], labels[60:75, 50:75, 1:-1] = 1, 2
+    data[labels == 1] += 150
+    values = data if modality == "CT" else np.abs(data)
+    for name, voxels in (("img", values.astype(np.int16)), ("lab", labels)):
+        (root / name).mkdir(parents=True)
+        nib.save(nib.Nifti1Image(voxels, np.diag([-1.0, -1.0, 2.0, 1.0])), root / name / "p1.nii.gz")
+
+
+@pytest.mark.parametrize(
+    ("modality", "kind"),
+    [
+        ("CT", {"kind": "perception"}),
+        ("CT", {"kind": "transformation", "targets": ["ct_window"], "windows": ["bone"]}),
+        ("MRI", {"kind": "transformation", "targets": ["mri_bias_field"]}),
+        ("MRI", {"kind": "transformation", "targets": ["mri_motion"]}),
+        ("MRI", {"kind": "modification", "inpainter": "telea", "detector": None, "bounds": ANY_FILL}),
+    ],
+    ids=["perception", "window", "bias field", "motion", "modification"],
+)
+def test_memory_of_a_whole_volume_is_foretold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, modality: str, kind: dict[str, Any]
+) -> None:
+    """What each further slice takes is at most what is foretold, and a volume that takes more is refused."""
+    monkeypatch.setattr("mie.perspectives.modification.samples._MOST_FLICKER", np.inf)
+    foretold: list[int] = []
+    real = slices_module.whole_bytes
+    monkeypatch.setattr(
+        slices_module, "whole_bytes", lambda *args: foretold.append(real(*args)) or foretold[-1]
+    )
+
+    def peak(slices: int, name: str) -> int:
+        root = tmp_path / f"{name}{slices}"
+        tall(root, slices, modality)
+        body = recipe(root)
+        body["recipe"] = kind
+        source = body["sources"][0]
+        source["modality"], source["anatomy"] = modality, "abdomen" if modality == "CT" else "brain"
+        if kind["kind"] == "transformation":
+            del source["targets"], source["layout"]["masks"]
+        if kind["kind"] == "modification":
+            source["targets"] = [{**LIVER, "kind": "lesion"}, SPLEEN]
+        tracemalloc.start()
+        try:
+            mie.build(body, root / "ds", workers=1)
+        finally:
+            taken = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+        return taken
+
+    peak(5, "warm")  # imports and tables
+    few, many = peak(5, "few"), peak(15, "many")
+    more = foretold[2] - foretold[1]
+    assert 0.1 * more < many - few < more
+    monkeypatch.setattr(slices_module, "available_memory", lambda: foretold[2] - 1)
+    with pytest.raises(MieError, match=r"(?s)too large to be taken whole.*15 axial slices"):
+        peak(15, "refused")
 
 
 def test_volumes_leak_as_a_whole() -> None:

@@ -92,8 +92,12 @@ def _close(
     """Rows of a and of b, pair by pair: all that correlate at CORRELATION or more, and few others."""
     basis = _directions(thumbs_a, thumbs_b)
     places_a, places_b = _places(thumbs_a, basis), _places(thumbs_b, basis)
+    # For places p and q, |p - q| <= r where p·q - |p|²/2 - |q|²/2 >= -r²/2: a product of matrices.
+    halves = [-(places**2).sum(axis=0, keepdims=True) / 2 for places in (places_a, places_b)]
+    factors_a = np.concatenate([places_a, halves[0], np.ones_like(halves[0])]).T.copy()
+    factors_b = np.concatenate([places_b, np.ones_like(halves[1]), halves[1]]).T.copy()
     for cell in _cells(thumbs_a, thumbs_b, places_a, places_b):
-        yield from _compared(cell, places_a, places_b)
+        yield from _compared(cell, factors_a[cell.a], factors_b[cell.b])
 
 
 def _cells(
@@ -173,26 +177,23 @@ def _best_cut(
 
 
 def _compared(
-    cell: _Cell, places_a: NDArray[np.float32], places_b: NDArray[np.float32]
+    cell: _Cell, a: NDArray[np.float32], b: NDArray[np.float32]
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """The pairs of a cell whose places are within reach of each other.
+    """The pairs of a cell whose places are within reach of each other; `a @ b.T` says how close they are.
 
-    A few rows of a at a time, with what of b is within reach along the first direction. For places p and q,
-    |p - q| <= r where p·q - |p|²/2 - |q|²/2 >= -r²/2: one product of matrices for many pairs.
+    A few rows of a at a time, with what of b is within reach along the first direction.
     """
-    a, b = places_a[:, cell.a], places_b[:, cell.b]
-    left = np.concatenate([a, -(a**2).sum(axis=0, keepdims=True) / 2, np.ones_like(a[:1])]).T.copy()
-    right = np.concatenate([b, np.ones_like(b[:1]), -(b**2).sum(axis=0, keepdims=True) / 2])
+    along = b[:, 0].copy()
     closeness = np.empty(_BLOCK, np.float32)
     width = _BLOCK // _STRIP
-    for start in range(0, len(left), _STRIP):
-        strip = left[start : start + _STRIP]
-        first = int(b[0].searchsorted(strip[0, 0] - _REACH))
-        last = int(b[0].searchsorted(strip[-1, 0] + _REACH, "right"))
+    for start in range(0, len(a), _STRIP):
+        strip = a[start : start + _STRIP]
+        first = int(along.searchsorted(strip[0, 0] - _REACH))
+        last = int(along.searchsorted(strip[-1, 0] + _REACH, "right"))
         for at in range(first, last, width):
-            part = right[:, at : min(at + width, last)]
-            close = closeness[: len(strip) * part.shape[1]].reshape(len(strip), -1)
-            np.matmul(strip, part, out=close)
+            part = b[at : min(at + width, last)]
+            close = closeness[: len(strip) * len(part)].reshape(len(strip), -1)
+            np.matmul(strip, part.T, out=close)
             if close.max() >= -(_REACH**2) / 2:  # searching costs more, and there is mostly nothing to find
                 rows, columns = np.nonzero(close >= -(_REACH**2) / 2)
                 yield cell.a[start + rows], cell.b[at + columns]
@@ -223,4 +224,3 @@ def _unit(thumbs: NDArray[np.uint8]) -> NDArray[np.float32]:
     centred -= centred.mean(axis=1, keepdims=True)
     norm = np.linalg.norm(centred, axis=1, keepdims=True)
     return centred / np.maximum(norm, 1e-6)
-

@@ -31,12 +31,29 @@ class Clusters:
     @property
     def patients(self) -> int:
         """How many known patients the rows come from."""
-        return len(np.unique(self.codes[self.known]))
+        return numbered(self.codes[self.known])[0]
 
     @property
     def unknown(self) -> int:
         """How many images without a known patient; each stands for a patient of its own."""
-        return len(np.unique(self.codes[~self.known]))
+        return numbered(self.codes[~self.known])[0]
+
+
+def numbered(codes: NDArray[np.int64]) -> tuple[int, NDArray[np.int64]]:
+    """How many codes there are, and `codes` numbered from 0 in their order, `(N,)`.
+
+    As `np.unique`, in linear time where codes are about as many as rows: a million rows are not sorted.
+
+    >>> numbered(np.array([7, 3, 7, 9]))[1].tolist()
+    [1, 0, 1, 2]
+    """
+    if not len(codes) or codes.min() < 0 or codes.max() > 8 * len(codes):
+        names, numbers = np.unique(codes, return_inverse=True)
+        return len(names), numbers
+    there = np.zeros(int(codes.max()) + 1, np.bool_)
+    there[codes] = True
+    places = np.cumsum(there) - 1
+    return int(places[-1]) + 1, places[codes]
 
 
 # A sample's patient, None where it is unknown, and its image.

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mie.core.environment import available_memory
 from mie.errors import ImageError
 from mie.images.volumes import (
     AXIS,
@@ -25,6 +26,10 @@ from mie.images.volumes import (
 from mie.images.windows import apply_window, find_window, holds_air, volume_window
 from mie.records import Case, Mask, Pixels, Rejection, Step, Unit
 from mie.sources.catalog import DicomLayout, Entry, VolumeLayout
+
+# For each pixel of a whole volume: its slices, the samples of one target, and what checks them. Measured for
+# all perspectives by a test.
+_WHOLE_BYTES: Final = 40
 
 
 @dataclass(frozen=True)
@@ -114,6 +119,8 @@ def cases(
                     for index in largest_slices(region.areas(plane), thickness, layout.slices, layout.gap)
                 }
             )
+        if whole:
+            _check_memory(volume, regions or {}, plane, len(chosen), unit.key)
         for index in chosen:
             yield _case(entry, unit, volume, regions or {}, plane, index, window, pair, whole=whole)
 
@@ -154,6 +161,26 @@ def all_slices(
 def _shows(volume: Volume, plane: str, index: int, window: Step) -> bool:
     grey = apply_window(slice_of(volume.data, plane, index), window)
     return bool((grey != grey[0, 0]).any())
+
+
+def whole_bytes(volume: Volume, regions: Mapping[str, Region], plane: str, slices: int) -> int:
+    """What a build takes, at most, for so many slices of a volume, which stay in memory together."""
+    spacing = slice_spacing(volume.spacing, plane)
+    pixels = slice_of(volume.data, plane, 0).size * math.prod(spacing) / min(spacing) ** 2  # square ones
+    return math.ceil(slices * pixels * (_WHOLE_BYTES + len(regions)))
+
+
+def _check_memory(volume: Volume, regions: Mapping[str, Region], plane: str, slices: int, where: str) -> None:
+    """Refuse a whole volume that does not fit, before its slices are made: a system without memory kills."""
+    needed, free = whole_bytes(volume, regions, plane, slices), available_memory()
+    if needed > free:
+        raise ImageError(
+            "the volume is too large to be taken whole",
+            where=where,
+            expected=f"at most {free / 2**30:.3g} GiB, which are free "
+            "(`around`, a number of `slices` or fewer --workers take less)",
+            found=f"{slices} {plane} slices, which take up to {needed / 2**30:.3g} GiB",
+        )
 
 
 def slice_affine(volume: Volume, plane: str, index: int) -> NDArray[np.float64]:

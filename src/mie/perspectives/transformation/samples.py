@@ -329,7 +329,9 @@ class PairGate:
 
 def _difference(a: Pixels, b: Pixels) -> float:
     """Of two images of one shape, in grey levels, root mean square in the place where it is largest."""
-    squared = np.square(a.astype(np.float32) - b).mean(axis=2)
+    apart = a.astype(np.float32)
+    apart -= b  # in place: of a whole volume this is large
+    squared = np.square(apart, out=apart).mean(axis=2)
     side = max(1, max(squared.shape) // _PLACES)
     return math.sqrt(float(cv2.blur(squared, (side, side)).max()))
 

@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtr, stdtrit
 
 from mie.errors import MieError
-from mie.scoring.clusters import Clusters, ClustersLike, as_clusters, patients_in_words
+from mie.scoring.clusters import Clusters, ClustersLike, as_clusters, numbered, patients_in_words
 from mie.scoring.statistics.arrays import Floats, numbers
 
 LEVEL: Final = 0.95
@@ -143,7 +143,7 @@ def ratio_interval(above: ArrayLike, below: ArrayLike, clusters: ClustersLike = 
         reason = "some denominators are negative"
     if reason:
         return Interval(value, np.nan, np.nan, *counts, reason)
-    code = np.unique(groups.codes, return_inverse=True)[1]
+    code = numbered(groups.codes)[1]
     sums, sizes = (_sums(code, column) for column in (over, under))
     if (sizes > 0).sum() < MIN_PATIENTS:
         return Interval(value, np.nan, np.nan, *counts, f"fewer than {MIN_PATIENTS} denominators above 0")
@@ -189,8 +189,8 @@ def _interval(values: Floats, strata: NDArray[np.int64], groups: Clusters, bound
         reason = "some values are infinite"
     if reason:
         return Interval(_macro_mean(values, strata), np.nan, np.nan, *counts, reason)
-    names, code = np.unique(groups.codes, return_inverse=True)
-    shape = len(names), int(strata.max()) + 1
+    patients, code = numbered(groups.codes)
+    shape = patients, int(strata.max()) + 1
     place = code * shape[1] + strata
     sums, sizes = (
         np.bincount(place, weights=weights, minlength=shape[0] * shape[1]).reshape(shape).astype(np.float64)

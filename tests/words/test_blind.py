@@ -1,4 +1,4 @@
-"""Instructions by an author who had not seen the parser: which are read right, now and at first."""
+"""Instructions written without having seen the parser: which are read right, now and at first."""
 
 from __future__ import annotations
 

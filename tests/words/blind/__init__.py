@@ -1,4 +1,4 @@
-"""Instructions by somebody who had not seen the parser, and a comparison with what they expect.
+"""Instructions written without having seen the parser, and a comparison with what they expect.
 
 Their author knew neither the vocabulary nor its names, so an expected name is looked up in it: a "lung
 nodule" is a lung lesion. Two names also agree if the parse is more exact (a glioblastoma is a glioma, where a

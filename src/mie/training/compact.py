@@ -59,6 +59,8 @@ class DataConfig(Strict):
     augment: Literal["usual", "strong"] = "usual"
     smoothing: float = Field(0, ge=0, lt=0.5, description="of the masks of groups below 50 rows")
     holes: float = Field(0, ge=0, le=1, description="share of modifications whose hole is made in training")
+    painted: bool = Field(False, description="find lesions that were painted into healthy images, too")
+    mild: float = Field(0, ge=0, le=1, description="share of pairs shown with a part of their fault")
 
 
 class ModelConfig(Strict):
@@ -270,6 +272,8 @@ class Compact(Trainee):
             smoothing=data.smoothing,
             holes=data.holes if EditKind.AREA in self.kinds else 0.0,
             healthy=data.healthy,
+            painted=data.painted,
+            mild=data.mild,
         )
 
     def _with_fresh_pairs(self, pack: Pack) -> Pack:

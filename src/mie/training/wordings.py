@@ -44,6 +44,11 @@ _TEMPLATES: Final = {
 }
 
 
+def is_own_template(template: str) -> bool:
+    """Whether a recipe has this template as it is, without a frame of wide wordings."""
+    return any(template in templates for templates in _TEMPLATES.values())
+
+
 @cache
 def held_out_templates(kind: str) -> frozenset[str]:
     """Return the templates never trained on, of a task ("lesion") or a transformation's key ("ct_metal").

@@ -246,4 +246,6 @@ def test_a_milder_input_lies_between_itself_and_its_goal() -> None:
     before = (pairs[:, :3] - pairs[:, 3:]).abs().mean((1, 2, 3))
     after = (shown[:, :3] - shown[:, 3:]).abs().mean((1, 2, 3))
     share = (after / before)[scales]
-    assert share.max() <= 1 and share.min() < 0.2 and 0.3 < share.mean() < 0.7
+    assert share.max() <= 1
+    assert share.min() < 0.2
+    assert 0.3 < share.mean() < 0.7

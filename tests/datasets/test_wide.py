@@ -178,3 +178,12 @@ def test_training_gets_every_wording_and_none_of_the_test_words(dataset: mie.Dat
             assert (target.name, target.colour) == (known, wording.colours[0])
         checked += 1
     assert checked
+
+
+def test_a_name_inside_another_is_not_swapped() -> None:
+    names = ["liver", "liver tumours"]
+    sentence = "Paint the liver in blue and the liver tumours in green."
+    for seed in range(40):
+        wide = drawn(sentence, names, "CT", "train", generator(seed))
+        assert "liver" not in wide.spoken
+        assert wide.plain(wide.of(sentence)) == sentence

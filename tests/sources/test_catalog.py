@@ -22,7 +22,7 @@ RECIPE = Path(__file__).parents[2] / "examples" / "perception.yaml"
 # Words a clinician writes with capitals, singular nouns that end in s, and plurals that do not.
 CAPITALS = {"COVID-19", "Barrett's"}
 SINGULAR_S = {"pancreas", "symphysis", "plexus", "oesophagus", "mass", "nucleus"}
-PLURALS = {"nuclei", "bronchi", "vertebrae", "glomeruli", "bacteria", "forceps"}
+PLURALS = {"nuclei", "bronchi", "vertebrae", "glomeruli", "bacteria", "forceps", "teeth"}
 AMERICAN = r"\b(tumors?|hemorrhages?|edema|ischemic|esophagus|hematoma|color|gray|peritumoral)\b"
 
 MEDSEGBENCH = re.findall(

@@ -11,7 +11,16 @@ pytest.importorskip("torch", reason="training needs the extra `models`")
 import torch
 from torch import Tensor
 
-from mie.training.augment import STRENGTHS, Draw, crop_pairs, cut_out, mix_histograms, recolour, warp
+from mie.training.augment import (
+    STRENGTHS,
+    Draw,
+    crop_pairs,
+    cut_out,
+    milder,
+    mix_histograms,
+    recolour,
+    warp,
+)
 from tests.conftest import crop, ellipse
 
 COUNT, SIDE = 24, 96
@@ -225,3 +234,18 @@ def test_a_window_around_a_point_shows_it() -> None:
         low, high = cut[:, channel].flatten(1).min(1).values, cut[:, channel].flatten(1).max(1).values
         assert ((low - 1 <= around[:, axis]) & (around[:, axis] <= high + 1)).all()
     assert (cut[:, 0, 0, -1] > cut[:, 0, 0, 0]).all(), "not mirrored where it may not be"
+
+
+def test_a_milder_input_lies_between_itself_and_its_goal() -> None:
+    draw = Draw(64, torch.Generator().manual_seed(1))
+    pairs = torch.rand(64, 6, 8, 8, generator=draw.generator)
+    scales = torch.arange(64) % 2 == 0
+    shown = milder(draw, pairs, scales, 1.0)
+    assert torch.equal(shown[:, 3:], pairs[:, 3:])
+    assert torch.allclose(shown[~scales], pairs[~scales], atol=1e-6)  # a transfer is shown as it is
+    before = (pairs[:, :3] - pairs[:, 3:]).abs().mean((1, 2, 3))
+    after = (shown[:, :3] - shown[:, 3:]).abs().mean((1, 2, 3))
+    share = (after / before)[scales]
+    assert share.max() <= 1
+    assert share.min() < 0.2
+    assert 0.3 < share.mean() < 0.7

@@ -71,7 +71,13 @@ def drawn(sentence: str, names: Sequence[str], modality: str, split: str, draw: 
     spoken = {name: str(draw.choice(words_for(name, modality, split == "test"))) for name in names}
     named = any_of(names)
     there = {match[0].casefold() for match in named.finditer(sentence)} if named else set()
-    spoken = {name: word for name, word in spoken.items() if word != name and name.casefold() in there}
+    # A name inside another's ("liver" in "liver tumours") stays, or it would be swapped there too.
+    inner = {a for a in names for b in names if a != b and a.casefold() in b.casefold()}
+    spoken = {
+        name: word
+        for name, word in spoken.items()
+        if word != name and name.casefold() in there and name not in inner
+    }
     for wide in (Wide(frame, spoken), Wide("{}", spoken), Wide(frame, {})):
         text = wide.of(sentence)
         if wide.plain(text) == sentence and _same(sentence, text, modality):

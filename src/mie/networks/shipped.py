@@ -13,7 +13,7 @@ FOLDER: Final = Path(__file__).parents[1] / "weights"
 COMPACT: Final = "compact.safetensors"
 # File name -> SHA-256. A file that is not named here is not ours.
 SHIPPED: Final[dict[str, str]] = {
-    COMPACT: "4c62b5dd561a66d3d8c7b64b940311d24d88982d4423ec8f485f20438cca20db",
+    COMPACT: "472e297603d25433bcd5c460770fbe6055dcb9a7ceef3dbd27ccba1739e518c0",
     "detector-ct.safetensors": "fca20fe142f06a85bacb6d50ecbba73d775052a07b53eb9128b7930bd7a4883d",
     "detector-dermoscopy.safetensors": "2605a8c54c80036fd2ce4db121e8541ce7c641e4244187f5d7517037bf63602e",
     "detector-endoscopy.safetensors": "0e52deb23d998de8b764864dee5d6870ec198d647e82f730fd13f42da189c212",

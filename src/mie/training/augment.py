@@ -261,6 +261,17 @@ def crop_pairs(
     return torch.where((draw.chance(0.5) & turns)[:, None, None, None], pairs.transpose(2, 3), pairs)
 
 
+def milder(draw: Draw, pairs: Tensor, scales: Tensor, chance: float) -> Tensor:
+    """Show the input of some pairs `(B, 6, S, S)`, input and goal, with a part of its difference to the goal.
+
+    `scales (B,)` says where that makes sense. From nothing to all of it: where little is wrong, little must
+    be done.
+    """
+    image, goal = pairs[:, :3], pairs[:, 3:]
+    amount = torch.where(draw.chance(chance) & scales, draw.uniform(0, 1), 1.0)[:, None, None, None]
+    return torch.cat([goal + amount * (image - goal), goal], 1)
+
+
 @functools.cache
 def _taps(device: torch.device) -> Tensor:
     """Copied once, because the host waits for the device meanwhile."""

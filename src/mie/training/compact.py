@@ -34,6 +34,7 @@ from mie.training.losses import Texture, change_loss, overlay_loss, restoration_
 from mie.training.pack import TRAIN, VALIDATION, Pack, read_pack
 from mie.training.simulate import add_pairs, fresh_pairs, wide_jobs
 from mie.training.trainee import Trainee
+from mie.training.wordings import is_own_template
 
 _VALIDATED_HOLES = 40
 Width = Annotated[int, Field(gt=0, multiple_of=8)]  # shared out among heads of attention and groups
@@ -59,6 +60,8 @@ class DataConfig(Strict):
     augment: Literal["usual", "strong"] = "usual"
     smoothing: float = Field(0, ge=0, lt=0.5, description="of the masks of groups below 50 rows")
     holes: float = Field(0, ge=0, le=1, description="share of modifications whose hole is made in training")
+    painted: bool = Field(False, description="find lesions that were painted into healthy images, too")
+    mild: float = Field(0, ge=0, le=1, description="share of pairs shown with a part of their fault")
 
 
 class ModelConfig(Strict):
@@ -226,7 +229,9 @@ class Compact(Trainee):
             for row in pack.rows
             if row.fold == TRAIN and row.kind is EditKind.IMAGE
         }
-        templates = {wording.prompt: wording.template for one in instructions for wording in one.wordings}
+        # What is taken for another wording is shown to people: without the frame of a wide one, if possible.
+        wordings_of = {one: [w for w in one.wordings if is_own_template(w.template)] for one in instructions}
+        templates = {w.prompt: w.template for one, own in wordings_of.items() for w in own or one.wordings}
         prompts = sorted(templates)
         place = next(model.parameters()).device
         tokens, mask = (t.to(place) for t in EmbeddingCache().encode(prompts))
@@ -270,6 +275,8 @@ class Compact(Trainee):
             smoothing=data.smoothing,
             holes=data.holes if EditKind.AREA in self.kinds else 0.0,
             healthy=data.healthy,
+            painted=data.painted,
+            mild=data.mild,
         )
 
     def _with_fresh_pairs(self, pack: Pack) -> Pack:

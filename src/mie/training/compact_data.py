@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mie.editors.compact.kinds import EDIT_KINDS, PERSPECTIVE_OF, EditKind
+from mie.perspectives.transformation.targets import TARGETS
 from mie.records import Pixels
 from mie.training.augment import (
     STRENGTHS,
@@ -23,6 +24,7 @@ from mie.training.augment import (
     cut_out,
     may_flip,
     may_turn,
+    milder,
     mix_histograms,
     recolour,
     warp,
@@ -39,11 +41,12 @@ from mie.training.modification_data import (
     names_a_place,
 )
 from mie.training.pack import Pack, Row, as_rgb
-from mie.training.wordings import MOST_CLASSES, NOTHING, PromptTable
+from mie.training.wordings import MOST_CLASSES, NOTHING, PromptTable, painted_instruction
 from mie.vocabulary import PERSPECTIVES
 
 SIDE: Final = 256
 LARGE: Final = 512
+_SCALED: Final = ("denoising", "artifact removal")  # of these tasks, less of the fault is a milder fault
 _TINY: Final = 50  # rows of a group below which its masks are smoothed
 
 
@@ -59,6 +62,8 @@ class Choices:
     smoothing: float = 0.0  # of the masks of groups below 50 rows
     holes: float = 0.0  # share of the edits of an area whose hole is made during training
     healthy: float = 0.0  # share of the absent targets that are lesions which a counterfactual removed
+    painted: bool = False  # lesions that were painted into healthy images are also to be found
+    mild: float = 0.0  # share of pairs whose input is shown with a part of what is wrong with it
 
 
 @dataclass(slots=True)
@@ -107,6 +112,7 @@ class _ImageItem(NamedTuple):
     prompt: int
     grey: bool
     turns: bool
+    scales: bool  # what is wrong with the input can be shown in part
 
 
 class CompactData:
@@ -151,6 +157,12 @@ class CompactData:
                     stored = StoredRow(row, large, len(both[large]), instruction, goal.ndim == 2)
                     self._image_rows.append(stored)
                     both[large].append(_side_by_side(image, goal, (SIDE, LARGE)[large]))
+        marked = len(self._overlay_rows)
+        for pack in packs:
+            for row in self._painted_lesions(pack, fold):
+                instruction = self.prompts.add(painted_instruction(row))
+                image, mask = pack.images[row.input], pack.masks[row.mask or 0]
+                self._overlay_rows.append(store(row, image, instruction, mask))
         self._healthy_rows = [
             store(row, picture, instruction, np.zeros(picture.shape[:2], np.uint8))
             for row, picture, instruction in self._without_lesions(packs, fold)
@@ -171,7 +183,7 @@ class CompactData:
         self._smooth = [self.choices.smoothing * (sizes[name] < _TINY) for name in names]
         keys = [stored.row.key or "" for stored in self._image_rows]
         self.image_groups = Groups.of(keys, 0.25, self.choices.emphasis) if keys else None
-        self.holes = self._hole_maker(packs, fold) if self.choices.holes else None
+        self.holes = self._hole_maker(packs, fold, marked) if self.choices.holes else None
         # What may be asked for although it is absent: targets of other modalities that this one never shows.
         targets: dict[str, set[str]] = {}
         for row in rows:
@@ -193,6 +205,19 @@ class CompactData:
             return row.source, row.task
         return (row.modality if self.choices.merge else row.source), row.task, row.target
 
+    def _painted_lesions(self, pack: Pack, fold: str) -> Iterator[Row]:
+        """Yield the rows of lesions that were painted into images of data sets that mark organs alone."""
+        if not self.choices.painted:
+            return
+        marks: dict[str, set[str]] = {}
+        for row in pack.rows:
+            if row.kind is EditKind.OVERLAY:
+                marks.setdefault(row.source, set()).add(row.task)
+        for row in pack.rows:
+            painted = "lesion" not in marks.get(row.source, ("lesion",))
+            if row.fold == fold and row.task == "removal" and row.mask is not None and painted:
+                yield replace(row, perspective=PERSPECTIVE_OF[EditKind.OVERLAY], task="lesion", goal=None)
+
     def _without_lesions(self, packs: Sequence[Pack], fold: str) -> Iterator[tuple[Row, Pixels, int]]:
         """Yield removals of lesions that are also painted: row, healthy picture, instruction to paint it."""
         if not self.choices.healthy:
@@ -209,8 +234,8 @@ class CompactData:
                     continue
                 yield row, pack.images[row.goal], instruction
 
-    def _hole_maker(self, packs: Sequence[Pack], fold: str) -> HoleMaker | None:
-        places = [(stored.large, stored.place, stored.grey) for stored in self._overlay_rows]
+    def _hole_maker(self, packs: Sequence[Pack], fold: str, marked: int) -> HoleMaker | None:
+        places = [(stored.large, stored.place, stored.grey) for stored in self._overlay_rows[:marked]]
         pictures, shapes = healthy_pictures(packs, fold, places, (SIDE, LARGE))
         if not shapes:
             return None
@@ -266,7 +291,8 @@ class CompactData:
         for at in self.image_groups.draw(rng, count):
             row, large, place, instruction, grey = self._image_rows[at]
             prompt, _ = self._wording(rng, instruction)
-            items.append(_ImageItem(large, place, prompt, grey, may_turn(row.modality)))
+            scales = row.key in TARGETS and TARGETS[row.key].task in _SCALED
+            items.append(_ImageItem(large, place, prompt, grey, may_turn(row.modality), scales))
         return items
 
     def _draw_areas(self, rng: np.random.Generator, count: int, absent: float) -> list[AreaItem]:
@@ -390,7 +416,12 @@ class CompactData:
                 continue
             pair = pool.gather(self._tensor([item.place for item in some], torch.long))
             turns = self._tensor([item.turns for item in some], torch.bool)
-            pairs.append(crop_pairs(Draw(len(some), generator), pair.float() / 255, SIDE, turns))
+            draw = Draw(len(some), generator)
+            pair = crop_pairs(draw, pair.float() / 255, SIDE, turns)
+            if self.choices.mild:
+                scales = self._tensor([item.scales for item in some], torch.bool)
+                pair = milder(draw, pair, scales, self.choices.mild)
+            pairs.append(pair)
         return _joined(pairs, 6, self.device), self._tensor([item.grey for item in items], torch.bool)
 
     def _tensor(self, values: Any, dtype: torch.dtype) -> Tensor:

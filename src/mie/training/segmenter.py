@@ -7,9 +7,9 @@ held-out patients and the detector's own path and measures.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -92,11 +92,12 @@ class MarkedImage:
     turns: bool
 
 
-def marked_images(packs: Sequence[Pack], rows: RowFilter) -> list[MarkedImage]:
+def marked_images(packs: Sequence[Pack], rows: RowFilter, *, pairs: bool = False) -> list[MarkedImage]:
     """Return every image with an accepted row, once; for a family of lesions also images without any.
 
     In a data set that marks lesions, an image without such a row has none. A data set that marks only organs
-    says nothing of lesions, so its images are never taken for healthy.
+    says nothing of lesions, so its images are never taken for healthy. With `pairs`, training also gets
+    the images whose lesion an expert removed, and those into which one was painted.
     """
     images: list[MarkedImage] = []
     for number, pack in enumerate(packs):
@@ -114,11 +115,26 @@ def marked_images(packs: Sequence[Pack], rows: RowFilter) -> list[MarkedImage]:
                     empty = np.zeros(pack.images[row.input].shape[:2], np.bool_)
                     here[row.input] = _marked(pack, row, empty, number)
         images += here.values()
+        if pairs and rows.family is not None:
+            images += _modified(pack, rows, marking, number)
     # Each pack has drawn its own fold: a patient held out in one is held out in all.
     held_out = {one.patient for one in images if one.held_out}
     for one in images:
         one.held_out = one.patient in held_out
     return images
+
+
+def _modified(pack: Pack, rows: RowFilter, marking: set[str], number: int) -> Iterator[MarkedImage]:
+    """Yield the healthy image of each removal, and the other one where its lesion was painted."""
+    for row in pack.rows:
+        if row.task != "removal" or row.goal is None or row.mask is None or row.fold == VALIDATION:
+            continue
+        if family_of(row.modality) != rows.family or (rows.sources and row.source not in rows.sources):
+            continue
+        mask = pack.masks[row.mask] > 0
+        yield _marked(pack, replace(row, input=row.goal), np.zeros_like(mask), number)
+        if row.source not in marking:
+            yield _marked(pack, row, mask, number)
 
 
 def _marked(pack: Pack, row: Row, mask: Mask, number: int) -> MarkedImage:
@@ -242,6 +258,7 @@ class DataConfig(Strict):
     sources: list[str] = Field([], description="only these data sets")
     targets: list[str] = Field([], description="only these targets")
     rows: Literal["lesion", "structure"] = "lesion"
+    pairs: bool = Field(False, description="learn from removed and painted lesions of modification too")
     side: int = Field(
         256, ge=STRIDE, multiple_of=STRIDE, description="the longer side of an image as it is seen"
     )
@@ -289,7 +306,7 @@ class Segmenter(Trainee):
         self._trunk()
         packs = [read_pack(self.config.path(path)) for path in self.data.packs]
         rows = RowFilter(self.data.rows, self.data.family, tuple(self.data.sources), tuple(self.data.targets))
-        images = marked_images(packs, rows)
+        images = marked_images(packs, rows, pairs=self.data.pairs)
         self.train = [one for one in images if not one.held_out]
         self.held_out = [one for one in images if one.held_out]
         if not any(one.mask.any() for one in self.train):

@@ -26,7 +26,7 @@ from mie.perspectives.transformation.simulation import as_acquired, simulate
 from mie.perspectives.transformation.targets import TARGETS, TransformTarget
 from mie.records import Case, Pixels
 from mie.training.pack import TRAIN, Instruction, Pack, as_rgb, one_channel_if_grey
-from mie.training.wordings import transformation_instruction
+from mie.training.wordings import WIDE, transformation_instruction, widened_instruction
 
 _JOBS_PER_TASK: Final = 16
 # Of this many places for a window, the one with most contrast is taken: black air teaches nothing.
@@ -138,6 +138,7 @@ def add_pairs(pack: Pack, pairs: Sequence[FreshPair], *, wordings: int = 24) -> 
     grown = Pack([*pack.images], pack.masks, [*pack.rows], [*pack.instructions], pack.facts)
     seen: dict[bytes, int] = {}
     places: dict[Instruction, int] = {one: at for at, one in enumerate(pack.instructions)}
+    widened: dict[str, Instruction] = {}
 
     def place(picture: Pixels) -> int:
         digest = pixel_digest(picture)
@@ -151,6 +152,10 @@ def add_pairs(pack: Pack, pairs: Sequence[FreshPair], *, wordings: int = 24) -> 
         instruction = transformation_instruction(
             target.key, row.modality, row.anatomy, pair.words, limit=wordings
         )
+        if pack.instructions[row.instruction].key.startswith(WIDE):
+            instruction = widened.setdefault(
+                instruction.key, widened_instruction(instruction, (), row.modality)
+            )
         if instruction not in places:
             places[instruction] = len(grown.instructions)
             grown.instructions.append(instruction)

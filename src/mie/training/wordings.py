@@ -25,9 +25,11 @@ from mie.perspectives.modification.lesions import spoken_targets
 from mie.perspectives.perception import phrasings as perception_phrasings
 from mie.perspectives.transformation import phrasings as transformation_phrasings
 from mie.records import Target
-from mie.training.pack import Instruction, Wording
+from mie.training.pack import Instruction, Row, Wording
 from mie.vocabulary import COLOURS, MODALITIES
+from mie.words import vocabulary
 
+WIDE: Final = "wide/"  # before the key of an instruction in wide wordings
 HELD_OUT_PROMPTS: Final = 6
 MOST_CLASSES: Final = 8
 NOTHING: Final = len(COLOURS)  # the "colour" of what is not painted
@@ -40,6 +42,11 @@ _TEMPLATES: Final = {
     **transformation_phrasings.PHRASINGS,
     **modification_phrasings.PHRASINGS,
 }
+
+
+def is_own_template(template: str) -> bool:
+    """Whether a recipe has this template as it is, without a frame of wide wordings."""
+    return any(template in templates for templates in _TEMPLATES.values())
 
 
 @cache
@@ -128,6 +135,24 @@ def modification_instruction(
     return _instruction(name, task, templates, [()], phrase, limit)
 
 
+def painted_instruction(row: Row) -> Instruction:
+    """Return the wordings that ask for the lesion which was painted into the image of this removal."""
+    known = vocabulary().targets.get(row.target)
+    target = Target(row.target, "lesion", known is not None and known.plural)
+    return perception_instruction("lesion", [target], row.modality, numbered=known is not None)
+
+
+def widened_instruction(known: Instruction, names: Sequence[str], modality: str) -> Instruction:
+    """Return the wordings with synonyms for `names` and a frame; synonyms of the test split are left out."""
+    draw = generator(stable_hash("wide wordings of", known.key))
+    wordings = []
+    for wording in known.wordings:
+        chosen = drawn(wording.prompt, names, modality, "train", draw)
+        template = chosen.frame.replace("{}", wording.template)
+        wordings.append(Wording(chosen.of(wording.prompt), template, wording.colours))
+    return Instruction(f"{WIDE}{known.key}", tuple(wordings), known.held_out)
+
+
 def stored_instruction(prompt: str, template: str, colours: Sequence[str] = ()) -> Instruction:
     """Return the one sentence of a sample that cannot be put into other words."""
     return Instruction(f"stored/{prompt}", (Wording(prompt, template, tuple(colours)),))
@@ -193,14 +218,7 @@ def _recover_wide(
     if "named" in rest:
         rest["named"] = [Wide("{}", wide.spoken).plain(str(word)) for word in rest["named"]]
     known = recover_instruction(plain, rest, recipe, limit)
-    names = targets_of(row["target"], rest)
-    draw = generator(stable_hash("wide wordings of", known.key))
-    wordings = []
-    for wording in known.wordings:
-        chosen = drawn(wording.prompt, names, row["modality"], "train", draw)
-        template = chosen.frame.replace("{}", wording.template)
-        wordings.append(Wording(chosen.of(wording.prompt), template, wording.colours))
-    return Instruction(f"wide/{known.key}", tuple(wordings), known.held_out)
+    return widened_instruction(known, targets_of(row["target"], rest), row["modality"])
 
 
 def _recover_perception(

@@ -178,7 +178,6 @@ def test_the_shipped_editor_takes_what_it_cannot_read_for_what_means_the_same(sh
     "instruction",
     [
         "Make it look like a painting",
-        "Show this CT in a bone window",
         "Turn this image upside down",
         "Deblur",
         "Synthesise a contrast-enhanced CT",

@@ -3,6 +3,8 @@
 import io
 import json
 import uuid
+from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -14,8 +16,9 @@ from sqlalchemy.exc import DatabaseError
 from mie.datasets.dataset import Dataset
 from mie.errors import ImageError
 from mie.images.png import decode_png, encode_png
+from mie.review import service as service_module
 from mie.review.api import CRITERIA
-from mie.review.database import answers, assignments, audit, consensus, events, items
+from mie.review.database import DatabaseFailureError, answers, assignments, audit, consensus, events, items
 from mie.review.events import Action, rebuild, record
 from mie.review.masks import majority, read_upload
 from tests.review.conftest import by_area
@@ -416,3 +419,26 @@ def test_a_mask_of_a_large_image_is_read():
         assert np.array_equal(read_upload(png, mask.shape, {255: "disc"}), mask)
     with pytest.raises(ImageError, match="wrong size"):
         read_upload(png, (10, 10), {255: "disc"})
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_review_opens_although_one_sync_was_interrupted(
+    material: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    left = [DatabaseFailureError("cannot open the review database")] * failures
+    create = service_module.create_items
+
+    def fail_first(*given: Any) -> Any:
+        if left:
+            raise left.pop()
+        return create(*given)
+
+    monkeypatch.setattr(service_module, "create_items", fail_first)
+    places, db = [material / "dataset"], str(tmp_path / "review.sqlite")
+    if failures == 2:
+        with pytest.raises(DatabaseFailureError):
+            service_module.open_review(places, db=db)
+        return
+    service = service_module.open_review(places, db=db)
+    assert service.tasks["inspect"].items > 0
+    service.database.close()

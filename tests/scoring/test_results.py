@@ -12,7 +12,7 @@ from mie.scoring.benchmarks import Benchmark
 from mie.scoring.metric import Metric
 from mie.scoring.results import Results, benchmarks_of
 from mie.scoring.score import score
-from mie.scoring.scores import Attempt, Line, Score, read_score_table
+from mie.scoring.scores import Attempt, Line, Score, read_score_table, write_scores_file, write_summary
 from tests.scoring.benchmarks.runs import attempt_at, structure, transformation, write_run, write_samples
 
 SAMPLES = [
@@ -228,3 +228,17 @@ def test_a_torn_or_foreign_file_is_named(tmp_path):
     line = Line({"id": "a", "group": {}, "patient": None, "case": "c", "applies": [], "attempts": []})
     assert line.attempts == []
     assert Attempt({"k": 0, "metrics": {"psnr": "inf"}}).values == {"psnr": math.inf}
+
+
+def test_what_a_killed_call_left_goes_with_the_next_one(tmp_path):
+    """Of this variant alone: another one may be being written at the same time."""
+    for folder, name, write in (
+        ("scores", "miedb.paper.jsonl", lambda path: write_scores_file(path, {}, [])),
+        ("summary", "miedb.paper.json", lambda path: write_summary(path, {"groups": []})),
+    ):
+        own, other = (tmp_path / folder / f".{n}.17.ab.tmp" for n in (name, "miedb.as_released.json"))
+        own.parent.mkdir()
+        own.touch()
+        other.touch()
+        write(tmp_path / folder / name)
+        assert {path.name for path in own.parent.iterdir()} == {name, other.name}

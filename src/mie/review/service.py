@@ -17,7 +17,7 @@ from mie.images.png import encode_png, png_size
 from mie.review.api import ASKED, CRITERIA, KINDS, QUESTION_REASONS, QUESTIONS, REASONS, ApiError
 from mie.review.assignments import display_seed, find_assignment, next_items
 from mie.review.auth import Session
-from mie.review.database import Database, answers, iso, items, masks, tasks
+from mie.review.database import Database, DatabaseFailureError, answers, iso, items, masks, tasks
 from mie.review.events import Action, answers_to, record
 from mie.review.figures import ProgressCounter
 from mie.review.masks import RegionProposals, read_upload
@@ -58,9 +58,18 @@ def open_review(
     else:
         material = Material.open(folders)
     regions = None if proposals is None else RegionProposals(proposals)
-    database = Database(db or default_database(material))
+    place = db or default_database(material)
     kinds = kinds or ["inspect", *(["rank"] if len(material.runs) > 1 else [])]
-    return ReviewService(database, material, create_items(database, material, kinds, settings, regions))
+
+    def opened() -> ReviewService:
+        database = Database(place)
+        return ReviewService(database, material, create_items(database, material, kinds, settings, regions))
+
+    try:
+        return opened()
+    except DatabaseFailureError:
+        # SQLite fails where a sync is interrupted, and does not repeat it. Nothing was saved: it is safe to.
+        return opened()
 
 
 def default_database(material: Material | QuestionMaterial) -> Path:

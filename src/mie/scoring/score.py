@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import mie
-from mie.core.files import atomic_write, folder_lock, remove_scratch
+from mie.core.files import atomic_write, folder_lock
 from mie.datasets.engine import Standing, report, run_tasks
 from mie.editors.runs import Run
 from mie.errors import ConfigError, MieError
@@ -218,10 +218,7 @@ def score_run(
             record = session.ask(progress and (lambda done: progress(done, max(done, work.total))))
             write_scores_file(scores, {**header, "judge": record}, session.lines(paths))
         document = _document(benchmark, scores, str(run_folder))
-        summary = summary_path(run.folder, benchmark.name, variant)
-        document = write_summary(summary, document)
-        for path in (scores, summary):  # other variants may be being written beside them
-            remove_scratch(path.parent, path.name)
+        document = write_summary(summary_path(run.folder, benchmark.name, variant), document)
         # A worker of a call that was killed may still be writing there; what it leaves harms nothing.
         shutil.rmtree(parts, ignore_errors=True)
     return document

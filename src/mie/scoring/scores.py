@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mie.core.documents import null_for_nan, read_document, write_document
-from mie.core.files import atomic_path, make_folder
+from mie.core.files import atomic_path, make_folder, remove_scratch
 from mie.core.registry import suggestion
 from mie.editors.runs import plain
 from mie.errors import ConfigError, MieError
@@ -174,6 +174,7 @@ def write_scores_file(path: Path, header: Mapping[str, Any], parts: Iterable[byt
     with atomic_path(path) as temporary, temporary.open("wb") as file:
         file.write((json.dumps(header, ensure_ascii=False) + "\n").encode())
         file.writelines(parts)
+    remove_scratch(path.parent, path.name)  # of a call that was killed; other variants may be being written
 
 
 def encode_line(body: Mapping[str, Any]) -> str:
@@ -198,6 +199,7 @@ def write_summary(path: Path, document: Mapping[str, Any]) -> dict[str, Any]:
     body: dict[str, Any] = plain(null_for_nan(document))
     make_folder(path.parent)
     write_document(path, body, allow_nan=False)
+    remove_scratch(path.parent, path.name)
     return body
 
 

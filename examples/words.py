@@ -172,15 +172,25 @@ def _agreement(one: Mask, other: Mask) -> float:
     return float(dice(one, other)) if one.any() or other.any() else 1.0
 
 
+def _is_pair(mask: Mask) -> bool:
+    """Whether the second largest region has a tenth of the pixels of the largest."""
+    _, _, figures, _ = cv2.connectedComponentsWithStats(mask.astype(np.uint8))
+    areas = sorted(figures[1:, cv2.CC_STAT_AREA])
+    return len(areas) > 1 and bool(areas[-2] >= 0.1 * areas[-1])
+
+
 def try_sides(editors: dict[str, Editor], folder: Path, count: int, out: Path) -> None:
     rows: list[Shown] = []
     right = total = 0
     for row in SIDES:
         singular = row[2].removesuffix("s")
         for case in cases(folder, row, count):
+            wanted = truth(case, row[2])
+            if not _is_pair(wanted):
+                print(f"{case.modality}, {case.case_id}: left out, its mask shows one of the pair alone")
+                continue
             whole = ask(editors, case, f"Highlight the {row[2]}")
             halves = [ask(editors, case, f"Highlight the {side} {singular}") for side in ("left", "right")]
-            wanted = truth(case, row[2])
             columns = np.flatnonzero(wanted.any(0))
             middle = (columns[0] + columns[-1]) // 2  # of the pair in the data set's own mask
             scores = []

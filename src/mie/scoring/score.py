@@ -490,12 +490,10 @@ def _groups(
         found = table.groups[key].tolist()
         names = sorted(set(found))
         numbers = {name: number for number, name in enumerate(names)}
-        # Two bytes are sorted in linear time.
-        kind = np.int16 if len(names) < 2**15 else np.int64
+        kind = np.int16 if len(names) < 2**15 else np.int64  # two bytes are sorted in linear time
         codes = np.fromiter((numbers[name] for name in found), kind, len(found))
-        parts = np.split(
-            np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes, minlength=len(names)))
-        )
+        order, sizes = np.argsort(codes, kind="stable"), np.bincount(codes, minlength=len(names))
+        parts = np.split(order, np.cumsum(sizes))
         rows = dict(zip(names, parts[:-1], strict=True))
         first = [name for name in PERSPECTIVES if name in rows] if key == "perspective" else []
         for name in dict.fromkeys((*first, *rows)):

@@ -27,7 +27,7 @@ from mie.training.modification_data import (
     mean_filled,
     names_a_place,
 )
-from mie.training.pack import TRAIN, as_rgb
+from mie.training.pack import TRAIN, Pack, as_rgb
 from mie.vocabulary import PERSPECTIVES
 from tests.conftest import crop, ellipse
 from tests.training.compact_tiny import SMALL, changed_pack
@@ -250,3 +250,21 @@ def test_holes_to_validate_with_lie_in_pictures_of_held_out_patients() -> None:
     assert all(np.array_equal(a.image, b.image) for a, b in zip(cases, again, strict=True))
     pack.rows = [row for row in pack.rows if row.task != "lesion"]
     assert hole_cases([pack], 6, 0) == []
+
+
+def test_painted_lesions_are_asked_for_where_a_data_set_marks_organs_alone(small_views: None) -> None:
+    """In packs of their own or together; lesions of data sets that mark them are there already."""
+    whole = changed_pack()
+    rows = [replace(row, source="one") for row in whole.rows]
+    pairs = replace(whole, rows=[row for row in rows if row.task == "removal"])
+    marks = replace(whole, rows=[row for row in rows if row.task == "lesion"])
+    organs = replace(whole, rows=[replace(row, task="structure") for row in marks.rows])
+
+    def lesions(packs: list[Pack], painted: bool) -> list[str]:
+        data = CompactData(packs, TRAIN, torch.device("cpu"), Choices(painted=painted))
+        return [one.row.id for one in data._overlay_rows if one.row.task == "lesion"]
+
+    removals = [row.id for row in pairs.rows if row.fold == TRAIN]
+    assert lesions([organs, pairs], True) == removals
+    assert lesions([organs, pairs], False) == []
+    assert lesions([marks, pairs], True) == lesions([marks, pairs], False)

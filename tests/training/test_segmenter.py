@@ -132,6 +132,23 @@ def test_a_specialist_sees_its_own_rows_alone() -> None:
     assert images[0].turns
 
 
+def test_pairs_teach_removed_and_painted_lesions_of_other_patients_than_the_held_out() -> None:
+    """Pairs lie in a pack of their own: what a data set marks, the other pack says."""
+    first, pairs = made_pack(), made_pack()
+    removal = replace(first.rows[0], task="removal", fold=TRAIN, input=1, goal=2)
+    skin = [replace(removal, id=f"pair-{at}", patient_id=f"p{at}") for at in (0, 3)]  # p3 is held out
+    pairs.rows = [*skin, replace(removal, id="pair-hair", source="hair only", patient_id="p22")]
+    family = RowFilter("lesion", family="dermoscopy")
+    plain = marked_images([first, pairs], family)
+    added = marked_images([first, pairs], family, pairs=True)[len(plain) :]
+    shown = [(one.patient, bool(one.mask.any()), one.held_out) for one in added]
+    assert shown == [("p0", False, False), ("p22", False, False), ("p22", True, False)]
+    np.testing.assert_array_equal(added[0].image, pairs.images[2])
+    np.testing.assert_array_equal(added[2].image, pairs.images[1])
+    np.testing.assert_array_equal(added[2].mask, pairs.masks[0] > 0)
+    assert {one.patient for one in plain if one.held_out} >= {"p3"}
+
+
 def test_who_is_held_out_in_one_pack_is_held_out_in_all() -> None:
     first, second = made_pack(), made_pack()
     second.rows = [replace(one, fold=TRAIN) for one in second.rows]

@@ -158,11 +158,10 @@ class CompactData:
                     self._image_rows.append(stored)
                     both[large].append(_side_by_side(image, goal, (SIDE, LARGE)[large]))
         marked = len(self._overlay_rows)
-        for pack in packs:
-            for row in self._painted_lesions(pack, fold):
-                instruction = self.prompts.add(painted_instruction(row))
-                image, mask = pack.images[row.input], pack.masks[row.mask or 0]
-                self._overlay_rows.append(store(row, image, instruction, mask))
+        for pack, row in self._painted_lesions(packs, fold):
+            instruction = self.prompts.add(painted_instruction(row))
+            image, mask = pack.images[row.input], pack.masks[row.mask or 0]
+            self._overlay_rows.append(store(row, image, instruction, mask))
         self._healthy_rows = [
             store(row, picture, instruction, np.zeros(picture.shape[:2], np.uint8))
             for row, picture, instruction in self._without_lesions(packs, fold)
@@ -205,18 +204,22 @@ class CompactData:
             return row.source, row.task
         return (row.modality if self.choices.merge else row.source), row.task, row.target
 
-    def _painted_lesions(self, pack: Pack, fold: str) -> Iterator[Row]:
-        """Yield the rows of lesions that were painted into images of data sets that mark organs alone."""
+    def _painted_lesions(self, packs: Sequence[Pack], fold: str) -> Iterator[tuple[Pack, Row]]:
+        """Yield the rows of lesions that were painted into images of data sets that mark organs alone.
+
+        What a data set marks, any of the packs may say: pairs may have one of their own.
+        """
         if not self.choices.painted:
             return
         marks: dict[str, set[str]] = {}
-        for row in pack.rows:
-            if row.kind is EditKind.OVERLAY:
-                marks.setdefault(row.source, set()).add(row.task)
-        for row in pack.rows:
-            painted = "lesion" not in marks.get(row.source, ("lesion",))
-            if row.fold == fold and row.task == "removal" and row.mask is not None and painted:
-                yield replace(row, perspective=PERSPECTIVE_OF[EditKind.OVERLAY], task="lesion", goal=None)
+        for row in (row for pack in packs for row in pack.rows if row.kind is EditKind.OVERLAY):
+            marks.setdefault(row.source, set()).add(row.task)
+        for pack in packs:
+            for row in pack.rows:
+                painted = "lesion" not in marks.get(row.source, ("lesion",))
+                if row.fold == fold and row.task == "removal" and row.mask is not None and painted:
+                    overlay = PERSPECTIVE_OF[EditKind.OVERLAY]
+                    yield pack, replace(row, perspective=overlay, task="lesion", goal=None)
 
     def _without_lesions(self, packs: Sequence[Pack], fold: str) -> Iterator[tuple[Row, Pixels, int]]:
         """Yield removals of lesions that are also painted: row, healthy picture, instruction to paint it."""

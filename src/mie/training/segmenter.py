@@ -115,17 +115,25 @@ def marked_images(packs: Sequence[Pack], rows: RowFilter, *, pairs: bool = False
                     empty = np.zeros(pack.images[row.input].shape[:2], np.bool_)
                     here[row.input] = _marked(pack, row, empty, number)
         images += here.values()
-        if pairs and rows.family is not None:
-            images += _modified(pack, rows, marking, number)
     # Each pack has drawn its own fold: a patient held out in one is held out in all.
     held_out = {one.patient for one in images if one.held_out}
     for one in images:
         one.held_out = one.patient in held_out
+    if pairs and rows.family is not None:
+        marking = {one.source for one in images if one.mask.any()}  # also of pairs in a pack of their own
+        for number, pack in enumerate(packs):
+            modified = _modified(pack, rows, marking, number)
+            images += (
+                one for one in modified if one.patient not in held_out
+            )  # real images alone are measured
     return images
 
 
 def _modified(pack: Pack, rows: RowFilter, marking: set[str], number: int) -> Iterator[MarkedImage]:
-    """Yield the healthy image of each removal, and the other one where its lesion was painted."""
+    """Yield the healthy image of each removal, and the other one where its lesion was painted.
+
+    In a data set that marks lesions the other one is there already, with all of its lesions.
+    """
     for row in pack.rows:
         if row.task != "removal" or row.goal is None or row.mask is None or row.fold == VALIDATION:
             continue

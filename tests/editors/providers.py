@@ -179,7 +179,11 @@ class _Handler(BaseHTTPRequestHandler):
     server: Providers
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
+        length = int(self.headers["Content-Length"])
+        body = self.rfile.read(length)
+        if len(body) < length:  # the client was killed while it was sending
+            self.close_connection = True
+            return None
         headers = {name.lower(): value for name, value in self.headers.items()}
         name = next((name for name, path in PATHS.items() if path == self.path), None)
         if name is None:

@@ -9,10 +9,11 @@ torch = pytest.importorskip("torch", reason="training needs the extra `models`")
 
 from mie.errors import ConfigError  # noqa: E402
 from mie.images.families import FAMILIES  # noqa: E402
-from mie.networks.flow import FlowConfig, FlowNet  # noqa: E402
+from mie.networks import weights  # noqa: E402
+from mie.networks.flow import FORMAT, FlowConfig, FlowNet  # noqa: E402
 from mie.perspectives.modification.inpainters.flow import open_flow  # noqa: E402
 from mie.training.config import parse_config  # noqa: E402
-from mie.training.flow import Flow  # noqa: E402
+from mie.training.flow import Flow, go_on_from  # noqa: E402
 from mie.training.flow_crops import CANVAS, OUTSIDE, Cutter, lesion_contrast  # noqa: E402
 from mie.training.flow_data import flow_data, lesion_names  # noqa: E402
 from mie.training.flow_loss import around, measured_strengths  # noqa: E402
@@ -132,6 +133,31 @@ def test_too_large_images_and_odd_widths_are_refused(pack, tmp_path):
         flow_data([large], TRAIN, ("lesion",), 0)
     with pytest.raises(ConfigError, match="multiples of 8"):
         Flow(config(tmp_path, model={"widths": [8, 12, 16]}))
+
+
+def test_goes_on_from_weights_by_the_names_of_families_and_lesions(pack, tmp_path):
+    """The other file knows fewer families, and its lesions in another order."""
+    torch.manual_seed(0)
+    old = FlowNet(FlowConfig(("cyst", "lesion"), FAMILIES[1:3], (8, 8, 16)))
+    with torch.no_grad():
+        for value in old.parameters():
+            value.uniform_(-1, 1)
+        old.strengths.uniform_(0.1, 2)
+    weights.save(tmp_path / "old", old.state_dict(), format=FORMAT, config=old.config.as_json())
+    stored = weights.build(lambda: FlowNet(old.config), weights.load(tmp_path / "old", format=FORMAT), "old")
+    net = FlowNet(FlowConfig(("lesion", "new"), FAMILIES, (8, 8, 16)))
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    go_on_from(net, tmp_path / "old")
+    assert torch.equal(net.stem.weight, stored.stem.weight)
+    us = FAMILIES.index("ultrasound")
+    assert torch.equal(net.family.weight[us], stored.family.weight[1])
+    assert torch.equal(net.family.weight[0], before["family.weight"][0]), "a new family starts afresh"
+    for new, at in ((0, 0), (1, 1), (2, 3)):  # none, healthy, lesion
+        assert torch.equal(net.target.weight[new], stored.target.weight[at])
+        assert torch.equal(net.strengths[us, new], stored.strengths[1, at])
+    assert torch.equal(net.target.weight[3], before["target.weight"][3])
+    with pytest.raises(ConfigError, match="another size"):
+        go_on_from(FlowNet(FlowConfig(("lesion",), FAMILIES, (8, 16, 16))), tmp_path / "old")
 
 
 def test_trains_and_the_expert_opens_the_file(pack, tmp_path):

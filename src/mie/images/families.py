@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-FAMILIES: Final = ("dermoscopy", "endoscopy", "ultrasound", "mri", "ct", "fundus", "xray")
+FAMILIES: Final = ("dermoscopy", "endoscopy", "ultrasound", "mri", "ct", "fundus", "xray", "microscopy")
 
 # Families whose images have three equal channels; whatever fills them must too.
 GREY: Final = frozenset({"ultrasound", "mri", "ct", "xray"})
@@ -20,6 +20,7 @@ _OF: Final = {
     "endoscopy": "endoscopy",
     "fundus": "fundus",
     "dermoscopy": "dermoscopy",
+    "microscopy": "microscopy",
 }
 _NEAREST: Final = {**_OF, "surgical photo": "endoscopy"}
 
@@ -40,11 +41,12 @@ MARGIN: Final[dict[str, Margin]] = {
     "ct": Margin(0.10, 3),
     "fundus": Margin(0.15, 3),
     "xray": Margin(0.15, 4),
+    "microscopy": Margin(0.08, 4),
 }
 
 
 def family_of(modality: str) -> str | None:
-    """The family of a name in `vocabulary.MODALITIES`; None where there is none (microscopy, OCT, ...)."""
+    """The family of a name in `vocabulary.MODALITIES`; None where there is none (OCT, PET, ...)."""
     return _OF.get(modality)
 
 

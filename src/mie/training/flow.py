@@ -15,10 +15,11 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from mie.core.files import digest
 from mie.errors import ConfigError
 from mie.images.families import FAMILIES
 from mie.networks import weights
-from mie.networks.flow import FORMAT, FlowConfig, FlowNet, Steps
+from mie.networks.flow import FORMAT, HEALTHY, FlowConfig, FlowNet, Steps
 from mie.records import Pixels
 from mie.training.batches import step_seed
 from mie.training.config import Strict, TrainConfig, parse_section
@@ -49,6 +50,9 @@ class DataConfig(Strict):
 
 
 class ModelConfig(Strict):
+    start: str | None = Field(
+        None, description="weights to go on from; families and lesions are matched by name"
+    )
     widths: tuple[int, int, int] = (64, 160, 256)
     steps: tuple[int, int] = Field((6, 6), description="of the sampler for each band, in validation")
     measured: int = Field(_MEASURED, ge=16, description="crops on which the bands' strength is measured")
@@ -72,7 +76,13 @@ class Flow(Trainee):
         self.folds = {
             fold: flow_data(packs, fold, self.targets, self.config.seed) for fold in (TRAIN, VALIDATION)
         }
-        return {"packs": [pack.facts["digest"] for pack in packs], "targets": list(self.targets)}
+        facts: dict[str, Any] = {
+            "packs": [pack.facts["digest"] for pack in packs],
+            "targets": list(self.targets),
+        }
+        if self.options.start is not None:
+            facts["start"] = digest(self.config.path(self.options.start))
+        return facts
 
     def prepare(self, device: torch.device) -> None:
         self.extents = lesion_extents(self.folds[TRAIN], self.targets)
@@ -87,6 +97,8 @@ class Flow(Trainee):
     def model(self) -> nn.Module:
         net = FlowNet(FlowConfig(self.targets, FAMILIES, self.options.widths)).to(self.cutter.device)
         net.strengths.copy_(measured_strengths(self.cutter, net, self.options.measured, self.config.seed))
+        if self.options.start is not None:
+            go_on_from(net, self.config.path(self.options.start))
         return net
 
     def batch(self, step: int, rank: int, world: int) -> Any:
@@ -154,6 +166,34 @@ class Flow(Trainee):
         net = _net(model)
         meta = {**facts, "extents": self.extents}
         weights.save(path, net.state_dict(), format=FORMAT, config=net.config.as_json(), meta=meta)
+
+
+def go_on_from(net: FlowNet, path: Path) -> None:
+    """Take over weights: what both know of families and lesions by name, everything else as it is.
+
+    Strengths are the units that its bands were learnt in, so known ones stay.
+    """
+    found = weights.load(path, format=FORMAT)
+    old = weights.build(lambda: FlowNet(FlowConfig.from_json(found.config)), found, path)
+    if old.config.widths != net.config.widths:
+        raise ConfigError(
+            "the weights are of another size", where=path, expected=net.config.widths, found=old.config.widths
+        )
+    families = [(at, old.config.families.index(name)) for at, name in enumerate(net.config.families)
+                if name in old.config.families]  # fmt: skip
+    names = (None, HEALTHY, *net.config.targets)
+    targets = [(at, old.config.target(name)) for at, name in enumerate(names)
+               if name in (None, HEALTHY, *old.config.targets)]  # fmt: skip
+    state = old.state_dict()
+    by_name = {"family.weight", "target.weight", "strengths"}
+    with torch.no_grad():
+        net.load_state_dict({name: state[name] for name in state.keys() - by_name}, strict=False)
+        for table, known in (("family", families), ("target", targets)):
+            for new, at in known:
+                net.get_parameter(f"{table}.weight")[new] = state[f"{table}.weight"][at]
+        for new, at in families:
+            for new_target, at_target in targets:
+                net.strengths[new, new_target] = state["strengths"][at, at_target]
 
 
 def _net(model: nn.Module) -> FlowNet:

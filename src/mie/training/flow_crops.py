@@ -27,7 +27,7 @@ _EXTENTS: Final = (10.0, 115.0)  # pixels of the crop that a hole in healthy tis
 _AROUND: Final = (1.3, 3.0)  # a crop's side, in extents of its lesion
 _SIDES: Final = (88.0, 400.0)  # pixels of the image that a scaled crop shows
 # Families whose crops may be turned: sound and X-rays have a direction.
-_FREE: Final = ("dermoscopy", "endoscopy", "fundus", "mri", "ct")
+_FREE: Final = ("dermoscopy", "endoscopy", "fundus", "mri", "ct", "microscopy")
 _POWER: Final = 0.5  # a group of n is drawn by n to this power
 
 

@@ -28,11 +28,11 @@ from torch.func import functional_call
 from mie.core.hashing import generator, stable_hash
 from mie.editors.compact.kinds import EditKind
 from mie.errors import ConfigError
-from mie.images.families import FAMILIES, GREY, family_of
+from mie.images.families import GREY, family_of
 from mie.images.texture import compare, texture
 from mie.networks import weights
 from mie.networks.fill import FillConfig, FillNet, compose, gaussian_blur
-from mie.perspectives.modification.inpainters.compact import FORMAT
+from mie.perspectives.modification.inpainters.compact import EXPERTS, FORMAT
 from mie.perspectives.modification.inpainters.holes import LesionShapes
 from mie.records import Mask, Pixels
 from mie.training.batches import step_seed
@@ -241,9 +241,9 @@ class Inpainter(Trainee):
         self.config = config
         self.data = parse_section(DataConfig, config.data, where="data")
         self.options = parse_section(ModelConfig, config.model, where="model")
-        if self.data.family not in FAMILIES:
+        if self.data.family not in EXPERTS:
             raise ConfigError(
-                "no such family", where="data.family", expected=", ".join(FAMILIES), found=self.data.family
+                "no such family", where="data.family", expected=", ".join(EXPERTS), found=self.data.family
             )
         self.grey = self.data.family in GREY
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -21,6 +21,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from mie.core.hashing import stable_hash
 from mie.core.registry import nearest_name
 from mie.datasets.engine import cores
 from mie.editors.compact.kinds import EditKind
@@ -38,6 +39,8 @@ from mie.perspectives.modification.detectors.quality import (
     Measured,
     choose,
     count,
+    hits,
+    without_false,
     worth,
 )
 from mie.records import Mask, Pixels, Values
@@ -90,14 +93,18 @@ class MarkedImage:
     held_out: bool
     flips: bool
     turns: bool
+    targets: dict[str, Mask] = field(default_factory=dict)  # what is marked, by name
 
 
-def marked_images(packs: Sequence[Pack], rows: RowFilter, *, pairs: bool = False) -> list[MarkedImage]:
+def marked_images(
+    packs: Sequence[Pack], rows: RowFilter, *, pairs: bool = False, part: tuple[int, int] | None = None
+) -> list[MarkedImage]:
     """Return every image with an accepted row, once; for a family of lesions also images without any.
 
     In a data set that marks lesions, an image without such a row has none. A data set that marks only organs
     says nothing of lesions, so its images are never taken for healthy. With `pairs`, training also gets
-    the images whose lesion an expert removed, and those into which one was painted.
+    the images whose lesion an expert removed, and those into which one was painted. `part` (at, of) holds
+    out one of so many parts of the patients instead of the packs' validation fold.
     """
     images: list[MarkedImage] = []
     for number, pack in enumerate(packs):
@@ -107,6 +114,7 @@ def marked_images(packs: Sequence[Pack], rows: RowFilter, *, pairs: bool = False
             mask = pack.masks[row.mask or 0] > 0
             one = here.setdefault(row.input, _marked(pack, row, np.zeros_like(mask), number))
             one.mask = one.mask | mask
+            one.targets[row.target] = one.targets.get(row.target, np.zeros_like(mask)) | mask
             one.flips &= may_flip(row.target)
         if rows.family is not None:
             marking = {row.source for row in accepted}
@@ -117,6 +125,8 @@ def marked_images(packs: Sequence[Pack], rows: RowFilter, *, pairs: bool = False
         images += here.values()
     # Each pack has drawn its own fold: a patient held out in one is held out in all.
     held_out = {one.patient for one in images if one.held_out}
+    if part is not None:
+        held_out = {one.patient for one in images if stable_hash("part", one.patient) % part[1] == part[0]}
     for one in images:
         one.held_out = one.patient in held_out
     if pairs and rows.family is not None:
@@ -250,8 +260,11 @@ class SegmenterValidation:
         return [probabilities(model, as_rgb(one.image), self.side, self.device) for one in some]
 
     def _measured(self, one: MarkedImage, probability: Values) -> Measured:
-        counts = tuple(count(mask_of(probability, level, self.side), one.mask) for level in LEVELS)
-        return Measured(one.patient, score_of(probability), counts)
+        masks = [mask_of(probability, level, self.side) for level in LEVELS]
+        counts = tuple(count(mask, one.mask) for mask in masks)
+        true = [without_false(mask, one.mask) for mask in masks]
+        targets = {name: tuple(hits(mask, lesion) for mask in true) for name, lesion in one.targets.items()}
+        return Measured(one.patient, score_of(probability), counts, targets)
 
 
 def _cell(image: Pixels) -> Pixels:
@@ -267,6 +280,9 @@ class DataConfig(Strict):
     targets: list[str] = Field([], description="only these targets")
     rows: Literal["lesion", "structure"] = "lesion"
     pairs: bool = Field(False, description="learn from removed and painted lesions of modification too")
+    part: tuple[int, int] | None = Field(
+        None, description="hold out this one of so many parts of the patients, as in [0, 4]"
+    )
     side: int = Field(
         256, ge=STRIDE, multiple_of=STRIDE, description="the longer side of an image as it is seen"
     )
@@ -278,6 +294,8 @@ class DataConfig(Strict):
             raise ValueError(f"no family {self.family!r}; " + (near or f"one of {', '.join(FAMILIES)}"))
         if self.family is None and not self.sources:
             raise ValueError("give a family (a detector), or sources and targets (a specialist)")
+        if self.part is not None and not 0 <= self.part[0] < self.part[1]:
+            raise ValueError("part names one of so many, counted from 0, as in [0, 4]")
         return self
 
 
@@ -314,7 +332,7 @@ class Segmenter(Trainee):
         self._trunk()
         packs = [read_pack(self.config.path(path)) for path in self.data.packs]
         rows = RowFilter(self.data.rows, self.data.family, tuple(self.data.sources), tuple(self.data.targets))
-        images = marked_images(packs, rows, pairs=self.data.pairs)
+        images = marked_images(packs, rows, pairs=self.data.pairs, part=self.data.part)
         self.train = [one for one in images if not one.held_out]
         self.held_out = [one for one in images if one.held_out]
         if not any(one.mask.any() for one in self.train):

@@ -193,6 +193,34 @@ def test_a_poor_or_unmeasured_detector_is_a_number_and_no_gate(sensitivity):
     assert made[kept][0].numbers["detector"]["share"] > 0.5
 
 
+def test_a_detector_is_trusted_by_the_name_of_the_lesion_where_that_was_measured():
+    """Good as a whole, it may miss one kind; what too few patients had counts as unknown."""
+    finder = DarkFinder(0.9)
+    by_name = {
+        "glioma": {"sensitivity": 0.8, "patients": 7, "lesions": 9, "images": 8},
+        "stroke": {"sensitivity": 0.4, "patients": 9, "lesions": 20, "images": 9},
+        "cyst": {"sensitivity": 1.0, "patients": 4, "lesions": 4, "images": 4},
+    }
+    whole = finder.quality()
+    finder.quality = lambda: {**whole, "targets": by_name}
+    seen_by = watch(finder, min_sensitivity=0.5)
+    assert seen_by.trusted
+    assert seen_by.of(["glioma"]).trusted
+    assert seen_by.of(["glioma"]).params()["trusted"] is True
+    both = seen_by.of(["glioma", "stroke"])
+    assert not both.trusted
+    assert both.reason == "it finds 40% of stroke of held-out patients, at least 50%"
+    for name, patients in (("cyst", 4), ("never measured", 0)):
+        doubted = seen_by.of([name])
+        assert not doubted.trusted
+        assert f"{name} was measured on {patients} patients, at least 5" in doubted.reason
+    poor = DarkFinder(0.3)
+    poor.quality = lambda: {**whole, "sensitivity": 0.3, "targets": by_name}
+    assert watch(poor, min_sensitivity=0.5).of(["glioma"]).trusted, "good for one kind is enough for it"
+    without = watch(DarkFinder(0.9), min_sensitivity=0.5)
+    assert without.of(["glioma"]) is without, "as a whole where nothing was measured by name"
+
+
 def test_who_asks_for_no_sensitivity_trusts_a_model_of_their_own():
     assert watch(DarkFinder(None), min_sensitivity=0).trusted
     kept, made = filler(

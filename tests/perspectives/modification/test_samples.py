@@ -9,6 +9,7 @@ from mie.errors import ConfigError
 from mie.perspectives import VolumeRecipe
 from mie.perspectives.modification import TASKS, experts
 from mie.perspectives.modification.counterfactual import Bounds
+from mie.perspectives.modification.inpainters import NoExpertError
 from mie.perspectives.modification.proof import background_gate
 from mie.perspectives.modification.samples import Modification
 from mie.records import Rejection, Sample
@@ -159,7 +160,7 @@ def test_several_lesions_go_together_unless_more_pairs_are_wanted():
         (lesion_case({"retinal haemorrhage": disc(3, 60, 9)}), "border"),
         (lesion_case({"retinal haemorrhage": disc(64, 64, 50)}), "area"),
         (lesion_case({"retinal haemorrhage": disc(64, 64, 1)}), "area"),
-        (lesion_case(modality="microscopy"), "expert"),
+        (lesion_case(modality="OCT"), "expert"),
         (lesion_case(modality="surgical photo"), "expert"),
     ],
 )
@@ -177,8 +178,15 @@ def test_the_nearest_family_only_where_the_user_allows_it():
     assert "allow_nearest" in rejection.reason
     samples, _ = made(case, allow_nearest=True)
     assert samples[0].params["family"] == "endoscopy"
-    _, (rejection,) = made(lesion_case(modality="microscopy"), allow_nearest=True)
+    _, (rejection,) = made(lesion_case(modality="OCT"), allow_nearest=True)
     assert rejection.gate == "expert"
+
+
+def test_an_inpainter_that_does_not_know_the_family_leaves_it_to_the_others():
+    samples, _ = made(lesion_case(modality="microscopy"), inpainter=("compact", "exemplar"))
+    assert {sample.params["inpainter"] for sample in samples} == {"exemplar"}
+    with pytest.raises(NoExpertError, match="microscopy"):
+        made(lesion_case(modality="microscopy"), inpainter="compact")
 
 
 def test_missing_weights_say_what_to_do(monkeypatch):

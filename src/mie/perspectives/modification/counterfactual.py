@@ -5,8 +5,8 @@ hole every pixel of the result is that of the original. One image is a volume of
 slices are filled together, from one seed, and the same candidate is kept for all of them.
 
 An independent detector looks for the lesion before and after. One that misses half of the lesions of people
-it never saw proves nothing by not seeing one, so its measured quality decides whether it is a gate or only a
-number in `params`.
+it never saw proves nothing by not seeing one, so its quality, measured by the lesion's name where that is
+known, decides whether it is a gate or only a number in `params`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -32,6 +32,7 @@ from mie.records import Mask, Pixels
 
 # A lesion is found where at least this share of its pixels is, and left over where as much is found again.
 HIT = 0.1
+FEWEST: Final = 5  # held-out patients on whom a detector's quality is believed
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,28 @@ class Watch:
     trusted: bool
     reason: str  # why it is not trusted, or not there; "" where it is
     quality: Mapping[str, Any] | None = None
+    min_sensitivity: float = 0.0
+
+    def of(self, names: Sequence[str]) -> Watch:
+        """The same detector, trusted or not for lesions of these names; as a whole where it was not measured
+        by name.
+        """
+        targets = None if self.quality is None else self.quality.get("targets")
+        if not targets:
+            return self
+        reasons = [reason for name in names if (reason := self._doubt(name, targets.get(name)))]
+        return replace(self, trusted=not reasons, reason="; ".join(reasons))
+
+    def _doubt(self, name: str, found: Mapping[str, Any] | None) -> str:
+        patients = 0 if found is None else int(found["patients"])
+        if found is None or patients < FEWEST:
+            return f"its quality for {name} was measured on {patients} patients, at least {FEWEST}"
+        if found["sensitivity"] < self.min_sensitivity:
+            return (
+                f"it finds {found['sensitivity']:.0%} of {name} of held-out patients, "
+                f"at least {self.min_sensitivity:.0%}"
+            )
+        return ""
 
     def seen(self, image: Pixels, lesion: Mask) -> dict[str, float] | None:
         """The share of the lesion that is found in the picture, and the detector's score for the picture."""
@@ -74,8 +97,8 @@ def watch(detector: Detector | None, *, min_sensitivity: float, reason: str = ""
         reason = (
             f"it finds {sensitivity:.0%} of the lesions of held-out patients, at least {min_sensitivity:.0%}"
         )
-        return Watch(detector, False, reason, quality)
-    return Watch(detector, True, "", quality)
+        return Watch(detector, False, reason, quality, min_sensitivity)
+    return Watch(detector, True, "", quality, min_sensitivity)
 
 
 def _share(detector: Detector, image: Pixels, region: Mask, of: float) -> dict[str, float]:

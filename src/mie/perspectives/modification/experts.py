@@ -22,7 +22,7 @@ from mie.perspectives.modification import ModificationConfig
 from mie.perspectives.modification.counterfactual import Candidate, Opinion, Slice, Watch, watch
 from mie.perspectives.modification.detectors import make_detector
 from mie.perspectives.modification.health import check_lesion, painter_of
-from mie.perspectives.modification.inpainters import Inpainter, make_inpainter
+from mie.perspectives.modification.inpainters import Inpainter, NoExpertError, make_inpainter
 from mie.perspectives.modification.lesions import Lesion, place_of
 from mie.perspectives.perception.phrasings import listed
 from mie.perspectives.perspective import BuildFacts, SourceFacts
@@ -92,6 +92,19 @@ def expert(spec: str, family: str) -> Inpainter:
     return make_inpainter(spec, family=family)
 
 
+def experts(given: str | Sequence[str], family: str) -> list[Inpainter]:
+    """Those of a recipe's inpainters that know the family; `NoExpertError` where none does."""
+    found, unknown = [], []
+    for spec in inpainter_specs(given):
+        try:
+            found.append(expert(spec, family))
+        except NoExpertError as error:
+            unknown.append(error)
+    if not found:
+        raise unknown[0]
+    return found
+
+
 def inpainter_specs(given: str | Sequence[str]) -> tuple[str, ...]:
     """A recipe names one inpainter, or several that take turns."""
     return (given,) if isinstance(given, str) else tuple(given)
@@ -137,7 +150,7 @@ def learnt_weights(
     find = nearest_family if config.allow_nearest else family_of
     found: dict[str, dict[str, str]] = {}
     for family in sorted({name for modality in modalities if (name := find(modality)) is not None}):
-        used = [expert(spec, family) for spec in config.inpainters]
+        used = experts(config.inpainters, family)
         digests = {one.name: one.weights for one in used if one.weights is not None}
         detector = watcher(config.detector, family, config.min_sensitivity).detector
         found[family] = digests if detector is None else {**digests, "detector": detector.weights}

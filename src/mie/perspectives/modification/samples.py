@@ -26,8 +26,7 @@ from mie.perspectives.modification.counterfactual import (
 from mie.perspectives.modification.experts import (
     PHOTO_LIKE,
     Asker,
-    expert,
-    inpainter_specs,
+    experts,
     one_thread,
     opinion_of,
     watcher,
@@ -176,7 +175,8 @@ class Modification:
     ) -> Iterator[Sample | Rejection]:
         """A lesion painted through some slices of a volume that shows none."""
         first, inside, target = slices[0], one["inside"], Target(one_of(one["lesion"]), "lesion")
-        maker = Addition(painter_of(self.painter, first.family), self.candidates, self.bounds, first.watch)
+        watch = first.watch.of([one["lesion"]])
+        maker = Addition(painter_of(self.painter, first.family), self.candidates, self.bounds, watch)
         nowhere = np.zeros_like(first.body)
         places = [None if inside is None else s.masks.get(inside, nowhere) for s in slices]
         healthy = [
@@ -206,14 +206,14 @@ class Modification:
             )
         else:
             largest = int(np.argmax([region.sum() for region in kept.regions]))
-            seen = first.watch.seen(kept.images[largest], kept.regions[largest])
+            seen = watch.seen(kept.images[largest], kept.regions[largest])
             run = []
             for s, image, region, hole in zip(
                 slices[kept.start :], kept.images, kept.regions, kept.holes, strict=False
             ):
                 lesion = Lesion((target,), (target,), region, hole, margin_of(region, hole))
                 at = Slice(image, lesion, s.body, region)
-                run.append(Prepared(s.case, s.split, s.bin, s.family, at, s.watch, seen))
+                run.append(Prepared(s.case, s.split, s.bin, s.family, at, watch, seen))
             facts |= {"inpainter": maker.painter.name, "blend": "none", "slices": len(run)}
             images = [s.image for s in slices[kept.start : kept.start + len(run)]]
             yield from self._stacked(run, images, facts, build_seed)
@@ -265,15 +265,16 @@ class Modification:
         body = body_of(image, family)
         margin = (share if self.margin is None else self.margin, least)
         lesions = lesions_of(masks, case.targets, margin, body if family in VIEWS else None)
-        watch = watcher(self.detector, family, self.min_sensitivity)
+        detector = watcher(self.detector, family, self.min_sensitivity)
         if not lesions and any(one["source"] == case.source for one in self.health):
-            yield Stored(case, split, bin_, family, image, masks, body, watch)
+            yield Stored(case, split, bin_, family, image, masks, body, detector)
             return
         if not lesions:
             yield Rejection(case.source, case.case_id, "empty", "no lesion is marked in this image")
             return
         unhealthy = lesions[0].mask
         for lesion in lesions[: self.per_case]:
+            watch = detector.of([target.name for target in lesion.targets])
             refused = why_not(lesion, body, self.limits, family) or self._unwatched(watch)
             seen = None
             if refused is None:
@@ -299,7 +300,8 @@ class Modification:
             case = stored.case
             return Rejection(case.source, case.case_id, gate, reason, target.name, {**facts, **numbers})
 
-        if (unwatched := self._unwatched(stored.watch)) is not None:
+        watch = stored.watch.of([lesion])
+        if (unwatched := self._unwatched(watch)) is not None:
             yield refused(*unwatched)
             return
         organ = None if inside is None else stored.masks.get(inside)
@@ -307,7 +309,7 @@ class Modification:
             known = ", ".join(name for name, mask in stored.masks.items() if mask.any()) or "none"
             yield refused("place", f"no {inside} is marked in this image; marked are: {known}", {})
             return
-        maker = Addition(painter_of(self.painter, stored.family), self.candidates, self.bounds, stored.watch)
+        maker = Addition(painter_of(self.painter, stored.family), self.candidates, self.bounds, watch)
         allowed = allowed_area(stored.image, stored.body, organ)
         with one_thread():
             made = maker.paint(Healthy(stored.image, stored.body, allowed, lesion, target), build_seed)
@@ -317,7 +319,7 @@ class Modification:
         kept, painted = made
         chosen = painted[kept]
         at = Slice(chosen.candidate.image, chosen.lesion, stored.body, chosen.lesion.mask)
-        p = Prepared(stored.case, stored.split, stored.bin, stored.family, at, stored.watch, chosen.seen)
+        p = Prepared(stored.case, stored.split, stored.bin, stored.family, at, watch, chosen.seen)
         numbers = {"kept": kept, "candidates": [one.candidate.params() for one in painted]}
         limit = why_not(chosen.lesion, stored.body, self.limits, stored.family)
         if not chosen.candidate.passed or limit is not None:
@@ -356,7 +358,7 @@ class Modification:
         """Fills of neighbouring slices: which candidate is kept, and all of them, slice by slice."""
         first = run[0]
         maker = Counterfactual(
-            [expert(spec, first.family) for spec in inpainter_specs(self.inpainter)],
+            experts(self.inpainter, first.family),
             self.blend or BLEND[first.family],
             self.candidates,
             self.bounds,

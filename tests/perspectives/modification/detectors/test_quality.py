@@ -45,9 +45,11 @@ def test_a_finding_with_less_than_a_tenth_on_the_lesion_is_false(width: int, fal
     assert count(drawn((0, 0, 10, width)), reference).false == false
 
 
-def test_a_mask_of_everything_finds_all_and_is_false() -> None:
+def test_a_mask_of_everything_finds_nothing_unless_the_lesions_are_large() -> None:
     counts = count(np.ones((40, 50), np.bool_), drawn((0, 0, 3, 3), (30, 30, 5, 5)))
-    assert (counts.lesions, counts.found, counts.findings, counts.false) == (2, 2, 1, 1)
+    assert (counts.lesions, counts.found, counts.findings, counts.false) == (2, 0, 1, 1)
+    counts = count(np.ones((40, 50), np.bool_), drawn((0, 0, 3, 3), (20, 20, 20, 20)))
+    assert (counts.lesions, counts.found, counts.findings, counts.false) == (2, 2, 1, 0)
 
 
 def test_specks_of_the_reference_are_no_lesions_and_diagonals_are_one() -> None:

@@ -8,6 +8,7 @@ from mie.perspectives.modification.detectors.quality import (
     DEFAULT,
     LEVELS,
     Counts,
+    Hits,
     Measured,
     best_level,
     choose,
@@ -67,3 +68,34 @@ def test_one_patient_or_none_chooses_nothing() -> None:
     assert alone.as_json()["threshold_chosen"] == "not chosen"
     nobody = choose([], by="dice")
     assert (nobody.threshold, nobody.quality, nobody.as_json()) == (DEFAULT, None, None)
+
+
+def found(patient, *findings):
+    """One image with one lesion; `findings` is (found, false) at each threshold, the last from there on."""
+    rows = [*findings, *[findings[-1]] * (len(LEVELS) - len(findings))]
+    counts = tuple(Counts(1, hit, hit + false, false, 0.5) for hit, false in rows)
+    name = "cyst" if patient < "d" else "tumour"
+    return Measured(patient, 0.5, counts, {name: tuple(Hits(1, hit) for hit, _ in rows)})
+
+
+def test_for_lesions_the_lowest_threshold_with_one_false_finding_an_image():
+    several = [found("a", (1, 3), (1, 2), (1, 1), (0, 0)), found("b", (1, 2), (1, 1), (1, 1), (0, 0))]
+    assert best_level(several, "lesions") == 2
+    noisy = [found("a", (1, 2), (0, 2))]  # never so few: what is worth most
+    assert best_level(noisy, "lesions") == 0
+
+
+def test_what_is_found_is_told_by_name():
+    """Each patient at the threshold of the other half; a name that nobody had is not there."""
+    few = [found(name, (1, 0), (0, 0)) for name in "abcdef"]
+    few[1] = found("b", (0, 0))
+    few[4] = found("e", (1, 4), (1, 0))  # pushes the other half to the next threshold
+    chosen = choose(few, by="lesions")
+    share = pytest.approx(sensitivity(chosen, few, "abc"))
+    assert chosen.targets["cyst"] == {"lesions": 3, "images": 3, "patients": 3, "sensitivity": share}
+    assert chosen.as_json()["targets"].keys() == {"cyst", "tumour"}
+
+
+def sensitivity(chosen, measured, names):
+    pairs = [pair for pair in zip(measured, chosen.counts, strict=True) if pair[0].patient in names]
+    return sum(counts.found for _, counts in pairs) / len(pairs)

@@ -1,16 +1,17 @@
 """How well lesions are found, and the threshold at which a pixel is called lesion.
 
-A **lesion** is an 8-connected region of the reference with at least `SPECK` pixels. It is *found* when at
-least a tenth of its pixels are in the found mask. A **finding** is an 8-connected region of the found mask.
-It is *false* when less than a tenth of its pixels are on the reference. So a mask that covers everything
-finds every lesion, and is a false finding where the lesions are small; DICE tells the rest. The threshold is
-chosen on some patients and judged on others.
+A **lesion** is an 8-connected region of the reference with at least `SPECK` pixels. A **finding** is an
+8-connected region of the found mask. It is *false* when less than a tenth of its pixels are on the reference.
+A lesion is *found* when at least a tenth of its pixels are in findings that are not false: a mask that covers
+everything finds nothing, unless the lesions are large; DICE tells the rest. The threshold is
+chosen on some patients and judged on others: for lesions the lowest one with at most one false finding an
+image.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 import cv2
@@ -21,6 +22,7 @@ from mie.records import Mask, Pixels
 
 SPECK: Final = 4  # pixels: smaller regions of a reference are what resizing left of an outline
 _SHARE: Final = 0.1
+FALSE: Final = 1.0  # false findings an image that a detector may make
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +65,39 @@ def measure(detector: Detector, cases: Iterable[tuple[Pixels, Mask]]) -> Quality
 
 def count(found: Mask, reference: Mask) -> Counts:
     """One image's found mask `(H, W)` against its reference."""
-    lesions = [size for size in _covered(reference, found) if size.pixels >= SPECK]
     findings = _covered(found, reference)
+    lesions = hits(without_false(found, reference), reference)
     whole = int(found.sum()) + int(reference.sum())
     return Counts(
-        lesions=len(lesions),
-        found=sum(region.share >= _SHARE for region in lesions),
+        lesions=lesions.lesions,
+        found=lesions.found,
         findings=len(findings),
         false=sum(region.share < _SHARE for region in findings),
         dice=2 * int((found & reference).sum()) / whole if reference.any() else None,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Hits:
+    """Lesions of one name: how many there are, and how many are found."""
+
+    lesions: int
+    found: int
+
+
+def without_false(found: Mask, reference: Mask) -> Mask:
+    """The found mask without its false findings."""
+    number, labels = cv2.connectedComponents(found.view(np.uint8), connectivity=8)
+    pixels = np.bincount(labels.ravel(), minlength=number)
+    true = np.bincount(labels[reference], minlength=number) >= _SHARE * pixels
+    true[0] = False
+    return np.asarray(true[labels])
+
+
+def hits(found: Mask, reference: Mask) -> Hits:
+    """Findings that are not false against the lesions of one name."""
+    lesions = [region for region in _covered(reference, found) if region.pixels >= SPECK]
+    return Hits(len(lesions), sum(region.share >= _SHARE for region in lesions))
 
 
 def summarise(counts: Sequence[Counts], scores: Sequence[float]) -> Quality:
@@ -130,6 +155,7 @@ class Measured:
     patient: str
     score: float
     counts: tuple[Counts, ...]
+    targets: Mapping[str, tuple[Hits, ...]] = field(default_factory=dict)  # at the same thresholds
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +171,7 @@ class Chosen:
     patients: int
     counts: tuple[Counts, ...]  # of each image, at the threshold that it was measured at
     crossed: bool  # False: fewer than two patients, measured at `DEFAULT`
+    targets: Mapping[str, Mapping[str, Any]]  # name -> lesions, images, patients, sensitivity
 
     def as_json(self) -> dict[str, Any] | None:
         """What is kept beside the weights."""
@@ -156,6 +183,7 @@ class Chosen:
             "threshold": self.threshold,
             "patients": self.patients,
             "threshold_chosen": how,
+            "targets": {name: dict(found) for name, found in self.targets.items()},
         }
 
 
@@ -166,25 +194,56 @@ def choose(measured: Sequence[Measured], *, by: str) -> Chosen:
         level = LEVELS.index(DEFAULT)
         counts = tuple(one.counts[level] for one in measured)
         quality = summarise(counts, [one.score for one in measured]) if measured else None
-        return Chosen(DEFAULT, quality, len(patients), counts, crossed=False)
+        by_name = _by_name(measured, [level] * len(measured))
+        return Chosen(DEFAULT, quality, len(patients), counts, crossed=False, targets=by_name)
     # Names say where a patient comes from, so dealing them out in order gives both halves of every source.
     half = {patient: at % 2 for at, patient in enumerate(patients)}
     halves = [[one for one in measured if half[one.patient] == side] for side in (0, 1)]
     levels = [best_level(some, by) for some in halves]
-    counts = tuple(one.counts[levels[1 - half[one.patient]]] for one in measured)
+    used = [levels[1 - half[one.patient]] for one in measured]
+    counts = tuple(one.counts[level] for one, level in zip(measured, used, strict=True))
     return Chosen(
         LEVELS[best_level(measured, by)],
         summarise(counts, [one.score for one in measured]),
         len(patients),
         counts,
         crossed=True,
+        targets=_by_name(measured, used),
     )
 
 
+def _by_name(measured: Sequence[Measured], levels: Sequence[int]) -> dict[str, dict[str, Any]]:
+    """What is found of the lesions of each name, every image at its own threshold."""
+    rows: dict[str, list[tuple[str, Hits]]] = {}
+    for one, level in zip(measured, levels, strict=True):
+        for name, found in one.targets.items():
+            if found[level].lesions:
+                rows.setdefault(name, []).append((one.patient, found[level]))
+    summary: dict[str, dict[str, Any]] = {}
+    for name, some in sorted(rows.items()):
+        lesions = sum(found.lesions for _, found in some)
+        summary[name] = {
+            "lesions": lesions,
+            "images": len(some),
+            "patients": len({patient for patient, _ in some}),
+            "sensitivity": sum(found.found for _, found in some) / lesions,
+        }
+    return summary
+
+
 def best_level(measured: Sequence[Measured], by: str) -> int:
-    """The place in `LEVELS` that is worth most; among equals the one nearest the middle."""
+    """The place in `LEVELS`: by "lesions" the lowest with at most `FALSE` false findings an image.
+
+    By "dice", or where no threshold has so few, the one that is worth most; among equals that nearest the
+    middle.
+    """
     scores = [one.score for one in measured]
-    found = [worth(summarise([one.counts[at] for one in measured], scores), by) for at in range(len(LEVELS))]
+    qualities = [summarise([one.counts[at] for one in measured], scores) for at in range(len(LEVELS))]
+    if by == "lesions":
+        few = (at for at, one in enumerate(qualities) if (one.false_positives_per_image or 0.0) <= FALSE)
+        if (lowest := next(few, None)) is not None:
+            return lowest
+    found = [worth(quality, by) for quality in qualities]
     return max(range(len(LEVELS)), key=lambda at: (round(found[at], 6), -abs(LEVELS[at] - DEFAULT)))
 
 

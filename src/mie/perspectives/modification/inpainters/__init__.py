@@ -14,6 +14,10 @@ from mie.images.families import FAMILIES
 from mie.records import Mask, Pixels
 
 
+class NoExpertError(ConfigError):
+    """An inpainter that has not learnt this family of images."""
+
+
 class Inpainter(Protocol):
     """Fills a hole with healthy tissue."""
 

@@ -162,6 +162,7 @@ BLEND: Final[dict[str, str]] = {
     "ct": "poisson",
     "fundus": "poisson",
     "xray": "poisson",
+    "microscopy": "poisson",
 }
 
 _FEATHER: Final = 4  # pixels inside the hole over which the outside fades out

@@ -16,7 +16,7 @@ from mie.core.files import digest
 from mie.errors import ConfigError
 from mie.images.families import GREY
 from mie.networks.shipped import shipped_weights
-from mie.perspectives.modification.inpainters import check_hole
+from mie.perspectives.modification.inpainters import NoExpertError, check_hole
 from mie.perspectives.modification.inpainters.blend import harmonic
 from mie.perspectives.modification.inpainters.exemplar import Exemplar
 from mie.perspectives.modification.inpainters.grain import GRAIN, graft
@@ -48,6 +48,7 @@ _SLOW: Final[dict[str, tuple[float, float]]] = {
     "fundus": (0.6, 0),
     "xray": (0.6, 0),
 }
+EXPERTS: Final = tuple(_SLOW)  # the families that there are experts for
 _COPIED_BLUR: Final = 1.5  # standard deviation in pixels: of `exemplar` the grain is left out
 _VIEWS: Final = ("endoscopy", "fundus")  # pictures in a dark frame
 _FRAME: Final = 24  # grey level: frames are not quite black
@@ -58,6 +59,8 @@ def open_compact(argument: str | None, options: Mapping[str, str], family: str) 
     """`compact`: the family's expert that ships with the package; `compact:PATH`: one of your own."""
     if options:
         raise ConfigError("the compact expert has no options", found=", ".join(options))
+    if family not in EXPERTS:
+        raise NoExpertError(f"there is no compact expert for {family}", fix="use exemplar for such images")
     missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(f"the compact expert needs {', '.join(missing)}", fix=install_hint("models"))

@@ -18,7 +18,7 @@ from mie.errors import ConfigError
 from mie.images.overlay import is_grey
 from mie.images.resize import fitted_size
 from mie.networks.shipped import shipped_weights
-from mie.perspectives.modification.inpainters import check_hole
+from mie.perspectives.modification.inpainters import NoExpertError, check_hole
 from mie.perspectives.modification.inpainters.holes import Neighbourhood, neighbourhood
 from mie.records import Mask, Pixels
 
@@ -64,7 +64,12 @@ class FlowInpainter:
         self._net, extents = _network(path)
         self.weights = digest(path)
         if family not in self._net.config.families:
-            raise unknown_name("family of the flow expert", family, self._net.config.families)
+            raise NoExpertError(
+                f"the flow expert does not know {family}",
+                where=path,
+                expected=", ".join(self._net.config.families),
+                fix="use exemplar for such images",
+            )
         self._family = self._net.config.families.index(family)
         self._extents: Mapping[str, tuple[float, float]] = extents.get(family, {})
 

@@ -42,6 +42,7 @@ PROMPTS: Final = {
     "ct": "CT slice of healthy tissue, normal density, no lesion",
     "fundus": "fundus photograph of healthy retina with even background, no lesion",
     "xray": "X-ray of healthy anatomy, clear and unremarkable, no lesion",
+    "microscopy": "microscope image of healthy stained tissue, regular cells and glands, no tumour",
 }
 TOKENS: Final = 128  # of the long text encoder; our prompts have some twenty
 MULTIPLE: Final = 16  # eight pixels to a latent, two by two latents to a token

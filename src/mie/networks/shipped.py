@@ -17,7 +17,7 @@ SHIPPED: Final[dict[str, str]] = {
     "detector-ct.safetensors": "fca20fe142f06a85bacb6d50ecbba73d775052a07b53eb9128b7930bd7a4883d",
     "detector-dermoscopy.safetensors": "2605a8c54c80036fd2ce4db121e8541ce7c641e4244187f5d7517037bf63602e",
     "detector-endoscopy.safetensors": "0e52deb23d998de8b764864dee5d6870ec198d647e82f730fd13f42da189c212",
-    "detector-fundus.safetensors": "fbf5f94a3b111c09f7e5db0f5051b7c5ae9905d74ed9fcb8d9cf1117f1f6661f",
+    "detector-fundus.safetensors": "65585dcee65c3cea9b421997972b61aa7414f822d98485c695a9f2c1a19ac10c",
     "detector-mri.safetensors": "96b954e81ed3ea792cfaba123f2a74176d18dcdd7db9f5f2294ee8b02cdfc448",
     "detector-ultrasound.safetensors": "15172f549643bd0c86f19348dce50211fe1ef05728ce7275513f7817abc7b921",
     "flow.safetensors": "508d6bbacc93545be5a2954c33d25a75491e66febc7bdf524eeefe9f1a5da57b",

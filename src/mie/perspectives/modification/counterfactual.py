@@ -92,6 +92,10 @@ def watch(detector: Detector | None, *, min_sensitivity: float, reason: str = ""
     if quality is None:
         trusted = min_sensitivity == 0
         return Watch(detector, trusted, "" if trusted else "its quality was not measured")
+    patients = quality.get("patients")
+    if patients is not None and patients < FEWEST:
+        reason = f"its quality was measured on {patients} patients, at least {FEWEST}"
+        return Watch(detector, False, reason, quality, min_sensitivity)
     sensitivity = float(quality.get("sensitivity") or 0.0)
     if sensitivity < min_sensitivity:
         reason = (

@@ -14,12 +14,12 @@ COMPACT: Final = "compact.safetensors"
 # File name -> SHA-256. A file that is not named here is not ours.
 SHIPPED: Final[dict[str, str]] = {
     COMPACT: "472e297603d25433bcd5c460770fbe6055dcb9a7ceef3dbd27ccba1739e518c0",
-    "detector-ct.safetensors": "fca20fe142f06a85bacb6d50ecbba73d775052a07b53eb9128b7930bd7a4883d",
-    "detector-dermoscopy.safetensors": "2605a8c54c80036fd2ce4db121e8541ce7c641e4244187f5d7517037bf63602e",
-    "detector-endoscopy.safetensors": "0e52deb23d998de8b764864dee5d6870ec198d647e82f730fd13f42da189c212",
+    "detector-ct.safetensors": "94a0b9d44c73d30ed20939ab9c9e10e04b45780822dd03c7819e259815ec7101",
+    "detector-dermoscopy.safetensors": "32082be1c88db0ee9bf80de38e399e0950f0fef97d59d74222a9c38f4579a986",
+    "detector-endoscopy.safetensors": "55d3d2443c0c7dec3e4cadee718ded73b64812c8dca9af158f42cf784b6a5ed3",
     "detector-fundus.safetensors": "65585dcee65c3cea9b421997972b61aa7414f822d98485c695a9f2c1a19ac10c",
-    "detector-mri.safetensors": "96b954e81ed3ea792cfaba123f2a74176d18dcdd7db9f5f2294ee8b02cdfc448",
-    "detector-ultrasound.safetensors": "15172f549643bd0c86f19348dce50211fe1ef05728ce7275513f7817abc7b921",
+    "detector-mri.safetensors": "7fe45bf594faa34412d8371bbfed9c1c5d852e5b9e07b9843556ef48198a985b",
+    "detector-ultrasound.safetensors": "ed758245ab5608bdde726bf60c3d3e49990540c9da80f6298b6829786eee8264",
     "flow.safetensors": "508d6bbacc93545be5a2954c33d25a75491e66febc7bdf524eeefe9f1a5da57b",
     "inpainter-ct.safetensors": "1cae5b6fc6272e4ff5292621004a7d57ccc616bdfe4baa79e6c44015478c404a",
     "inpainter-dermoscopy.safetensors": "5e7f0a2189e9b71f22e4ee6e9f6ff4f9197b8cd3449b882ee431713f306d0b34",

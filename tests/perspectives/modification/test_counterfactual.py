@@ -214,6 +214,12 @@ def test_a_detector_is_trusted_by_the_name_of_the_lesion_where_that_was_measured
         doubted = seen_by.of([name])
         assert not doubted.trusted
         assert f"{name} was measured on {patients} patients, at least 5" in doubted.reason
+    by_name |= {
+        "breast lesion": {"sensitivity": 0.9, "patients": 70},
+        "benign breast lesion": {"patients": 2},
+    }
+    assert seen_by.of(["benign breast lesion"]).trusted, "few had one, but it is a breast lesion"
+    assert not seen_by.of(["benign liver mass"]).trusted
     poor = DarkFinder(0.3)
     poor.quality = lambda: {**whole, "sensitivity": 0.3, "targets": by_name}
     assert watch(poor, min_sensitivity=0.5).of(["glioma"]).trusted, "good for one kind is enough for it"

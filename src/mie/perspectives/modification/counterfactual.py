@@ -29,6 +29,7 @@ from mie.perspectives.modification.inpainters.blend import blend
 from mie.perspectives.modification.inpainters.volume import fill_volume
 from mie.perspectives.modification.lesions import Lesion, ring_around
 from mie.records import Mask, Pixels
+from mie.words.vocabulary import vocabulary
 
 # A lesion is found where at least this share of its pixels is, and left over where as much is found again.
 HIT = 0.1
@@ -52,12 +53,17 @@ class Watch:
         targets = None if self.quality is None else self.quality.get("targets")
         if not targets:
             return self
-        reasons = [reason for name in names if (reason := self._doubt(name, targets.get(name)))]
+        reasons = [reason for name in names if (reason := self._doubt(name, targets))]
         return replace(self, trusted=not reasons, reason="; ".join(reasons))
 
-    def _doubt(self, name: str, found: Mapping[str, Any] | None) -> str:
-        patients = 0 if found is None else int(found["patients"])
-        if found is None or patients < FEWEST:
+    def _doubt(self, name: str, targets: Mapping[str, Mapping[str, Any]]) -> str:
+        """Why lesions of this name may be missed; of what few patients had, its more general name tells."""
+        known = vocabulary().targets.get(name)
+        general = () if known is None else known.parents
+        figures = [targets[n] for n in (name, *general) if n in targets]
+        found = next((one for one in figures if one["patients"] >= FEWEST), None)
+        if found is None:
+            patients = targets[name]["patients"] if name in targets else 0
             return f"its quality for {name} was measured on {patients} patients, at least {FEWEST}"
         if found["sensitivity"] < self.min_sensitivity:
             return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from typer.testing import CliRunner
 from mie.cli import app
 from mie.core.files import digest
 from mie.editors.compact import inference
-from mie.errors import MieError
-from mie.networks.compact import Heads, load_network, load_weights
+from mie.errors import ConfigError
+from mie.networks.compact import Heads, load_network, load_weights, save_weights
 from mie.training import compact
 from mie.training.compact_data import Views
 from mie.training.folder import read_log
@@ -150,8 +151,38 @@ def test_a_restoration_network_starts_from_weights_and_the_rest_stays(
     assert meta["data_digests"]["start"] == digest(tmp_path / "start.safetensors")
     wider = {**model, "mender": [16, 16, 16, 24]}
     other = compact_config(tmp_path / "pack", data={"shares": {"transformation": 1}}, model=wider)
-    with pytest.raises(MieError, match="another architecture"):
+    with pytest.raises(ConfigError, match="another shape") as refused:
         compact.Compact(other).check()
+    assert "leave out restoration" in refused.value.fix
+
+
+def test_perception_alone_goes_on_from_weights_that_do_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shape is that of the file; what no row trains stays as it was, and so does what it knows."""
+    first = prepared(tmp_path, monkeypatch, **RESTORATION)
+    torch.manual_seed(1)
+    known = {"targets": {"CT": ["liver"]}}
+    first.save(first.model(), tmp_path / "start.safetensors", {})
+    state, shape, meta = load_weights(tmp_path / "start.safetensors")
+    save_weights(tmp_path / "start.safetensors", state, shape, {**meta, **known})
+    begun = load_weights(tmp_path / "start.safetensors")[0]
+    model = {"start": str(tmp_path / "start.safetensors"), "dropout": 0.2}
+    config = compact_config(tmp_path / "pack", data={"shares": {"perception": 1}}, model=model)
+    assert train(config, tmp_path / "out", device="cpu").complete
+    ended, ended_shape, ended_meta = load_weights(tmp_path / "out/weights.safetensors")
+    assert ended_shape.dropout == 0.2
+    assert replace(ended_shape, dropout=shape.dropout) == shape
+    assert ended_shape.restoration
+    same = {name for name in begun if torch.equal(begun[name], ended[name])}
+    for part in ("mender.", "reader."):
+        assert {name for name in begun if name.startswith(part)} <= same
+    assert any(name.startswith("encode.") for name in begun.keys() - same)
+    assert ended_meta["taught"] == meta["taught"]
+    assert ended_meta["targets"]["CT"][0] == "liver"
+    assert len(ended_meta["targets"]) > 1
+    own = compact_config(tmp_path / "pack", data={"shares": {"perception": 1}}, model={"start": "shipped"})
+    assert compact.Compact(own).model().restoration is not None
 
 
 @pytest.fixture(scope="module")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Final, Literal, cast
 
 import numpy as np
 import torch
@@ -19,8 +20,8 @@ from mie.editors.compact.inference import representatives
 from mie.editors.compact.kinds import EDIT_KINDS, PERSPECTIVE_OF, EditKind
 from mie.errors import ConfigError
 from mie.networks.compact import TEXT_WIDTH, CompactNet, NetConfig, load_weights, save_weights
-from mie.networks.compact_layers import Widths
 from mie.networks.pretrained import read_pth_tensors
+from mie.networks.shipped import COMPACT, shipped_weights
 from mie.networks.text import TOKENS, EmbeddingCache, TextEncoder
 from mie.networks.trunk import BACKBONES, Trunk
 from mie.networks.weights import fit
@@ -37,6 +38,8 @@ from mie.training.trainee import Trainee
 from mie.training.wordings import is_own_template
 
 _VALIDATED_HOLES = 40
+SHIPPED: Final = "shipped"  # as a name of weights to start from
+_SHAPE: Final = {"backbone", "widths", "down", "up", "detail", "change", "local", "restoration"}
 Width = Annotated[int, Field(gt=0, multiple_of=8)]  # shared out among heads of attention and groups
 
 
@@ -68,7 +71,9 @@ class ModelConfig(Strict):
     """The network's shape, and the file of the trunk's pretrained weights (none: from scratch)."""
 
     trunk: str | None = None
-    start: str | None = Field(None, description="weights of the same shape to start from")
+    start: str | None = Field(
+        None, description="weights to start from, whose shape is taken over; `shipped` for those of mie"
+    )
     backbone: Literal["mobilenetv2", "efficientnet-lite2"] = "mobilenetv2"
     trunk_lr: float = Field(0.2, gt=0, le=1, description="the pretrained trunk's share of the learning rate")
     widths: tuple[Width, Width, Width, Width] = (64, 96, 192, 320)
@@ -119,8 +124,8 @@ class Compact(Trainee):
         if trunk is not None:
             digests["trunk"] = digest(trunk)
         if self.shape.start is not None:
-            self.model()  # raises where the weights do not fit
-            digests["start"] = digest(self.config.path(self.shape.start))
+            self._refuse_other_shape()
+            digests["start"] = digest(self._start())
         return digests
 
     def prepare(self, device: torch.device) -> None:
@@ -144,7 +149,11 @@ class Compact(Trainee):
 
     def model(self) -> nn.Module:
         net = CompactNet(self._net_config())
-        if net.restoration is not None and len(self.data.shares) == 1:
+        if net.restoration is not None and not self._restores():
+            # No row passes through it, and it reads the text with the rest: it must keep working.
+            net.restoration.requires_grad_(False)
+            net.reader.requires_grad_(False)
+        elif net.restoration is not None and len(self.data.shares) == 1:
             net.requires_grad_(False)  # no row passes through the rest; its values stay
             # The rest reads the text with it too: where it was trained before, it must keep working.
             net.reader.requires_grad_(self.shape.start is None)
@@ -152,8 +161,7 @@ class Compact(Trainee):
         if (path := self._trunk()) is not None:
             self._pretrain(net.trunk, path)
         if self.shape.start is not None:
-            where = self.config.path(self.shape.start)
-            fit(net, load_weights(where)[0], where)
+            fit(net, self._begun[0], self._start())
         return net
 
     @cached_property
@@ -170,7 +178,7 @@ class Compact(Trainee):
             mask = torch.ones(1, TOKENS, dtype=torch.bool)
             with FlopCounterMode(display=False) as counter:
                 net(image, tokens, mask)
-            if net.restoration is None:
+            if net.restoration is None or not self._restores():
                 return 3.0 * counter.get_total_flops()
             with FlopCounterMode(display=False) as restoring:
                 net.restore(image, tokens, mask)
@@ -187,7 +195,7 @@ class Compact(Trainee):
         views = self.pool.views(batch, batch["seed"])
         hole = (views.hole,) if self._gated() else ()
         inputs = (views.image, self.tokens[views.prompt].float(), self.token_mask[views.prompt], *hole)
-        if self._restoration():
+        if self._restores():
             start, end = len(views.overlay), len(views.image) - len(views.area)
             rest = [torch.cat([part[:start], part[end:]]) for part in inputs]
             heads = model(*rest, restore=tuple(part[start:end] for part in inputs[:3]))
@@ -205,15 +213,18 @@ class Compact(Trainee):
         return f"compact:{product}"
 
     def save(self, model: nn.Module, path: Path, facts: Mapping[str, Any]) -> None:
+        before = {} if self.shape.start is None else self._begun[2]
+        # What was learnt before this training stays in the weights.
+        facts = {**facts, **{key: before[key] for key in ("taught", "targets") if key in before}}
         if EditKind.IMAGE in self.kinds:
             facts = {**facts, "taught": self._taught(cast(CompactNet, model))}
         if EditKind.OVERLAY in self.kinds:
-            facts = {**facts, "targets": self._targets()}
+            facts = {**facts, "targets": self._targets(before.get("targets", {}))}
         save_weights(path, model.state_dict(), self._net_config(), facts)
 
-    def _targets(self) -> dict[str, list[str]]:
-        """Return what was painted alone, by modality."""
-        painted: dict[str, set[str]] = {}
+    def _targets(self, before: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+        """Return what was painted alone, by modality, now or before."""
+        painted = {modality: set(names) for modality, names in before.items()}
         for pack in self._packs:
             for row in pack.rows:
                 if row.fold == TRAIN and row.kind is EditKind.OVERLAY and row.task != "holistic":
@@ -242,8 +253,33 @@ class Compact(Trainee):
             wordings += [prompts[same[at]] for at in representatives(vectors[same])]
         return {"readings": [prompts[at] for at in representatives(vectors)], "wordings": wordings}
 
+    @cached_property
+    def _begun(self) -> tuple[dict[str, Tensor], NetConfig, dict[str, Any]]:
+        return load_weights(self._start())
+
+    def _start(self) -> Path:
+        if self.shape.start == SHIPPED:
+            return shipped_weights(COMPACT, fix="install mie again")
+        return self.config.path(self.shape.start or "")
+
+    def _refuse_other_shape(self) -> None:
+        """Raise where the training file asks for another network than that of the weights."""
+        found = self._begun[1]
+        for key in _SHAPE & self.shape.model_fields_set:
+            wanted, has = getattr(self.shape, key), getattr(found, key)
+            if wanted is not None and wanted != has:
+                raise ConfigError(
+                    "the weights to start from are of another shape",
+                    where=f"model.{key}",
+                    expected=f"{has}, as in {self._start()}",
+                    found=wanted,
+                    fix=f"leave out {key}: it is taken from the weights",
+                )
+
     def _net_config(self) -> NetConfig:
         shape = self.shape
+        if shape.start is not None:
+            return replace(self._begun[1], dropout=shape.dropout, drop_path=shape.drop_path)
         return NetConfig(
             shape.widths,
             shape.down,
@@ -253,15 +289,17 @@ class Compact(Trainee):
             dropout=shape.dropout,
             drop_path=shape.drop_path,
             local=shape.local,
-            restoration=self._restoration(),
+            restoration=shape.restoration or () if EditKind.IMAGE in self.kinds else (),
             backbone=shape.backbone,
         )
 
-    def _restoration(self) -> Widths | tuple[()]:
-        """Return the widths of the restoration network; none where no row would pass through it."""
-        return self.shape.restoration or () if EditKind.IMAGE in self.kinds else ()
+    def _restores(self) -> bool:
+        """Whether rows pass through a restoration network."""
+        return EditKind.IMAGE in self.kinds and bool(self._net_config().restoration)
 
     def _gated(self) -> bool:
+        if self.shape.start is not None:
+            return self._begun[1].change
         return EditKind.AREA in self.kinds if self.shape.change is None else self.shape.change
 
     def _choices(self) -> Choices:

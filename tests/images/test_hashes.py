@@ -114,7 +114,7 @@ def test_cutting_into_neighbourhoods_loses_no_pair(monkeypatch):
 
 
 def test_the_search_holds_few_thumbnails_as_floats():
-    """One float32 copy of all thumbnails takes four times their bytes, and its mean and norm as much again."""
+    """One float32 copy of all thumbnails alone takes four times their bytes."""
     draw = np.random.default_rng(0)
     thumbs = draw.integers(0, 256, (2, 8192, 256), np.uint8)
     hashes = draw.integers(0, 2**63, (2, 8192), np.uint64)

@@ -84,7 +84,8 @@ def record(mie: CommandLine) -> dict[str, Any]:
     datasets = [mie.make(f"training/{name}", partial(_build, mie, name)) for name in RECIPES]
     packing = ("pack", *datasets, "-o", "training/pack", "--validation", 0.3)
     mie.make("training/pack", partial(mie, *packing))
-    found: dict[str, Any] = {"pack": mie.document("training/pack/pack.json")}
+    pack = {"info": mie.document("training/pack/pack.json"), "files": mie.tree("training/pack")}
+    found: dict[str, Any] = {"pack": pack}
     for name, changes in TRAININGS.items():
         if changes["trainee"] == "flux-fill-lora" and importlib.util.find_spec("diffusers") is None:
             found[name] = "skipped: diffusers is not installed"

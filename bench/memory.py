@@ -19,8 +19,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from bench.sources import write_sources
 
-# kB that a sample may add. It leaves its index (ids, hash, thumbnail), about 3 kB; its images, here 74 kB,
-# must go. A ratio of peaks would say less: it grew when the command itself became half as large.
+# kB that a sample may add. It leaves its place in the plan and its index (ids, hash, thumbnail), about 2 kB;
+# its images, here 74 kB, must go. A ratio of peaks would say less: it grew when the command itself became
+# half as large.
 LIMIT = 4.0
 
 

@@ -5,7 +5,8 @@ python bench/review.py load|items
 
 The server is the command itself, in its own process, with SQLite. People think for about two seconds between
 two answers (`THINK`). Times are measured at the client, network included. Ratios are to the time in which the
-same server sends the same client a static file.
+same server sends the same client a static file. It takes two to four minutes; progress goes to stderr. Exit
+code 1: an answer was lost, doubled or changed.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from bench.sources import write_sources
+from mie.cli._show import Bar, progress_bar
 from mie.datasets.build import build
 from mie.datasets.dataset import Dataset
 from mie.datasets.recipe import parse_recipe
@@ -53,9 +55,13 @@ def server(*arguments: object):  # type: ignore[no-untyped-def]
     start = time.perf_counter()
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     try:
-        found = re.fullmatch(r"open (\S+)/#join=(\S+)\n", process.stdout.readline())  # type: ignore[union-attr]
-        assert found
+        line = process.stdout.readline()  # type: ignore[union-attr]
+        found = re.fullmatch(r"open (\S+)/#join=(\S+)\n", line)
+        if found is None:
+            sys.exit(f"the review did not start: {line!r}, exit code {process.poll()}")
         while True:
+            if process.poll() is not None:
+                sys.exit(f"the review ended by itself with exit code {process.poll()}")
             try:
                 httpx.get(found[1])
                 break
@@ -110,7 +116,12 @@ async def person(url: str, token: str, sent: dict[str, str], waits: dict[str, li
 
 async def crowd(url: str, tokens: list[str], sent: dict[str, str]) -> dict[str, list[float]]:
     waits: dict[str, list[float]] = {n: [] for n in ("static page", "next", "image", "answer")}
-    await asyncio.gather(*(person(url, token, sent, waits) for token in tokens))
+    with progress_bar("answers") as bar:
+        people = asyncio.gather(*(person(url, token, sent, waits) for token in tokens))
+        while not people.done():
+            bar(len(sent), PEOPLE * ANSWERS)
+            await asyncio.wait([people], timeout=1)
+    await people
     return waits
 
 
@@ -145,9 +156,15 @@ def load() -> None:
             median, p99 = statistics.median(values), float(np.quantile(values, 0.99))
             times = f"median {median * 1e3:6.1f} ms   p99 {p99 * 1e3:6.1f} ms"
             print(f"{name:12s} {times}   {median / page:4.1f}x the page")
-        print(f"lost {len(sent.keys() - kept.keys())}, doubled {len(kept) - len(sent)}, "
-              f"changed {sum(kept.get(k) != v for k, v in sent.items())}, twice on one item "
-              f"{sum(n > 1 for n in pairs.values())}")  # fmt: skip
+        wrong = {
+            "lost": len(sent.keys() - kept.keys()),
+            "doubled": len(kept.keys() - sent.keys()),
+            "changed": sum(kept[key] != sent[key] for key in sent.keys() & kept.keys()),
+            "twice on one item": sum(n > 1 for n in pairs.values()),
+        }
+        print(", ".join(f"{name} {number}" for name, number in wrong.items()), flush=True)
+        if any(wrong.values()):
+            sys.exit("answers went wrong")
 
 
 def many(root: Path) -> Path:
@@ -157,15 +174,17 @@ def many(root: Path) -> Path:
     few = list(Dataset(root / "few").samples())
     dataset = Dataset(root / "few")
 
-    def samples():  # type: ignore[no-untyped-def]
+    def samples(bar: Bar):  # type: ignore[no-untyped-def]
         for n in range(ITEMS):
+            bar(n, ITEMS)
             one: Any = few[n % len(few)]
             yield replace(one, id=f"{n:016x}", case_id=str(n), patient_id=None)
 
-    write_dataset(
-        samples(), root / "many", name="many", description="", recipe={},
-        licenses=dataset.info["licenses"], deidentified=True,
-    )  # fmt: skip
+    with progress_bar("writing samples") as bar:
+        write_dataset(
+            samples(bar), root / "many", name="many", description="", recipe={},
+            licenses=dataset.info["licenses"], deidentified=True,
+        )  # fmt: skip
     return root / "many"
 
 
@@ -196,7 +215,7 @@ def items() -> None:
                     client.get("/api/tasks/inspect/figures")
                     figures = time.perf_counter() - start
                 memory = peak_memory(process)
-            print(f"{ITEMS:,} items, {when}: listens after {seconds:.1f} s, {memory:.0f} MB")
+            print(f"{ITEMS:,} items, {when}: listens after {seconds:.1f} s, {memory:.0f} MB", flush=True)
             answer = statistics.median(times)
             for name, value in (("first page", page), ("answer", answer), ("figures", figures)):
                 print(f"  {name:10s} {value * 1e3:6.0f} ms")

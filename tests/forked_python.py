@@ -203,11 +203,11 @@ def _serve(path: str) -> dict[str, Any]:
     os.set_blocking(wake_write, False)
     signal.set_wakeup_fd(wake_write)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    with socket.socket(socket.AF_UNIX) as door, selectors.DefaultSelector() as waiting:
-        door.bind(f"{path}.new")
-        door.listen()
+    with socket.socket(socket.AF_UNIX) as listener, selectors.DefaultSelector() as waiting:
+        listener.bind(f"{path}.new")
+        listener.listen()
         Path(f"{path}.new").rename(path)  # whoever sees it may connect
-        for source in (door, wake_read, sys.stdin.fileno()):
+        for source in (listener, wake_read, sys.stdin.fileno()):
             waiting.register(source, selectors.EVENT_READ)
         while True:
             sources = [key.fileobj for key, _ in waiting.select()]
@@ -216,8 +216,8 @@ def _serve(path: str) -> dict[str, Any]:
             if wake_read in sources:
                 os.read(wake_read, 512)
                 _reap(running)
-            if door in sources:
-                connection, _ = door.accept()
+            if listener in sources:
+                connection, _ = listener.accept()
                 size, streams, _, _ = socket.recv_fds(connection, 8, 3)
                 with connection.makefile("rb") as file:
                     request: dict[str, Any] = json.loads(file.read(int.from_bytes(size, "big")))

@@ -10,5 +10,9 @@ is recorded is deterministic: a second recording with the same code has no diffe
 file that exists, so long parts can be recorded later with `--parts`. Record both sides in one Python
 environment on one machine: libraries and processors differ in the last bit.
 
+With `--work FOLDER` the datasets, runs, scores and trainings in the folder are kept, and reused while the
+code of mie and of this proof, the libraries and the files themselves stay the same. Use one folder for each
+side of a change.
+
 The part `examples` needs the public data sets: set MIE_DATA as the recipes in `examples/` say.
 """

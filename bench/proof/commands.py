@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
+import importlib.util
 import json
 import os
 import re
@@ -10,8 +12,9 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -21,7 +24,7 @@ import pyarrow.parquet as pq
 REPOSITORY = Path(__file__).parents[2]
 # Keys whose values change from one run to the next, or with a library's version.
 VOLATILE = {
-    "at", "created", "edits_per_second", "edits_sha256", "environment", "images_per_second",
+    "at", "created", "data_wait", "edits_per_second", "edits_sha256", "environment", "images_per_second",
     "memory_gb", "mie", "seconds", "started", "timings", "validation_seconds", "versions",
 }  # fmt: skip
 TEXT = {".csv", ".html", ".json", ".jsonl", ".md", ".tex", ".txt", ".yaml"}
@@ -45,6 +48,7 @@ class CommandLine:
         cache = os.environ.get("MIE_CACHE") or os.environ.get("XDG_CACHE_HOME", "~/.cache") + "/mie"
         self._places = {str(self.folder): "WORK", str(Path(cache).expanduser()): "CACHE"}
         self._places[str(REPOSITORY)] = "REPOSITORY"
+        self._made: set[str] = set()
 
     def __call__(self, *words: object, codes: Sequence[int] = (0, 3)) -> str:
         """What the command prints; exit code 3 says that something was rejected or has no score."""
@@ -122,6 +126,51 @@ class CommandLine:
         place.write_bytes(content.encode() if isinstance(content, str) else content)
         return place
 
+    def make(self, folder: str, fill: Callable[[], object]) -> str:
+        """Have `fill` make the folder, unless the same code made it before and its files are as they were.
+
+        What was added to it since then, such as the scores of a run, is removed.
+        """
+        if folder in self._made:
+            return folder
+        stamp = self.folder / "made" / f"{folder.replace('/', '+')}.json"
+        before = json.loads(stamp.read_text(encoding="utf-8")) if stamp.exists() else {}
+        if before.get("by") == self._fingerprint and self._restore(folder, before["files"]):
+            print(f"  {folder}: reused", flush=True)
+        else:
+            stamp.unlink(missing_ok=True)
+            self.remove(folder)
+            fill()
+            self.write(stamp, {"by": self._fingerprint, "files": self.tree(folder)})
+        self._made.add(folder)
+        return folder
+
+    def _restore(self, folder: str, files: dict[str, str]) -> bool:
+        """Whether the folder holds these files; others are removed then."""
+        found = self.tree(folder)
+        if not files or any(found.get(name) != digest for name, digest in files.items()):
+            return False
+        for name in found.keys() - files.keys():
+            (self.folder / folder / name).unlink()
+        return True
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        """Of all that decides what is made: the code of mie and of this proof, libraries, and the folder."""
+        spec = importlib.util.find_spec("mie")
+        assert spec is not None
+        assert spec.origin is not None
+        package = Path(spec.origin).parent
+        code = [path for path in package.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+        own = [*Path(__file__).parent.glob("*.py"), *(REPOSITORY / "examples").glob("*.py")]
+        digests = sorted(
+            (path.relative_to(root).as_posix(), file_digest(path))
+            for root, paths in ((package, code), (REPOSITORY, own))
+            for path in paths
+        )
+        libraries = sorted(f"{one.name} {one.version}" for one in importlib.metadata.distributions())
+        return sha256([str(self.folder), sys.version, libraries, digests])
+
     def remove(self, folder: Path | str) -> None:
         shutil.rmtree(self.folder / folder, ignore_errors=True)
 
@@ -138,6 +187,11 @@ class CommandLine:
         finally:
             server.terminate()
             server.wait()
+
+
+def file_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def free_port() -> int:

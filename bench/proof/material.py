@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -72,39 +72,36 @@ RUNS: dict[str, tuple[str, str, tuple[object, ...]]] = {
 
 
 class Material:
-    """Datasets and runs, each made when it is first asked for."""
+    """Datasets and runs, each made when it is first asked for, or reused from the work folder."""
 
     def __init__(self, mie: CommandLine) -> None:
         self.mie = mie
-        self._made: set[str] = set()
 
     def dataset(self, name: str) -> str:
         """The folder of a dataset: of RECIPES, or `import-` and the name of a layout."""
         folder = f"datasets/{name}"
-        if name not in self._made:
-            self.mie.remove(folder)
-            if name in RECIPES:
-                body = {"name": f"proof-{name}", "seed": 284, **RECIPES[name]}
-                recipe = self.mie.write(f"recipes/{name}.yaml", body)
-                self.mie("build", recipe.relative_to(self.mie.folder), "-o", folder, "--no-stats")
-            else:
-                layout = name.removeprefix("import-")
-                source = getattr(self, f"_{layout.replace('-', '_')}")()
-                self.mie("import", source, "-f", layout, "-o", folder, "--name", f"proof-{layout}")
-            self._made.add(name)
-        return folder
+        return self.mie.make(folder, partial(self._build if name in RECIPES else self._import, name, folder))
+
+    def _build(self, name: str, folder: str) -> None:
+        body = {"name": f"proof-{name}", "seed": 284, **RECIPES[name]}
+        recipe = self.mie.write(f"recipes/{name}.yaml", body)
+        self.mie("build", recipe.relative_to(self.mie.folder), "-o", folder, "--no-stats")
+
+    def _import(self, name: str, folder: str) -> None:
+        layout = name.removeprefix("import-")
+        source = getattr(self, f"_{layout.replace('-', '_')}")()
+        self.mie("import", source, "-f", layout, "-o", folder, "--name", f"proof-{layout}")
 
     def run(self, name: str) -> str:
-        """The folder of a run of RUNS."""
-        folder = f"runs/{name}"
-        if name not in self._made:
-            self.mie.remove(folder)
-            dataset, editor, options = RUNS[name]
-            if editor == "folder:given":
-                self._given(dataset)
-            self.mie("run", self.dataset(dataset), "-e", editor, "-o", folder, *options)
-            self._made.add(name)
-        return folder
+        """The folder of a run of RUNS, without scores."""
+        self.dataset(RUNS[name][0])
+        return self.mie.make(f"runs/{name}", partial(self._run, name))
+
+    def _run(self, name: str) -> None:
+        dataset, editor, options = RUNS[name]
+        if editor == "folder:given":
+            self._given(dataset)
+        self.mie("run", self.dataset(dataset), "-e", editor, "-o", f"runs/{name}", *options)
 
     def _given(self, dataset: str) -> None:
         """Outputs made elsewhere: the reference, the input, the next sample's reference, or nothing."""

@@ -32,8 +32,7 @@ class Parts:
 
     def demo(self) -> dict[str, Any]:
         """`mie demo`: its datasets, edits and scores, and the names of all files."""
-        self.mie.remove("demo")
-        self.mie("demo", "-o", "demo")
+        self.mie.make("demo", lambda: self.mie("demo", "-o", "demo"))
         found: dict[str, Any] = {}
         for dataset in sorted(path.parent for path in self.mie.folder.glob("demo/*/*/dataset.json")):
             found[dataset.parent.name] = self.mie.dataset(dataset.relative_to(self.mie.folder))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
@@ -38,7 +40,7 @@ REPORTS: dict[str, tuple[str, ...]] = {
 
 
 class Scores:
-    """All calls of `mie score`, made once."""
+    """All calls of `mie score`, on copies of the runs in `scored/`, made once."""
 
     def __init__(self, mie: CommandLine, material: Material) -> None:
         self.mie, self.material = mie, material
@@ -46,6 +48,20 @@ class Scores:
     @cached_property
     def documents(self) -> dict[str, Any]:
         """What each call printed and wrote, by `run protocol variant` and `judged`."""
+        for run in RUNS:
+            self.material.run(run)
+        self.mie.make("scored", lambda: self.mie.write("scored/documents.json", self._documents()))
+        found: dict[str, Any] = json.loads((self.mie.folder / "scored/documents.json").read_bytes())
+        return found
+
+    def _folder(self, run: str) -> str:
+        """A copy of the run for its scores: the run itself stays as it was made."""
+        copy = self.mie.folder / "scored" / run
+        if not copy.exists():
+            shutil.copytree(self.mie.folder / self.material.run(run), copy)
+        return f"scored/{run}"
+
+    def _documents(self) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for run, protocol, variant in self._calls():
             try:
@@ -71,10 +87,10 @@ class Scores:
 
     def _dry(self, run: str, protocol: str, variant: str, *options: object) -> Any:
         words = ("--protocol", protocol, "--variant", variant, "--dry-run", *options)
-        return self.mie.json("score", self.material.run(run), *words)
+        return self.mie.json("score", self._folder(run), *words)
 
     def _score(self, run: str, protocol: str, variant: str, *options: object) -> dict[str, Any]:
-        folder = self.material.run(run)
+        folder = self._folder(run)
         words = ("--protocol", protocol, "--variant", variant, *options)
         printed = self.mie.json("score", folder, *words)
         header, *lines = self.mie.lines(f"{folder}/scores/{protocol}.{variant}.jsonl")
@@ -104,7 +120,7 @@ class Scores:
         """The replies of the judge, by file, in the order of their keys."""
         _ = self.documents
         found = {}
-        for path in sorted(self.mie.folder.glob("*/*/judge/*.jsonl")):
+        for path in sorted(self.mie.folder.glob("scored/*/judge/*.jsonl")):
             lines = self.mie.lines(path)
             lines.sort(key=lambda line: (line["key"], line["repeat"], line["repair"], line["content"]))
             found[path.relative_to(self.mie.folder).as_posix()] = lines
@@ -116,10 +132,10 @@ class Scores:
         found: dict[str, Any] = {}
         for name, runs in REPORTS.items():
             for variant in VARIANTS:
-                folders = [self.material.run(run) for run in runs]
+                folders = [self._folder(run) for run in runs]
                 found[f"{name} {variant}"] = self._report(f"reports/{name}-{variant}", folders, variant)
         people = self._ratings("p-identity", "p-otsu", "p-kmeans")
-        folders = [self.material.run(run) for run in ("p-identity", "p-otsu", "p-kmeans")]
+        folders = [self._folder(run) for run in ("p-identity", "p-otsu", "p-kmeans")]
         found["people"] = self._report("reports/people", folders, "paper", "--review", people)
         found["agree"] = self.mie.json("agree", *folders, "--human", people, "--criterion", "accuracy")
         return found

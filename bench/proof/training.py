@@ -7,6 +7,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,37 +81,38 @@ TRAININGS: dict[str, dict[str, Any]] = {
 
 def record(mie: CommandLine) -> dict[str, Any]:
     """The weights of each training, its checkpoints and its log."""
-    datasets = []
-    for name, body in RECIPES.items():
-        recipe = {"name": f"train-{name}", "seed": 11, "split": {"test": 0}, **body}
-        mie.write(f"training/{name}.yaml", recipe)
-        mie.remove(f"training/{name}")
-        mie("build", f"training/{name}.yaml", "-o", f"training/{name}", "--no-stats")
-        datasets.append(f"training/{name}")
-    mie.remove("training/pack")
-    pack = mie.json("pack", *datasets, "-o", "training/pack", "--validation", 0.3)
+    datasets = [mie.make(f"training/{name}", partial(_build, mie, name)) for name in RECIPES]
+    packing = ("pack", *datasets, "-o", "training/pack", "--validation", 0.3)
+    mie.make("training/pack", partial(mie, *packing))
+    pack = {"info": mie.document("training/pack/pack.json"), "files": mie.tree("training/pack")}
     found: dict[str, Any] = {"pack": pack}
     for name, changes in TRAININGS.items():
-        if changes["trainee"] == "flux-fill-lora" and not _write_flux(mie):
+        if changes["trainee"] == "flux-fill-lora" and importlib.util.find_spec("diffusers") is None:
             found[name] = "skipped: diffusers is not installed"
             continue
-        body = {"name": name, **COMMON, **changes}
-        mie.write(f"training/{name}.yaml", {**body, "data": {"packs": ["pack"], **changes["data"]}})
-        out = f"training/out-{name}"
-        mie.remove(out)
-        mie("train", f"training/{name}.yaml", "-o", out, "--device", "cpu")
-        found[name] = _trained(mie, out)
+        found[name] = _trained(mie, mie.make(f"training/out-{name}", partial(_train, mie, name, changes)))
     return found
 
 
-def _write_flux(mie: CommandLine) -> bool:
-    if importlib.util.find_spec("diffusers") is None:
-        return False
+def _build(mie: CommandLine, name: str) -> None:
+    recipe = {"name": f"train-{name}", "seed": 11, "split": {"test": 0}, **RECIPES[name]}
+    mie.write(f"training/{name}.yaml", recipe)
+    mie("build", f"training/{name}.yaml", "-o", f"training/{name}", "--no-stats")
+
+
+def _train(mie: CommandLine, name: str, changes: dict[str, Any]) -> None:
+    if changes["trainee"] == "flux-fill-lora":
+        _write_flux(mie)
+    body = {"name": name, **COMMON, **changes}
+    mie.write(f"training/{name}.yaml", {**body, "data": {"packs": ["pack"], **changes["data"]}})
+    mie("train", f"training/{name}.yaml", "-o", f"training/out-{name}", "--device", "cpu")
+
+
+def _write_flux(mie: CommandLine) -> None:
     mie.remove("training/flux")
     script = Path(__file__).with_name("tiny_flux.py")
     command = [sys.executable, str(script), str(mie.folder / "training/flux")]
     subprocess.run(command, check=True, env=mie.environment, capture_output=True)
-    return True
 
 
 def _trained(mie: CommandLine, out: str) -> dict[str, Any]:

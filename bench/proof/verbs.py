@@ -17,7 +17,7 @@ from bench.proof.material import RECIPES, Material
 def record(mie: CommandLine, material: Material) -> dict[str, Any]:
     return {
         "options": options(mie),
-        "sources": mie.json("sources", "list"),
+        "sources": {entry.pop("name"): entry for entry in mie.json("sources", "list")},
         "check": [mie.json("sources", "check", name) for name in ("sample_brain_mri", "sample_nuclei")],
         "weights": mie.json("weights", "list"),
         "edit": edits(mie, material),

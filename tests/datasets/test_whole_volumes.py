@@ -1,5 +1,6 @@
 """Whole volumes from files to scores: geometry, gates, leaks, runs with a slice missing."""
 
+import json
 import tracemalloc
 from collections import defaultdict
 from pathlib import Path
@@ -7,13 +8,16 @@ from typing import Any
 
 import nibabel as nib
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from scipy import ndimage
 
 import mie
+from mie.datasets import write
 from mie.datasets.dataset import Dataset
 from mie.datasets.leaks import intact_volumes, whole_groups
 from mie.datasets.verify import verify
+from mie.datasets.volumes import volume_slices
 from mie.errors import MieError
 from mie.images.volumes import read_volume
 from mie.records import Sample
@@ -186,6 +190,35 @@ def test_pictures_have_no_volumes(root: Path, dataset: Dataset) -> None:
     run = mie.run(plain, "identity", root / "plain_run")
     with pytest.raises(MieError, match="no whole volumes"):
         mie.score(run, "volume")
+
+
+def test_slices_are_found_behind_shards_without_volumes(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pictures and slices mixed, a few to a shard: every slice is where `rows` has it."""
+    monkeypatch.setattr(write, "ROWS_PER_SHARD", 4)
+    slices = list(dataset.rows())
+    pictures = [{**row, "id": f"picture-{n}", "params": "{}"} for n, row in enumerate(slices[:10])]
+    write.write_dataset(
+        [*pictures[:9], *slices[:7], *pictures[9:], *slices[7:]],
+        tmp_path / "mixed",
+        name="mixed",
+        description="",
+        recipe={},
+        licenses=dataset.info["licenses"],
+        deidentified=True,
+    )
+    mixed = Dataset(tmp_path / "mixed")
+    rows = list(mixed.rows())
+    found = [one for volume in volume_slices(mixed).values() for one in volume]
+    assert sorted(one.position for one in found) == [
+        at for at, row in enumerate(rows) if "volume" in json.loads(row["params"])
+    ]
+    assert len(found) == len(slices)
+    for one in found:
+        assert one.id == rows[one.position]["id"]
+        group = pq.ParquetFile(one.shard).read_row_group(one.group, columns=["id"])
+        assert group.column("id")[one.row].as_py() == one.id
 
 
 def test_labels_that_lie_elsewhere_are_refused(root: Path, tmp_path: Path) -> None:

@@ -1,3 +1,5 @@
+import tracemalloc
+
 import cv2
 import numpy as np
 import pytest
@@ -109,6 +111,21 @@ def test_cutting_into_neighbourhoods_loses_no_pair(monkeypatch):
     assert sum(len(a) for a, _ in _close(*thumbs)) < 0.01 * 600 * 300
     found = near_pairs(hashes[0], thumbs[0], hashes[1], thumbs[1])
     assert found == expected
+
+
+def test_the_search_holds_few_thumbnails_as_floats():
+    """One float32 copy of all thumbnails alone takes four times their bytes."""
+    draw = np.random.default_rng(0)
+    thumbs = draw.integers(0, 256, (2, 8192, 256), np.uint8)
+    hashes = draw.integers(0, 2**63, (2, 8192), np.uint64)
+    near_pairs(hashes[0, :9], thumbs[0, :9], hashes[1, :9], thumbs[1, :9])  # what is only loaded once
+    tracemalloc.start()
+    try:
+        near_pairs(hashes[0], thumbs[0], hashes[1], thumbs[1])
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 3 * thumbs.nbytes
 
 
 def test_the_hash_is_signs_against_the_median():

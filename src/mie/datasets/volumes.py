@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,16 +34,25 @@ def most_telling(slices: Sequence[SliceRow]) -> SliceRow:
 def volume_slices(dataset: Dataset, split: str | None = None) -> dict[str, list[SliceRow]]:
     """Volume id -> its slices that are there, by index; volumes in the order of the dataset."""
     volumes: dict[str, list[SliceRow]] = defaultdict(list)
-    position = -1
+    start = 0  # position of the shard's first row
     for shard in dataset.shards(split):
         with ShardFile(shard) as file:
-            for group in range(file.metadata.num_row_groups):
-                table = file.read_row_group(group, columns=["id", "params"])
-                for at, row in enumerate(table.to_pylist()):
-                    position += 1
-                    facts = params_of(row).get("volume")
-                    if isinstance(facts, Mapping) and "id" in facts:
-                        index, marked = int(facts["index"]), int(facts.get("marked", 0))
-                        found = SliceRow(index, str(row["id"]), shard, group, at, position, marked)
-                        volumes[str(facts["id"])].append(found)
+            params = file.read(columns=["params"]).column("params").to_pylist()
+            # Most datasets have no volumes: their shards are left at the text, unparsed.
+            if any('"volume"' in (text or "") for text in params):
+                for row, volume in _slices(file, shard, start):
+                    volumes[volume].append(row)
+        start += len(params)
     return {name: sorted(slices) for name, slices in volumes.items()}
+
+
+def _slices(file: ShardFile, shard: Path, start: int) -> Iterator[tuple[SliceRow, str]]:
+    """The shard's slices of whole volumes, each with its volume."""
+    position = start - 1
+    for group in range(file.metadata.num_row_groups):
+        for at, row in enumerate(file.read_row_group(group, columns=["id", "params"]).to_pylist()):
+            position += 1
+            facts = params_of(row).get("volume")
+            if isinstance(facts, Mapping) and "id" in facts:
+                index, marked = int(facts["index"]), int(facts.get("marked", 0))
+                yield SliceRow(index, str(row["id"]), shard, group, at, position, marked), str(facts["id"])

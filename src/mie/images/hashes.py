@@ -28,7 +28,7 @@ _WORTH = 0.9  # a cut is made where it leaves less than this of the pairs
 _SAMPLE = 2048  # rows whose principal directions are taken
 _CUT_SAMPLE = 256  # rows that decide where to cut
 _STRIP = 64  # rows of a that are compared with the same rows of b
-_ROWS = 2**14  # thumbnails that are floats at a time
+_ROWS = 2**10  # thumbnails that are floats at a time: more take memory, and leave the cache
 
 
 def pixel_digest(pixels: NDArray[Any]) -> bytes:

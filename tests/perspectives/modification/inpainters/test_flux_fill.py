@@ -17,6 +17,7 @@ pytest.importorskip("peft", reason="flux-fill needs the extra `models`")
 
 import torch
 from diffusers import FluxFillPipeline
+from safetensors import safe_open
 
 from mie.errors import ConfigError
 from mie.images.families import FAMILIES
@@ -152,6 +153,17 @@ def test_a_lora_changes_the_fill(base: Path, skin: Inpainter, tmp_path: Path) ->
     lora = write_lora(tmp_path / "lora.safetensors")
     filled = tiny(base, f",lora={lora}").fill(image, mask, seed=5)
     assert not np.array_equal(filled[mask], skin.fill(image, mask, seed=5)[mask])
+
+
+def test_a_lora_is_written_with_the_same_bytes_each_time(tmp_path: Path) -> None:
+    files = {write_lora(tmp_path / f"{n}.safetensors").read_bytes() for n in range(20)}
+    assert len(files) == 1  # three entries of metadata have six orders
+    with safe_open(tmp_path / "0.safetensors", framework="pt") as file:
+        assert sorted(file.metadata()) == ["format", "lora_adapter_metadata", "mie"]
+        draw = torch.Generator().manual_seed(1)
+        assert torch.equal(
+            file.get_tensor(f"transformer.{LAYER}.lora_A.weight"), torch.randn(2, 32, generator=draw)
+        )
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,18 @@ def save_lora(
         _ADAPTER: json.dumps({f"{part}.{key}": value for key, value in adapter.items()}, sort_keys=True),
         _FACTS: json.dumps(facts, sort_keys=True),
     }
-    path.write_bytes(save({f"{part}.{name}": value.contiguous() for name, value in tensors.items()}, header))
+    named = {f"{part}.{name}": value.contiguous() for name, value in tensors.items()}
+    path.write_bytes(_in_fixed_order(save(named, header)))
+
+
+def _in_fixed_order(data: bytes) -> bytes:
+    """A safetensors file with its metadata sorted by key: the library writes them in another order each time."""
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # the format aligns tensors to eight bytes
+    return len(text).to_bytes(8, "little") + text + data[8 + length :]
 
 
 def read_facts(path: Path) -> dict[str, Any]:

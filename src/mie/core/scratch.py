@@ -65,7 +65,7 @@ def zeros(
     """An array of zeros, on the disk where it is large."""
     kind, shape = np.dtype(dtype), (shape,) if isinstance(shape, int) else shape
     size = math.prod(shape) * kind.itemsize
-    if size < _IN_MEMORY:
+    if size < _IN_MEMORY or not size:
         return np.zeros(shape, kind, order)
     return np.ndarray(shape, kind, _file(size), order=order)
 

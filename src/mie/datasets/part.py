@@ -195,7 +195,8 @@ class _Maker:
 
     def _judged_together(self, slices: Sequence[Sample]) -> list[Sample | Rejection]:
         """A whole volume passes the gates, or does not, as one image: its slices below each other."""
-        verdict = next((r for gate in self.gates if (r := gate(_montage(slices))) is not None), None)
+        montage = _montage(slices)
+        verdict = next((r for gate in self.gates if (r := gate(montage)) is not None), None)
         if verdict is not None:
             return [verdict]
         if not self.wide:
@@ -245,6 +246,7 @@ def _montage(slices: Sequence[Sample]) -> Sample:
             below[name] = scratch.zeros((len(images) * height, *rest), images[0].dtype)
             for at, image in enumerate(images):
                 below[name][at * height : (at + 1) * height] = image
+                scratch.give_back()
     return replace(marked[0], **below)
 
 

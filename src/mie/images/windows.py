@@ -105,7 +105,7 @@ def volume_window(values: NDArray[Any], *, hounsfield: bool, where: object = Non
     return find_window(tissue if tissue.size else values, percentiles=_PERCENTILES, where=where)
 
 
-def percentiles_of(values: NDArray[Any], which: Sequence[float]) -> NDArray[Any]:
+def percentiles_of(values: NDArray[Any], which: float | Sequence[float]) -> NDArray[Any]:
     """`np.percentile`, to the bit, of values that need not fit in memory."""
     return np.asarray(np.percentile(scratch.chosen(values, None), which, overwrite_input=True))
 

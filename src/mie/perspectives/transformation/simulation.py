@@ -189,7 +189,7 @@ def _magnitude_volume(
         degraded = scratch.zeros(stack.shape, np.float32)
         for at, one in enumerate(stack):
             degraded[at] = effect.apply(one, generator(seed))
-    high = max(255.0, float(percentiles_of(degraded, [99.5])[0]))
+    high = max(255.0, float(percentiles_of(degraded, 99.5)))
     window = {"step": "window", "low": 0.0, "high": high}
     for case, clean, worse in zip(cases, stack, degraded, strict=True):
         facts = _steps(case)

@@ -183,6 +183,7 @@ def _magnitude_volume(
     stack = scratch.zeros((len(cases), *size), np.float32)
     for at, case in enumerate(cases):
         stack[at] = _one_channel(scaled_image(case.image, size))
+        scratch.give_back()
     if hasattr(effect, "apply_volume"):
         degraded = effect.apply_volume(stack, generator(seed))
     else:
@@ -197,6 +198,7 @@ def _magnitude_volume(
             facts["image_steps"].append(window)
         shown = [_rgb(apply_window(values, window)) for values in (worse, clean)]
         yield Made(shown[0], shown[1], {**params, **facts}, dict(words))
+        scratch.give_back()
 
 
 def _words(target: TransformTarget, effect: Any) -> dict[str, Any]:

@@ -1,8 +1,10 @@
 """Arrays on the disk: the same values as in memory, no files left, a full disk said when they are made."""
 
+import contextvars
 import errno
 import gc
 import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,6 +86,23 @@ def test_chosen_values_and_counts_are_numpys(on_disk: Path) -> None:
     np.testing.assert_array_equal(scratch.chosen(values, lambda v: v > 0.5, by=other), values[other > 0.5])
     assert scratch.chosen(values, lambda v: v > 99).size == 0
     assert scratch.counted(lambda a, b: a > b, values, other) == (values > other).sum()
+
+
+def test_processes_and_threads_have_places_of_their_own(on_disk: Path) -> None:
+    mine = scratch.put_aside(np.full(10, 1))
+    child = os.fork()
+    if child == 0:
+        scratch.put_aside(np.full(10, 2))
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    after = scratch.put_aside(np.full(10, 3))
+    assert (mine == 1).all()
+    assert (after == 3).all()
+    context = contextvars.copy_context
+    with ThreadPoolExecutor(8) as pool:
+        jobs = [pool.submit(context().run, scratch.put_aside, np.full(30, at)) for at in range(200)]
+        found = [job.result() for job in jobs]
+    assert all((one == at).all() for at, one in enumerate(found))
 
 
 def test_a_full_disk_is_said_when_the_array_is_made(on_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:

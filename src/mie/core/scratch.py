@@ -15,6 +15,7 @@ import math
 import mmap
 import os
 import tempfile
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -38,8 +39,21 @@ class _Shared:
     """Where files are made, and the one that small arrays share at the moment."""
 
     folder: Path | None = None
+    process: int = 0  # that made the file: a copy of it would write to the same places
     file: NDArray[np.uint8] | None = None
     used: int = 0
+    lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+
+    def place(self, size: int) -> tuple[NDArray[np.uint8], int]:
+        """A file and where in it there is space for so many bytes."""
+        if self.process != os.getpid():
+            self.process, self.file, self.lock = os.getpid(), None, threading.Lock()
+        with self.lock:
+            if self.file is None or self.used + size > self.file.size:
+                most = max(size, _SHARED)
+                self.file, self.used = np.ndarray(most, np.uint8, _file(most)), 0
+            self.used += size
+            return self.file, self.used - size
 
 
 _shared: ContextVar[_Shared] = ContextVar("shared", default=_Shared())  # noqa: B039 (one for the process)
@@ -74,14 +88,9 @@ def put_aside(array: NDArray[Any]) -> NDArray[Any]:
     """A copy of a slice or of something as small on the disk; the array itself where it lies there."""
     if array.size == 0 or _lies_on_disk(array):
         return array
-    shared = _shared.get()
-    size = -(-array.nbytes // _ALIGNED) * _ALIGNED
-    if shared.file is None or shared.used + size > shared.file.size:
-        most = max(size, _SHARED)
-        shared.file, shared.used = np.ndarray(most, np.uint8, _file(most)), 0
-    copy: NDArray[Any] = np.ndarray(array.shape, array.dtype, shared.file, shared.used)
+    file, at = _shared.get().place(-(-array.nbytes // _ALIGNED) * _ALIGNED)
+    copy: NDArray[Any] = np.ndarray(array.shape, array.dtype, file, at)
     copy[...] = array
-    shared.used += size
     return copy
 
 

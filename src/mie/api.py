@@ -273,7 +273,7 @@ def edit_slices(
 
 def read_image(path: Location) -> Picture:
     """Read a picture or DICOM file; a volume is refused with what to do instead."""
-    from mie.images.volumes import is_volume
+    from mie.images.volume_files import is_volume
 
     path = Path(path)
     if is_volume(path.name):

@@ -1,7 +1,11 @@
 """Whole volumes from files to scores: geometry, gates, leaks, runs with a slice missing."""
 
+import errno
 import json
+import os
+import sys
 import tracemalloc
+import uuid
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -13,6 +17,7 @@ import pytest
 from scipy import ndimage
 
 import mie
+from mie.core import scratch
 from mie.datasets import write
 from mie.datasets.dataset import Dataset
 from mie.datasets.leaks import intact_volumes, whole_groups
@@ -21,7 +26,7 @@ from mie.datasets.volumes import volume_slices
 from mie.errors import MieError
 from mie.images.volumes import read_volume
 from mie.records import Sample
-from mie.sources import slices as slices_module
+from tests import forked_python
 
 LIVER = {"name": "liver", "kind": "anatomy", "value": 1}
 SPLEEN = {"name": "spleen", "kind": "anatomy", "value": 2}
@@ -256,54 +261,108 @@ def tall(root: Path, slices: int, modality: str, side: int = 80) -> None:
         nib.save(nib.Nifti1Image(voxels, np.diag([-1.0, -1.0, 2.0, 1.0])), root / name / "p1.nii.gz")
 
 
+def build_tall(root: Path, slices: int, modality: str, kind: dict[str, Any], **options: Any) -> Dataset:
+    """A dataset of one volume."""
+    if not root.exists():
+        tall(root, slices, modality, **options)
+    body = recipe(root)
+    body["recipe"] = kind
+    source = body["sources"][0]
+    source["modality"], source["anatomy"] = modality, "abdomen" if modality == "CT" else "brain"
+    if kind["kind"] == "transformation":
+        del source["targets"], source["layout"]["masks"]
+    if kind["kind"] == "modification":
+        source["targets"] = [{**LIVER, "kind": "lesion"}, SPLEEN]
+    return mie.build(body, root / uuid.uuid4().hex, workers=1)
+
+
+PERCEPTION = {"kind": "perception"}
+WINDOW = {"kind": "transformation", "targets": ["ct_window"], "windows": ["bone"]}
+EFFECTS = {"kind": "transformation", "targets": ["mri_bias_field", "mri_noise", "mri_motion"]}
+FILL = {"kind": "modification", "inpainter": "telea", "detector": None, "bounds": ANY_FILL, "candidates": 2}
+
+
 @pytest.mark.parametrize(
     ("modality", "kind"),
-    [
-        ("CT", {"kind": "perception"}),
-        ("CT", {"kind": "transformation", "targets": ["ct_window"], "windows": ["bone"]}),
-        ("MRI", {"kind": "transformation", "targets": ["mri_bias_field"]}),
-        ("MRI", {"kind": "transformation", "targets": ["mri_motion"]}),
-        ("MRI", {"kind": "modification", "inpainter": "telea", "detector": None, "bounds": ANY_FILL}),
-    ],
-    ids=["perception", "window", "bias field", "motion", "modification"],
+    [("CT", PERCEPTION), ("CT", WINDOW), ("MRI", EFFECTS), ("MRI", FILL)],
+    ids=["perception", "window", "effects", "modification"],
 )
-def test_memory_of_a_whole_volume_is_foretold(
+def test_any_slab_gives_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, modality: str, kind: dict[str, Any]
 ) -> None:
-    """What each further slice takes is at most what is foretold, and a volume that takes more is refused."""
+    """Slabs of 1, 3 and 7 slices on the disk, and the whole volume in memory."""
     monkeypatch.setattr("mie.perspectives.modification.samples._MOST_FLICKER", np.inf)
-    foretold: list[int] = []
-    real = slices_module.whole_bytes
-    monkeypatch.setattr(
-        slices_module, "whole_bytes", lambda *args: foretold.append(real(*args)) or foretold[-1]
-    )
+    digests = []
+    for slab, in_memory in ((1, 0), (3, 0), (7, 0), (1 << 20, 1 << 40)):
+        monkeypatch.setattr(scratch, "_IN_MEMORY", in_memory)
+        monkeypatch.setattr(scratch, "BLOCK", slab * 80 * 80 * 2)
+        digests.append(build_tall(tmp_path / "tall", 11, modality, kind).digest)
+    assert len(set(digests)) == 1
 
-    def peak(slices: int, name: str) -> int:
-        root = tmp_path / f"{name}{slices}"
-        tall(root, slices, modality)
-        body = recipe(root)
-        body["recipe"] = kind
-        source = body["sources"][0]
-        source["modality"], source["anatomy"] = modality, "abdomen" if modality == "CT" else "brain"
-        if kind["kind"] == "transformation":
-            del source["targets"], source["layout"]["masks"]
-        if kind["kind"] == "modification":
-            source["targets"] = [{**LIVER, "kind": "lesion"}, SPLEEN]
+
+@pytest.mark.parametrize(
+    ("modality", "kind"),
+    [("CT", PERCEPTION), ("CT", WINDOW), ("MRI", EFFECTS), ("MRI", FILL)],
+    ids=["perception", "window", "effects", "modification"],
+)
+def test_memory_does_not_grow_with_the_slices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, modality: str, kind: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("mie.perspectives.modification.samples._MOST_FLICKER", np.inf)
+    monkeypatch.setattr("mie.datasets.schema._REMEMBERED_BYTES", 1 << 16)
+    for name, size in (("_IN_MEMORY", 1 << 15), ("_SHARED", 1 << 17), ("BLOCK", 1 << 15)):
+        monkeypatch.setattr(scratch, name, size)
+
+    def peak(slices: int) -> int:
         tracemalloc.start()
         try:
-            mie.build(body, root / "ds", workers=1)
+            build_tall(tmp_path / str(slices), slices, modality, kind)
         finally:
             taken = tracemalloc.get_traced_memory()[1]
             tracemalloc.stop()
         return taken
 
-    peak(5, "warm")  # imports and tables
-    few, many = peak(5, "few"), peak(15, "many")
-    more = foretold[2] - foretold[1]
-    assert 0.1 * more < many - few < more
-    monkeypatch.setattr(slices_module, "available_memory", lambda: foretold[2] - 1)
-    with pytest.raises(MieError, match=r"(?s)too large to be taken whole.*15 axial slices"):
-        peak(15, "refused")
+    tall(tmp_path / "10", 10, modality)
+    tall(tmp_path / "40", 40, modality)
+    peak(10)  # imports and tables
+    # A slice of each image of a sample takes 80 x 80 x 7 bytes; held together they were 40 for each pixel.
+    assert peak(40) - peak(10) < 30 * 80 * 80 * 3
+
+
+LIMITED = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+from tests.datasets.test_whole_volumes import WINDOW, build_tall, tall
+
+def taken():
+    return 1024 * int(Path("/proc/self/status").read_text().split("VmData:")[1].split()[0])
+
+root = Path(sys.argv[1])
+tall(root / "many", 120, "CT", side=256)
+build_tall(root / "few", 6, "CT", WINDOW, side=256)
+limit = taken() + (96 << 20)
+resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+try:
+    np.ones(200 << 20, np.uint8)
+except MemoryError:
+    print(len(build_tall(root / "many", 120, "CT", WINDOW)))
+"""
+
+
+def test_a_volume_larger_than_the_memory_is_built(tmp_path: Path) -> None:
+    """120 slices, which together took 300 MiB, with 96 MiB more than 6 slices take."""
+    out = forked_python.run([sys.executable, "-c", LIMITED, str(tmp_path)], cwd=Path(__file__).parents[2])
+    assert (out.stdout, out.returncode) == ("120\n", 0), out.stderr
+
+
+def test_a_full_disk_ends_the_build_and_says_so(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(MieError, match="the disk is full"):
+        mie.build(recipe(root), root / "full", workers=1)
 
 
 def test_volumes_leak_as_a_whole() -> None:

@@ -14,6 +14,7 @@ import SimpleITK as sitk
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from mie.core import scratch
 from mie.errors import ImageError
 from mie.images.volumes import (
     Volume,
@@ -475,3 +476,36 @@ def test_a_nifti_file_shorter_than_its_header_says_takes_no_memory(tmp_path):
         assert tracemalloc.get_traced_memory()[1] < 2**24
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("slab", [1, 3, 7, 100])
+@pytest.mark.parametrize(
+    "name", ["a.nii", "a.nii.gz", "scaled.nii.gz", "big.nii", "four.nii.gz", "a.nrrd", "a.mha", "raw.nrrd"]
+)
+def test_slabs_of_any_size_hold_the_same_voxels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, slab: int
+) -> None:
+    """Read a few slices at a time, with the voxels on the disk, against nibabel's and ITK's whole volumes."""
+    monkeypatch.setattr(scratch, "_IN_MEMORY", 0)
+    monkeypatch.setattr(scratch, "BLOCK", slab * 9 * 8 * 8)
+    values = np.random.default_rng(3).integers(-900, 900, (9, 8, 23)).astype(np.int16)
+    path, channel = tmp_path / name, None
+    if name.endswith((".nrrd", ".mha")):
+        image = sitk.GetImageFromArray(values.T)
+        sitk.WriteImage(image, str(path), useCompression=name.startswith("a"))
+        expected = sitk.GetArrayFromImage(sitk.ReadImage(str(path))).T[::-1, ::-1]  # LPS to RAS
+    else:
+        if name.startswith("four"):
+            values, channel = np.stack([values, values + 1, values - 1], axis=3), 1
+        stored = nib.Nifti1Image(
+            values, np.eye(4), nib.Nifti1Header(endianness=">" if "big" in name else "<")
+        )
+        if name.startswith("scaled"):
+            stored = nib.Nifti1Image(values * 0.37, np.eye(4))
+            stored.set_data_dtype(np.int16)
+        nib.save(stored, path)
+        expected = np.asanyarray(nib.load(path).dataobj)
+        expected = expected if channel is None else expected[..., channel]
+    found = read_volume(path, channel=channel).data
+    assert found.dtype.newbyteorder("=") == expected.dtype.newbyteorder("=")
+    np.testing.assert_array_equal(found, expected)

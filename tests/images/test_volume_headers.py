@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mie.errors import ImageError
-from mie.images.volumes import LPS_TO_RAS, read_stored, read_volume
+from mie.images.volume_files import LPS_TO_RAS, read_stored
+from mie.images.volumes import read_volume
 
 NRRD = "NRRD0004\ntype: uint8\ndimension: 3\nsizes: 2 3 4\nencoding: raw\n"
 META = "ObjectType = Image\nNDims = 3\nBinaryData = True\nDimSize = 2 3 4\nElementType = MET_UCHAR\n"

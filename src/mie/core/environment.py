@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
 import json
 import os
@@ -46,18 +45,6 @@ def environment() -> dict[str, Any]:
     if torch is not None and torch.cuda.is_available():
         facts["gpus"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return facts
-
-
-def available_memory() -> int:
-    """Bytes that can be had without swapping: of the machine, and of the container where there is one."""
-    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    with contextlib.suppress(OSError, StopIteration, ValueError):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        found.append(1024 * int(next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))))
-    with contextlib.suppress(OSError, ValueError):  # "max" where there is no limit
-        limit, taken = (int(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("max", "current"))
-        found.append(max(0, limit - taken))
-    return min(found)
 
 
 def install_hint(extra: str) -> str:

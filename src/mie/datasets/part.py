@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mie.core.files import atomic_path
+from mie.core import scratch
+from mie.core.files import FULL, atomic_path
 from mie.datasets.engine import Standing, report
 from mie.datasets.leaks import FirstTraces, sample_key, turn_key
 from mie.datasets.names import Names
@@ -41,7 +41,7 @@ from mie.sources.catalog import Entry
 from mie.sources.source import open_source
 
 # Trouble of the machine, not of one file. Memory is not among it: what one file asks for, another does not.
-_FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
+_FATAL = (*FULL, errno.EMFILE, errno.ENFILE)
 _NO_MEMORY = "there is not enough memory for it"
 _REMEMBERED = 64  # images whose trace is kept: perspectives share the images of a case
 
@@ -124,6 +124,7 @@ def make_part(task: PartTask) -> PartResult:
     rejections: list[Rejection] = []
     number = task.part.number
     with ExitStack() as stack:
+        stack.enter_context(scratch.scratch_folder(task.folder))
         writers: dict[str, ShardWriter] = {}
         for outcome in _outcomes(task, units):
             units.kept, units.refused = len(traces.rows), len(rejections)
@@ -142,6 +143,7 @@ def make_part(task: PartTask) -> PartResult:
                 writers[sample.split] = stack.enter_context(ShardWriter(path))
             writers[sample.split].write(row)
             traces.add(sample, row["sha256"], digests)
+            scratch.give_back()
     if rejections:  # most parts have none, and a file less is two syncs less
         write_rejected(part_path(task.folder, number, "rejected"), rejections)
     traces.write(task.folder, number)
@@ -193,7 +195,8 @@ class _Maker:
 
     def _judged_together(self, slices: Sequence[Sample]) -> list[Sample | Rejection]:
         """A whole volume passes the gates, or does not, as one image: its slices below each other."""
-        verdict = next((r for gate in self.gates if (r := gate(_montage(slices))) is not None), None)
+        montage = _montage(slices)
+        verdict = next((r for gate in self.gates if (r := gate(montage)) is not None), None)
         if verdict is not None:
             return [verdict]
         if not self.wide:
@@ -235,13 +238,16 @@ class _Maker:
 def _montage(slices: Sequence[Sample]) -> Sample:
     """The slices that show the region below each other; of a volume without one, all of them."""
     marked = [s for s in slices if s.mask is not None and s.mask.any()] or list(slices)
-    first = marked[0]
-    return replace(
-        first,
-        input=np.concatenate([s.input for s in marked]),
-        target_image=np.concatenate([s.target_image for s in marked]),
-        mask=None if first.mask is None else np.concatenate([s.mask for s in marked if s.mask is not None]),
-    )
+    below: dict[str, Any] = {}
+    for name in IMAGE_COLUMNS:
+        images = [getattr(s, name) for s in marked]
+        if images[0] is not None:
+            height, *rest = images[0].shape
+            below[name] = scratch.zeros((len(images) * height, *rest), images[0].dtype)
+            for at, image in enumerate(images):
+                below[name][at * height : (at + 1) * height] = image
+                scratch.give_back()
+    return replace(marked[0], **below)
 
 
 def _open_makers(task: PartTask, resources: ExitStack) -> list[_Maker]:

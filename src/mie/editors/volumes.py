@@ -27,7 +27,8 @@ from mie.images.overlay import deblend
 from mie.images.resize import resize_labels, resize_to
 from mie.images.slabs import NIFTI_OUT, NiftiWriter, Slabs
 from mie.images.slice_consistency import ThroughPlane
-from mie.images.volumes import is_volume, square_pixels
+from mie.images.volume_files import is_volume
+from mie.images.volumes import square_pixels
 from mie.images.windows import WINDOWS, apply_window, find_ct_window
 from mie.records import Pixels
 from mie.vocabulary import COLOURS

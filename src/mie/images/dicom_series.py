@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 from pydicom.errors import InvalidDicomError
 from pydicom.pixels.processing import apply_modality_lut
 
+from mie.core import scratch
 from mie.errors import ImageError
 from mie.images.dicom import open_dicom, read_header
 from mie.images.dicom_frames import check_frames, decompressed
 from mie.images.limits import DEFAULT_LIMITS, check_pixels, decoding
-from mie.images.volumes import LPS_TO_RAS, MAX_VOXELS, Volume, canonical, check_size
+from mie.images.volume_files import LPS_TO_RAS, MAX_VOXELS, check_size
+from mie.images.volumes import Volume, canonical
 from mie.records import Mask, Step
 
 _ON_GRID: Final = 0.05  # of a voxel
@@ -86,14 +88,17 @@ def _segments(path: Path, series: Volume) -> Iterator[Segment]:
             fix="pair the segmentation with the series it was drawn on",
         )
     if None in frames:  # LABELMAP: a pixel's value is its segment
-        label_map = np.zeros(series.data.shape, np.uint16)
+        label_map = scratch.zeros(series.data.shape, np.uint16, order="F")
         for index in frames[None]:
             _place(label_map, seg, index, grids[index], path)
         for number, label in labels.items():
-            yield Segment(number, label, label_map == number)
+            mask = scratch.zeros(label_map.shape, np.bool_, order="F")
+            for at in scratch.blocks(mask):
+                mask[at] = label_map[at] == number
+            yield Segment(number, label, mask)
         return
     for number, label in labels.items():
-        mask = np.zeros(series.data.shape, np.bool_)
+        mask = scratch.zeros(series.data.shape, np.bool_, order="F")
         for index in frames.get(number, ()):
             _place(mask, seg, index, grids[index], path)
         yield Segment(number, label, mask)
@@ -231,7 +236,7 @@ class Series:
     def read(self, start: int, stop: int) -> NDArray[np.float32]:
         """Slices `start` to `stop` as (columns, rows, slices), after the modality's rescale."""
         columns, rows, _ = self.shape
-        data = np.empty((stop - start, rows, columns), np.float32)
+        data = scratch.zeros((stop - start, rows, columns), np.float32)
         with decoding("DICOM", where=self.where):
             for at, plane in enumerate(self.planes[start:stop]):
                 data[at] = _values(plane)

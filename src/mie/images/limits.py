@@ -10,6 +10,7 @@ from typing import Final
 
 from isal import isal_zlib
 
+from mie.core.files import FULL
 from mie.errors import ImageError, MieError
 
 
@@ -108,6 +109,8 @@ def decoding(kind: str, *, where: object) -> Iterator[None]:
     except MieError:
         raise
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in FULL:
+            raise  # not the file's fault: the disk has no space for its values
         raise ImageError(
             f"{kind} file cannot be decoded",
             where=where,

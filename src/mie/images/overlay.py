@@ -12,6 +12,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from mie.core import scratch
 from mie.errors import ImageError
 from mie.records import Mask, Pixels
 from mie.vocabulary import COLOURS, OPACITY
@@ -43,7 +44,13 @@ def deblend(image: Pixels, output: Pixels, colour: str) -> Mask:
     """
     if image.shape != output.shape:
         raise ImageError("input and output differ in size", expected=image.shape, found=output.shape)
-    mask: Mask = np.zeros(image.shape[:2], np.bool_)
+    mask: Mask = scratch.zeros(image.shape[:2], np.bool_)
+    for at in scratch.blocks(image):
+        _deblend(image[at], output[at], colour, mask[at])
+    return mask
+
+
+def _deblend(image: Pixels, output: Pixels, colour: str, mask: Mask) -> None:
     # A pixel that did not change is not painted, and most of an image did not.
     x, y, width, height = cv2.boundingRect(np.bitwise_xor(image, output).reshape(len(image), -1))
     columns = slice(x // 3, -(-(x + width) // 3))
@@ -52,7 +59,6 @@ def deblend(image: Pixels, output: Pixels, colour: str) -> Mask:
         to_input = _squares(cv2.absdiff(output[band], image[band]))
         to_colour = _squares(cv2.absdiff(output[band], np.array([*COLOURS[colour], 0.0])))
         mask[band] = to_input > to_colour
-    return mask
 
 
 def _squares(differences: Pixels) -> NDArray[np.float32]:
@@ -64,7 +70,7 @@ def _squares(differences: Pixels) -> NDArray[np.float32]:
 
 def deblend_any(image: Pixels, output: Pixels) -> Mask:
     """The union over the three colours, as the released script reads `Multiclasses` samples."""
-    union: Mask = np.zeros(image.shape[:2], np.bool_)
+    union: Mask = scratch.zeros(image.shape[:2], np.bool_)
     for colour in COLOURS:
         union |= deblend(image, output, colour)
     return union
@@ -72,7 +78,7 @@ def deblend_any(image: Pixels, output: Pixels) -> Mask:
 
 def dice(x: Mask, y: Mask) -> float:
     """(2 |X and Y| + 1e-6) / (|X| + |Y| + 1e-6): 1 for two empty masks."""
-    both = int(np.count_nonzero(x & y))
+    both = scratch.counted(np.logical_and, x, y)
     total = int(np.count_nonzero(x)) + int(np.count_nonzero(y))
     return (2 * both + 1e-6) / (total + 1e-6)
 

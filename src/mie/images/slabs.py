@@ -23,17 +23,8 @@ from numpy.typing import NDArray
 from mie.core.files import atomic_path
 from mie.errors import ConfigError, ImageError
 from mie.images.dicom_series import Series
-from mie.images.volumes import (
-    AXIS,
-    MAX_VOXELS,
-    NIFTI_SUFFIXES,
-    NiftiStream,
-    check_affine,
-    obliquity_steps,
-    read_stored,
-    slice_of,
-    slice_spacing,
-)
+from mie.images.volume_files import MAX_VOXELS, NIFTI_SUFFIXES, NiftiStream, read_stored
+from mie.images.volumes import AXIS, check_affine, obliquity_steps, slice_of, slice_spacing
 from mie.images.windows import check_finite, holds_air, volume_window
 from mie.records import Step
 from mie.vocabulary import PLANES

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from mie.core import scratch
 from mie.errors import ImageError
 from mie.images.limits import check_promise
 
@@ -108,8 +109,11 @@ def read_voxels(header: VolumeHeader) -> NDArray[Any]:
             flat = _inflated(file, header, size).view(header.dtype)
         else:
             flat = _plain(file, header, size, held)
-    native = flat.astype(header.dtype.newbyteorder("="), copy=False)
-    return native.reshape(header.shape, order="F")
+    if not header.dtype.isnative:
+        for block in scratch.blocks(flat):
+            flat[block].byteswap(inplace=True)
+        flat = flat.view(header.dtype.newbyteorder("="))
+    return flat.reshape(header.shape, order="F")
 
 
 def _plain(file: BinaryIO, header: VolumeHeader, size: int, held: int) -> NDArray[Any]:
@@ -119,7 +123,10 @@ def _plain(file: BinaryIO, header: VolumeHeader, size: int, held: int) -> NDArra
         if at < header.start or at + size > held:
             raise _short(header, size, held - header.start)
         file.seek(at)
-        return np.fromfile(file, header.dtype, count)
+        voxels = scratch.zeros(count, header.dtype)
+        for block in scratch.blocks(voxels):
+            voxels[block] = np.fromfile(file, header.dtype, voxels[block].size)
+        return voxels
     file.seek(header.start + max(0, header.skip))
     if count > _MOST_WORDS:
         raise ImageError(
@@ -129,7 +136,7 @@ def _plain(file: BinaryIO, header: VolumeHeader, size: int, held: int) -> NDArra
     text = file.read(longest + 1024)
     try:
         if header.encoding == "hex":
-            return np.frombuffer(bytes.fromhex(text.decode("ascii"))[:size], header.dtype)[:count]
+            return np.frombuffer(bytes.fromhex(text.decode("ascii"))[:size], header.dtype)[:count].copy()
         words = text.split()[:count]
         if len(words) == count:
             return np.array(words).astype(header.dtype)
@@ -140,7 +147,7 @@ def _plain(file: BinaryIO, header: VolumeHeader, size: int, held: int) -> NDArra
 
 def _inflated(file: BinaryIO, header: VolumeHeader, size: int) -> NDArray[np.uint8]:
     """`size` bytes of one or several gzip or zlib streams, the last of them read to its checksum."""
-    voxels, at, skip = np.empty(size, np.uint8), 0, max(0, header.skip)
+    voxels, at, skip = scratch.zeros(size, np.uint8), 0, max(0, header.skip)
     stream, block = zlib.decompressobj(zlib.MAX_WBITS | 32), b""
     try:
         while True:

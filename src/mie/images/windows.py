@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mie.core import scratch
 from mie.core.registry import unknown_name
 from mie.errors import ConfigError, ImageError
 from mie.records import Pixels, Step
@@ -76,7 +78,7 @@ def find_window(
                 found=percentiles,
                 expected="two numbers, 0 <= first < second <= 100",
             )
-        first, second = (float(p) for p in np.percentile(values, percentiles))
+        first, second = (float(p) for p in percentiles_of(values, percentiles))
         if first < second:
             return {
                 "step": "window",
@@ -99,8 +101,13 @@ def volume_window(values: NDArray[Any], *, hounsfield: bool, where: object = Non
     if hounsfield:
         window = find_window(values, low=_SOFT_TISSUE[0], high=_SOFT_TISSUE[1], where=where)
         return {**window, "from": "soft tissue"}
-    tissue = values[values != 0]
+    tissue = scratch.chosen(values, lambda block: block != 0)
     return find_window(tissue if tissue.size else values, percentiles=_PERCENTILES, where=where)
+
+
+def percentiles_of(values: NDArray[Any], which: float | Sequence[float]) -> NDArray[Any]:
+    """`np.percentile`, to the bit, of values that need not fit in memory."""
+    return np.asarray(np.percentile(scratch.chosen(values, None), which, overwrite_input=True))
 
 
 def apply_window(values: NDArray[Any], step: Step) -> NDArray[np.uint8]:
@@ -141,7 +148,9 @@ def check_finite(values: NDArray[Any], where: object) -> None:
         total = values.sum(dtype=np.float64)
     if np.isfinite(total):
         return
-    nan, infinite = int(np.isnan(values).sum()), int(np.isinf(values).sum())
+    nan, infinite = (
+        sum(int(wrong(values[at]).sum()) for at in scratch.blocks(values)) for wrong in (np.isnan, np.isinf)
+    )
     if nan or infinite:
         raise ImageError(
             "picture has pixels that are not numbers",

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
+from mie.core import scratch
 from mie.core.registry import Registry, found_in
 from mie.records import Case, Pairing, Rejection, Sample
 
@@ -238,7 +239,8 @@ class TrivialGate:
         total = sample.mask.size
         n_classes = len(sample.params.get("classes", [0]))
         for k in range(1, n_classes + 1):
-            area = int(np.count_nonzero(sample.mask == round(255 * k / n_classes)))
+            value = round(255 * k / n_classes)
+            area = scratch.counted(lambda mask, value=value: mask == value, sample.mask)
             numbers = {"pixels": area, "fraction": area / total, "class": k}
             if area == 0:
                 return _reject(sample, "area", "the region is empty", numbers)
@@ -257,7 +259,9 @@ class TrivialGate:
 def _one_colour(image: np.ndarray) -> bool:
     first = image[0, 0]
     # Most images differ from their corner within the first rows.
-    return bool((image[:8] == first).all() and (image == first).all())
+    return bool((image[:8] == first).all()) and all(
+        (image[at] == first).all() for at in scratch.blocks(image)
+    )
 
 
 def _reject(sample: Sample, gate: str, reason: str, numbers: dict[str, float] | None = None) -> Rejection:

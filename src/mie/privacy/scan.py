@@ -18,8 +18,9 @@ from mie.images.dicom import read_header
 from mie.images.dicom_series import read_series
 from mie.images.limits import decoding
 from mie.images.read import read_picture
+from mie.images.volume_files import NIFTI_SUFFIXES, is_volume
 from mie.images.volume_headers import header_lines
-from mie.images.volumes import AXIS, NIFTI_SUFFIXES, Volume, is_volume, read_volume, slice_of
+from mie.images.volumes import AXIS, Volume, read_volume, slice_of
 from mie.images.windows import to_8bit
 from mie.privacy.gate import Finding, Gate, PrivacyError
 from mie.privacy.heads import find_head

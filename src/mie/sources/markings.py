@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from mie.core import scratch
 from mie.errors import ConfigError, ImageError, MieError
 from mie.records import Mask, Unit
 from mie.sources.catalog import Entry, TargetEntry
@@ -183,12 +184,20 @@ def label_regions(
     labels = read_volume(path, labels=not soft)
     if not soft:
         _check_values(labels.data, targets, entry, path)
-    found = {target.name: Region.of(marked(labels.data, target)) for target in targets}
+    found = {target.name: Region.of(_marked_voxels(labels.data, target)) for target in targets}
     present = {name: region for name, region in found.items() if region is not None}
     apart = same_geometry(image, labels)
     if apart is None:
         return present
     return {name: _on_grid(region, labels, image, name, apart, path) for name, region in present.items()}
+
+
+def _marked_voxels(values: Labels, target: TargetEntry) -> Mask:
+    """`marked`, of a volume that need not fit in memory."""
+    mask = scratch.zeros(values.shape, np.bool_, order="F")
+    for at in scratch.blocks(mask):
+        mask[at] = marked(values[at], target)
+    return mask
 
 
 def _on_grid(region: Region, labels: Volume, image: Volume, name: str, apart: str, path: Path) -> Region:
@@ -199,15 +208,19 @@ def _on_grid(region: Region, labels: Volume, image: Volume, name: str, apart: st
     from mie.images.volumes import Volume, resampled
     from mie.sources.slices import Region
 
-    whole = np.zeros(labels.data.shape, np.uint8)
+    whole = scratch.zeros(labels.data.shape, np.uint8, order="F")
     whole[tuple(slice(s, s + n) for s, n in zip(region.start, region.inside.shape, strict=True))] = (
         region.inside
     )
     own = Volume(whole, labels.spacing, labels.affine)
-    places = np.argwhere(region.inside) + region.start
     to_image = np.linalg.inv(image.affine) @ labels.affine
-    at = np.rint(places @ to_image[:3, :3].T + to_image[:3, 3])
-    outside = 1 - float(((at >= 0) & (at < image.data.shape)).all(axis=1).mean())
+    voxels = there = 0
+    for z in range(region.inside.shape[2]):
+        places = np.argwhere(region.inside[:, :, z : z + 1]) + np.add(region.start, (0, 0, z))
+        at = np.rint(places @ to_image[:3, :3].T + to_image[:3, 3])
+        voxels += len(places)
+        there += int(((at >= 0) & (at < image.data.shape)).all(axis=1).sum())
+    outside = 1 - there / voxels
     if labels.data.shape == image.data.shape or outside > _MOST_OUTSIDE:
         raise MieError(
             "mask and image do not lie on each other",
@@ -217,18 +230,18 @@ def _on_grid(region: Region, labels: Volume, image: Volume, name: str, apart: st
             fix="correct the header that is wrong, or resample the mask to the image",
         )
     moved = resampled(own, image, labels=True, where=path)
-    on_image = Region.of(moved.data > 0)
+    on_image = Region.of(moved.data.view(np.bool_))
     if on_image is None:
         raise MieError(
             "a target is lost on the image's grid",
             where=path,
             expected=f"voxels of {name!r} at the centres of the image's",
-            found=f"{len(places):,} voxels of {_size(labels)} mm between voxels of {_size(image)} mm",
+            found=f"{voxels:,} voxels of {_size(labels)} mm between voxels of {_size(image)} mm",
             fix="draw the mask on the image's grid",
         )
     millilitres = [
         round(count * float(np.prod(volume.spacing)) / 1000, 4)
-        for count, volume in ((len(places), labels), (int(on_image.inside.sum()), image))
+        for count, volume in ((voxels, labels), (int(on_image.inside.sum()), image))
     ]
     step = {**moved.steps[-1], "step": "resample mask", "reason": apart, "target": name, "ml": millilitres}
     return replace(on_image, steps=(step,))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mie.core.environment import available_memory
+from mie.core import scratch
 from mie.errors import ImageError
 from mie.images.volumes import (
     AXIS,
@@ -26,10 +26,6 @@ from mie.images.volumes import (
 from mie.images.windows import apply_window, find_window, holds_air, volume_window
 from mie.records import Case, Mask, Pixels, Rejection, Step, Unit
 from mie.sources.catalog import DicomLayout, Entry, VolumeLayout
-
-# For each pixel of a whole volume: its slices, the samples of one target, and what checks them. Measured for
-# all perspectives by a test.
-_WHOLE_BYTES: Final = 40
 
 
 @dataclass(frozen=True)
@@ -51,12 +47,16 @@ class Region:
             if not marked.size:
                 return None
             box.append(slice(int(marked[0]), int(marked[-1]) + 1))
-        return cls(mask.shape, tuple(s.start for s in box), mask[tuple(box)].copy())
+        marked = mask[tuple(box)]
+        inside = scratch.zeros(marked.shape, np.bool_, order="F")
+        for at in scratch.blocks(inside):
+            inside[at] = marked[at]
+        return cls(mask.shape, tuple(s.start for s in box), inside)
 
     def __or__(self, other: Region) -> Region:
         start = np.minimum(self.start, other.start)
         stop = np.maximum(*(np.add(r.start, r.inside.shape) for r in (self, other)))
-        inside = np.zeros(tuple(stop - start), np.bool_)
+        inside = scratch.zeros(tuple(int(n) for n in stop - start), np.bool_, order="F")
         for region in (self, other):
             at = np.subtract(region.start, start)
             ends = at + region.inside.shape
@@ -103,6 +103,7 @@ def cases(
         yield Rejection(entry.name, unit.key, "source", "no target is marked anywhere in the volume")
         return
     window = _window(entry, volume.data, unit.key)
+    hounsfield = entry.modality == "CT" and holds_air(volume.data)
     pair = None if second is None else _second(entry, volume, second, window, unit.key)
     for plane in layout.planes:
         count, thickness = volume.data.shape[AXIS[plane]], volume.spacing[AXIS[plane]]
@@ -119,10 +120,10 @@ def cases(
                     for index in largest_slices(region.areas(plane), thickness, layout.slices, layout.gap)
                 }
             )
-        if whole:
-            _check_memory(volume, regions or {}, plane, len(chosen), unit.key)
         for index in chosen:
-            yield _case(entry, unit, volume, regions or {}, plane, index, window, pair, whole=whole)
+            case = _case(entry, unit, volume, regions or {}, plane, index, window, pair, hounsfield, whole)
+            # All slices of a whole volume are wanted together, and may not fit in memory.
+            yield scratch.aside(case) if whole else case
 
 
 def largest_slices(areas: NDArray[np.int64], thickness: float, most: int, gap: float) -> list[int]:
@@ -161,26 +162,6 @@ def all_slices(
 def _shows(volume: Volume, plane: str, index: int, window: Step) -> bool:
     grey = apply_window(slice_of(volume.data, plane, index), window)
     return bool((grey != grey[0, 0]).any())
-
-
-def whole_bytes(volume: Volume, regions: Mapping[str, Region], plane: str, slices: int) -> int:
-    """What a build takes, at most, for so many slices of a volume, which stay in memory together."""
-    spacing = slice_spacing(volume.spacing, plane)
-    pixels = slice_of(volume.data, plane, 0).size * math.prod(spacing) / min(spacing) ** 2  # square ones
-    return math.ceil(slices * pixels * (_WHOLE_BYTES + len(regions)))
-
-
-def _check_memory(volume: Volume, regions: Mapping[str, Region], plane: str, slices: int, where: str) -> None:
-    """Refuse a whole volume that does not fit, before its slices are made: a system without memory kills."""
-    needed, free = whole_bytes(volume, regions, plane, slices), available_memory()
-    if needed > free:
-        raise ImageError(
-            "the volume is too large to be taken whole",
-            where=where,
-            expected=f"at most {free / 2**30:.3g} GiB, which are free "
-            "(`around`, a number of `slices` or fewer --workers take less)",
-            found=f"{slices} {plane} slices, which take up to {needed / 2**30:.3g} GiB",
-        )
 
 
 def slice_affine(volume: Volume, plane: str, index: int) -> NDArray[np.float64]:
@@ -236,8 +217,8 @@ def _case(
     index: int,
     window: Step,
     second: tuple[Volume, Step] | None,
-    *,
-    whole: bool = False,
+    hounsfield: bool,
+    whole: bool,
 ) -> Case:
     spacing = slice_spacing(volume.spacing, plane)
 
@@ -248,7 +229,7 @@ def _case(
     image = grey(volume.data, window)
     pair = None if second is None else grey(second[0].data, second[1])
     values = None
-    if entry.modality == "CT" and holds_air(volume.data):
+    if hounsfield:
         measured = slice_of(volume.data, plane, index).astype(np.float32)
         values = np.ascontiguousarray(square_pixels(measured, spacing, is_mask=False))
     masks = {}

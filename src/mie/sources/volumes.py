@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from mie.errors import MieError
 from mie.images.dicom_series import Segment, read_segments, read_series
-from mie.images.volumes import Volume, is_volume, read_volume
+from mie.images.volume_files import is_volume
+from mie.images.volumes import Volume, read_volume
 from mie.records import Case, Rejection, Unit
 from mie.sources import patterns
 from mie.sources.catalog import DicomLayout, Entry, TargetEntry, VolumeLayout, patient_of, split_of

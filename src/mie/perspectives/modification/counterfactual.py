@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from mie.core import scratch
 from mie.core.hashing import stable_hash
 from mie.errors import MetricError
 from mie.images.hashes import checksum
@@ -228,7 +229,7 @@ class Counterfactual:
             return [blend(self.blending, white, filled, hole)]
         return fill_volume(
             inpainter,
-            [s.white for s in slices],
+            [scratch.put_aside(s.white) for s in slices],
             [s.lesion.hole for s in slices],
             seed=seed,
             blend=self.blending,

@@ -6,8 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+import cv2
 import numpy as np
 
+from mie.core import scratch
 from mie.perspectives.modification.counterfactual import HIT
 from mie.perspectives.modification.prepared import NAME
 from mie.perspectives.perspective import Problem, unnamed_words
@@ -34,19 +36,23 @@ def background_problems(sample: Sample) -> list[tuple[str, dict[str, Any]]]:
     """
     if sample.mask is None:
         return [("a modification sample needs a mask", {})]
-    hole = sample.mask > 0
     wrong: list[tuple[str, dict[str, Any]]] = []
-    if not hole.any() or hole.all():
-        return [("the mask is empty, or the whole image", {"pixels": int(hole.sum())})]
-    outside = int(np.count_nonzero((sample.input != sample.target_image).any(axis=2) & ~hole))
+    pixels = int(np.count_nonzero(sample.mask))
+    if pixels in (0, sample.mask.size):
+        return [("the mask is empty, or the whole image", {"pixels": pixels})]
+    outside = scratch.counted(
+        lambda a, b, mask: (a != b).any(axis=2) & (mask == 0), sample.input, sample.target_image, sample.mask
+    )
     if outside:
         wrong.append((f"{outside} pixels differ outside the mask", {"outside": outside}))
     if sample.task in WHITE_HOLE:
-        coloured = int(np.count_nonzero((sample.input[hole] != 255).any(axis=1)))
+        coloured = scratch.counted(
+            lambda a, mask: (a != 255).any(axis=2) & (mask > 0), sample.input, sample.mask
+        )
         if coloured:
             wrong.append((f"{coloured} pixels inside the mask are not white", {"not_white": coloured}))
     else:
-        change = float(np.abs(sample.input[hole].astype(np.int16) - sample.target_image[hole]).mean())
+        change = _change(sample.input, sample.target_image, sample.mask) / (3 * pixels)
         if change < _LEAST_CHANGE and volume_id(sample) is None:  # at a lesion's end little may change
             reason = (
                 f"inside the mask the images differ by {change:.2f} grey levels, at least {_LEAST_CHANGE:g}"
@@ -77,8 +83,12 @@ def _pair(sample: Sample) -> tuple[Pixels, Pixels | None]:
     return sample.input, None if sample.task == whole else sample.target_image
 
 
+def _change(a: Pixels, b: Pixels, mask: Pixels) -> int:
+    return sum(int(cv2.absdiff(a[at], b[at])[mask[at] > 0].sum(dtype=np.int64)) for at in scratch.blocks(a))
+
+
 def _is_grey(image: Pixels) -> bool:
-    return not np.ptp(image, axis=2).any()
+    return scratch.counted(lambda block: np.ptp(block, axis=2), image) == 0
 
 
 def prove(sample: Sample) -> list[Problem]:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from mie.core import scratch
 from mie.errors import ImageError
 from mie.images.families import MARGIN, family_of, nearest_family
 from mie.images.resize import fitted_size, nearest_bin, scaled_image, scaled_mask
@@ -119,7 +120,7 @@ class Modification:
         their size; the volume stays if slices with most of the lesion pass the gates.
         """
         whole = replace(self, per_case=1, limits=_IN_VOLUMES, detector_required=False)
-        found = [(case, one) for case in cases for one in whole._prepared(case, split, unseen=True)]
+        found = [(case, _aside(one)) for case in cases for one in whole._prepared(case, split, unseen=True)]
         marked = [(case, one) for case, one in found if not isinstance(one, Rejection) or one.gate != "empty"]
         runs = consecutive(marked, lambda item: (item[0], "lesions"))
         healthy = [one for _, one in marked if isinstance(one, Stored)]
@@ -179,9 +180,10 @@ class Modification:
         maker = Addition(painter_of(self.painter, first.family), self.candidates, self.bounds, watch)
         nowhere = np.zeros_like(first.body)
         places = [None if inside is None else s.masks.get(inside, nowhere) for s in slices]
+        areas = (allowed_area(s.image, s.body, organ) for s, organ in zip(slices, places, strict=True))
         healthy = [
-            Healthy(s.image, s.body, allowed_area(s.image, s.body, organ), one["lesion"], target)
-            for s, organ in zip(slices, places, strict=True)
+            Healthy(s.image, s.body, scratch.put_aside(area), one["lesion"], target)
+            for s, area in zip(slices, areas, strict=True)
         ]
         column, _, step = np.linalg.norm(stored_affine(first.case, first.body.shape)[:3, :3], axis=0)
         with one_thread():
@@ -225,7 +227,7 @@ class Modification:
         triplets: dict[str, list[Sample]] = defaultdict(list)
         for p, image in zip(run, healthy, strict=True):
             for sample in self._triplets(p, image, {**p.facts, **facts}, build_seed):
-                triplets[sample.task].append(sample)
+                triplets[sample.task].append(scratch.aside(sample))
         largest = int(np.argmax([p.at.lesion.mask.sum() for p in run]))
         for samples in triplets.values():
             # One sentence and seed: those of the slice that shows most of the lesion.
@@ -411,11 +413,23 @@ class Modification:
 
 def _through_plane(run: Sequence[Prepared], filled: Sequence[Pixels]) -> list[float]:
     """`fill_flicker` of each pair of neighbouring slices."""
-    before, after = (
-        np.stack([image.mean(axis=2) for image in images]) for images in ([p.at.image for p in run], filled)
-    )
-    holes = np.stack([p.at.lesion.hole for p in run])
-    return [round(ratio, 3) for ratio in fill_flicker(after, before, holes)]
+    ratios: list[float] = []
+    for at in range(len(run) - 1):
+        pair = slice(at, at + 2)
+        before, after = (
+            np.stack([image.mean(axis=2) for image in images])
+            for images in ([p.at.image for p in run[pair]], filled[pair])
+        )
+        ratios += fill_flicker(after, before, np.stack([p.at.lesion.hole for p in run[pair]]))
+    return [round(ratio, 3) for ratio in ratios]
+
+
+def _aside(one: Prepared | Stored | Rejection) -> Prepared | Stored | Rejection:
+    """With its arrays on the disk: the slices of a whole volume are filled together."""
+    if isinstance(one, Prepared):
+        at = replace(scratch.aside(one.at), lesion=scratch.aside(one.at.lesion))
+        return replace(one, at=at)
+    return scratch.aside(one)
 
 
 def _unseen(watch: Watch, seen: dict[str, float] | None) -> tuple[str, str, dict[str, Any]] | None:

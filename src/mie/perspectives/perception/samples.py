@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import groupby
@@ -10,7 +10,9 @@ from typing import Any, Final
 
 import cv2
 import numpy as np
+from numpy.typing import NDArray
 
+from mie.core import scratch
 from mie.core.hashing import generator, sample_seed, stable_hash
 from mie.images.hashes import checksum
 from mie.images.overlay import deblend, deblend_any, dice, paint
@@ -77,7 +79,8 @@ class Perception:
                 shared = stable_hash("volume", build_seed, first.source, volume, task, names)
                 left_out = task == "holistic" and len(names) < len(areas)
                 made = [
-                    self._slice(case, split, build_seed, task, names, shared, left_out) for case in slices
+                    scratch.aside(self._slice(case, split, build_seed, task, names, shared, left_out))
+                    for case in slices
                 ]
                 yield from stacked(made, slices)
 
@@ -229,7 +232,7 @@ def visible_gate(sample: Sample) -> Rejection | None:
         return None
     count = len(sample.params.get("classes", [0]))
     for k in range(1, count + 1):
-        share = cut_off(sample.input, sample.mask == round(255 * k / count))
+        share = cut_off(sample.input, _is_class(sample.mask, k, count))
         if share > _MOST:
             reason = (
                 f"{share:.0%} of the region and of its surroundings are black or white, at most {_MOST:.0%}"
@@ -247,14 +250,49 @@ def cut_off(image: Pixels, region: Mask) -> float:
         slice(max(0, top - around), top + height + around),
         slice(max(0, left - around), left + width + around),
     )
-    size = 2 * around + 1
-    inside = region[near]
-    outside = (cv2.dilate(inside.view(np.uint8), np.ones((size, size), np.uint8)) > 0) & ~inside
-    if not (inside.any() and outside.any()):
+    inside, shown = region[near], image[near]
+    counts = np.zeros((2, 3), np.int64)  # inside and outside: pixels, black ones, white ones
+    for at, outside in _surroundings(inside, around):
+        grey = shown[at] if image.ndim == 2 else shown[at].mean(2)
+        levels = np.ones(grey.shape, np.bool_), grey <= _LEVELS, grey >= 255 - _LEVELS
+        counts += [[np.count_nonzero(one & part) for one in levels] for part in (inside[at], outside)]
+    if not counts[:, 0].all():
         return 0.0
-    grey = image[near] if image.ndim == 2 else image[near].mean(2)
-    black, white = grey <= _LEVELS, grey >= 255 - _LEVELS
-    return max(float(min(cut[inside].mean(), cut[outside].mean())) for cut in (black, white))
+    return float((counts[:, 1:] / counts[:, :1]).min(axis=0).max())
+
+
+def _surroundings(region: Mask, around: int) -> Iterator[tuple[tuple[slice, ...], Mask]]:
+    """A few rows at a time: what lies at most `around` rows and columns from the region, and outside it.
+
+    By counts, because a box for a whole volume's slices, below each other, is thousands of pixels wide.
+    """
+    height, width = region.shape
+    below = scratch.zeros((height + 1, width), np.int32)  # marks near each column in the rows above
+    for at in scratch.blocks(below[1:]):
+        across = np.zeros((width + 1, len(region[at])), np.int32)
+        np.cumsum(region[at].T, axis=0, out=across[1:])
+        start = at[0].start
+        near = _more_within(across, np.arange(width), around).T
+        below[start + 1 : start + 1 + len(near)] = below[start] + np.cumsum(near, axis=0, dtype=np.int32)
+    for at in scratch.blocks(below[1:]):
+        yield at, _more_within(below, np.arange(height)[at[0]], around) & ~region[at]
+
+
+def _more_within(counts: NDArray[np.int32], at: NDArray[np.intp], around: int) -> Mask:
+    """Whether there is a mark at most `around` from each place, by the counts of the marks before it."""
+    last = len(counts) - 1
+    return np.asarray(counts[np.minimum(at + around + 1, last)] > counts[np.maximum(at - around, 0)])
+
+
+def _is_class(mask: Pixels, number: int, count: int) -> Mask:
+    return _where(mask, lambda block: block == round(255 * number / count))
+
+
+def _where(mask: Pixels, which: Callable[[Pixels], Mask]) -> Mask:
+    region: Mask = scratch.zeros(mask.shape, np.bool_)
+    for at in scratch.blocks(mask):
+        region[at] = which(mask[at])
+    return region
 
 
 def proof(sample: Sample) -> dict[str, float]:
@@ -264,10 +302,10 @@ def proof(sample: Sample) -> dict[str, float]:
     colours = sample.colour.split(",")
     numbers: dict[str, float] = {}
     for k, colour in enumerate(colours, start=1):
-        region = sample.mask == round(255 * k / len(colours))
+        region = _is_class(sample.mask, k, len(colours))
         numbers[colour] = dice(deblend(sample.input, sample.target_image, colour), region)
     if len(colours) > 1:
-        region = np.asarray(sample.mask > 0)
+        region = _where(sample.mask, lambda mask: mask > 0)
         numbers["union"] = dice(deblend_any(sample.input, sample.target_image), region)
     return numbers
 

@@ -10,7 +10,9 @@ from typing import Any, Final
 
 import cv2
 import numpy as np
+from numpy.typing import NDArray
 
+from mie.core import scratch
 from mie.core.hashing import generator, sample_seed, stable_hash
 from mie.errors import ImageError
 from mie.images.hashes import checksum
@@ -104,15 +106,15 @@ class Transformation:
                 content = (first.source, volume, target.key, dict(variant))
                 seed = sample_seed(build_seed, f"{stable_hash('volume', *content):016x}")
                 makers = [self._maker(case, split, build_seed) for case in slices]
+                made = simulate_volume(target, fixed, slices, makers[0].size, seed)
                 try:
-                    made = simulate_volume(target, fixed, slices, makers[0].size, seed)
+                    samples = [
+                        scratch.aside(maker.of_volume(target, variant, one, seed))
+                        for maker, one in zip(makers, made, strict=True)
+                    ]
                 except ImageError as error:
                     yield Rejection(first.source, first.case_id, "image", error.reason, target.name)
                     continue
-                samples = [
-                    maker.of_volume(target, variant, one, seed)
-                    for maker, one in zip(makers, made, strict=True)
-                ]
                 yield from stacked(samples, slices)
 
     def _paired_volume(
@@ -128,7 +130,9 @@ class Transformation:
         for case in slices:
             assert case.pair is not None  # noqa: S101 (the slices of two volumes)
             maker = self._maker(case, split, build_seed)
-            samples.append(maker.paired(target, case.image, case.pair, pairing, {}, shared=seed))
+            samples.append(
+                scratch.aside(maker.paired(target, case.image, case.pair, pairing, {}, shared=seed))
+            )
         yield from stacked(samples, slices)
 
     def _maker(self, case: Case, split: str, build_seed: int) -> _Maker:
@@ -328,16 +332,59 @@ class PairGate:
 
 
 def _difference(a: Pixels, b: Pixels) -> float:
-    """Of two images of one shape, in grey levels, root mean square in the place where it is largest."""
-    apart = a.astype(np.float32)
-    apart -= b  # in place: of a whole volume this is large
-    squared = np.square(apart, out=apart).mean(axis=2)
-    side = max(1, max(squared.shape) // _PLACES)
-    return math.sqrt(float(cv2.blur(squared, (side, side)).max()))
+    """Of two images of one shape, in grey levels, root mean square in the place where it is largest.
+
+    In whole numbers, so that it is exact for a volume of any size, a few rows at a time.
+    """
+    height, width, channels = a.shape
+    side = max(1, max(height, width) // _PLACES)
+    # sums[i] holds, for a place around each column, the sum over the first i rows.
+    sums = scratch.zeros((height + 1, width), np.int64)
+    for at in scratch.blocks(a):
+        apart = cv2.absdiff(a[at], b[at]).astype(np.float32)
+        squared = cv2.transform(np.square(apart, out=apart), np.ones((1, channels), np.float32))
+        along = np.zeros((width + 1, len(squared)), np.int64)
+        np.cumsum(squared.T, axis=0, dtype=np.int64, out=along[1:])
+        rows = _around(along, np.arange(width), side).T
+        start = at[0].start
+        rows[0] += sums[start]
+        sums[start + 1 : start + 1 + len(rows)] = np.cumsum(rows, axis=0)
+    most = max(int(_around(sums, np.arange(height)[at[0]], side).max()) for at in scratch.blocks(a))
+    return math.sqrt(most / (channels * side * side))
+
+
+def _around(sums: NDArray[np.int64], at: NDArray[np.intp], side: int) -> NDArray[np.int64]:
+    """Of `n` numbers, by their `n + 1` sums from the first on: the sum of the `side` numbers around each.
+
+    Beyond the first and the last number they go on in the mirror (101), as often as it takes.
+    """
+    count = len(sums) - 1
+
+    def until(end: NDArray[np.intp]) -> NDArray[np.int64]:
+        if count == 1:
+            return end[:, None] * sums[1]
+        period = 2 * (count - 1)
+        whole, rest = np.divmod(end, period)
+        found = sums[np.minimum(rest, count)]
+        back = np.flatnonzero(rest > count)
+        found[back] += sums[count - 1] - sums[2 * count - 1 - rest[back]]
+        if whole.any():
+            found += whole[:, None] * (sums[count] + sums[count - 1] - sums[1])
+        return found
+
+    first = at - side // 2
+    return until(first + side) - until(first)
 
 
 def _contrast(image: Pixels) -> float:
-    return float(np.std(image.astype(np.float32).mean(axis=2)))
+    """The standard deviation of the mean over the channels, exactly."""
+    total = squares = 0
+    for at in scratch.blocks(image):
+        levels = image[at].sum(axis=2, dtype=np.int64)
+        total += int(levels.sum())
+        squares += int(np.square(levels).sum())
+    pixels = image.shape[0] * image.shape[1]
+    return math.sqrt(pixels * squares - total * total) / pixels / image.shape[2]
 
 
 def _reject(sample: Sample, gate: str, reason: str, numbers: dict[str, Any]) -> Rejection:

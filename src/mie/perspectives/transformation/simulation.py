@@ -10,10 +10,19 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from mie.core import scratch
 from mie.core.hashing import generator, stable_hash
 from mie.errors import ImageError
 from mie.images.resize import resize_values, scaled_image
-from mie.images.windows import FULL_RANGE, WINDOWS, CtWindow, apply_window, find_ct_window, through_ct_window
+from mie.images.windows import (
+    FULL_RANGE,
+    WINDOWS,
+    CtWindow,
+    apply_window,
+    find_ct_window,
+    percentiles_of,
+    through_ct_window,
+)
 from mie.perspectives.perception.phrasings import listed
 from mie.perspectives.transformation.physics.resolution import at_acquired_size
 from mie.perspectives.transformation.targets import TransformTarget
@@ -132,7 +141,7 @@ def simulate_volume(
     cases: Sequence[Case],
     size: tuple[int, int],
     seed: int,
-) -> list[Made]:
+) -> Iterator[Made]:
     """The slices of one volume, clean and degraded by one effect: one dose, bias field, history of motion.
 
     Noise is each slice's own; everything else that is drawn is the same in all of them. All are shown in one
@@ -144,12 +153,14 @@ def simulate_volume(
 
     if target.key == "ct_window":
         goal = find_ct_window(fixed["window"])
-        return [_windowed(case, size, goal, volume_rng()) for case in cases]
+        for case in cases:
+            yield _windowed(case, size, goal, volume_rng())
+        return
     effect, params = _drawn(target, fixed, cases[0], volume_rng())
     words = _words(target, effect)
     if target.domain == "magnitude":
-        return _magnitude_volume(effect, params, words, cases, size, stable_hash("volume", seed))
-    found = []
+        yield from _magnitude_volume(effect, params, words, cases, size, stable_hash("volume", seed))
+        return
     for at, case in enumerate(cases):
         # No two slices share their noise; a fault of the scanner they do.
         own = generator(stable_hash("slice", seed, at if getattr(effect, "NOISE", False) else 0))
@@ -158,8 +169,7 @@ def simulate_volume(
         else:
             shown, facts = _one_channel(scaled_image(case.image, size)), _steps(case)
             clean, degraded = _rgb(shown), _rgb(effect.apply(shown, own))
-        found.append(Made(degraded, clean, {**params, **facts}, words))
-    return found
+        yield Made(degraded, clean, {**params, **facts}, words)
 
 
 def _magnitude_volume(
@@ -169,22 +179,26 @@ def _magnitude_volume(
     cases: Sequence[Case],
     size: tuple[int, int],
     seed: int,
-) -> list[Made]:
-    stack = np.stack([_one_channel(scaled_image(case.image, size)) for case in cases]).astype(np.float32)
+) -> Iterator[Made]:
+    stack = scratch.zeros((len(cases), *size), np.float32)
+    for at, case in enumerate(cases):
+        stack[at] = _one_channel(scaled_image(case.image, size))
+        scratch.give_back()
     if hasattr(effect, "apply_volume"):
         degraded = effect.apply_volume(stack, generator(seed))
     else:
-        degraded = np.stack([effect.apply(one, generator(seed)) for one in stack])
-    high = max(255.0, float(np.percentile(degraded, 99.5)))
+        degraded = scratch.zeros(stack.shape, np.float32)
+        for at, one in enumerate(stack):
+            degraded[at] = effect.apply(one, generator(seed))
+    high = max(255.0, float(percentiles_of(degraded, 99.5)))
     window = {"step": "window", "low": 0.0, "high": high}
-    found = []
     for case, clean, worse in zip(cases, stack, degraded, strict=True):
         facts = _steps(case)
         if high > 255:
             facts["image_steps"].append(window)
         shown = [_rgb(apply_window(values, window)) for values in (worse, clean)]
-        found.append(Made(shown[0], shown[1], {**params, **facts}, dict(words)))
-    return found
+        yield Made(shown[0], shown[1], {**params, **facts}, dict(words))
+        scratch.give_back()
 
 
 def _words(target: TransformTarget, effect: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from mie.core import scratch
 from mie.errors import ImageError
 from mie.perspectives.modification.inpainters import Inpainter
 from mie.perspectives.modification.inpainters.blend import blend as blended
@@ -35,7 +36,7 @@ def fill_volume(
             expected="as many holes as slices, all of one size",
             found=f"{len(slices)} slices, {len(masks)} holes, sizes {sorted({s.shape for s in slices})}",
         )
-    filled = [slice_.copy() for slice_ in slices]
+    filled = list(slices)
     if not any(mask.any() for mask in masks):
         return filled
     first = int(np.argmax([mask.sum() for mask in masks]))
@@ -47,7 +48,7 @@ def fill_volume(
             if k != first:
                 before = k - 1 if k > first else k + 1
                 drawn = _carried_on(drawn, filled[before], slices, masks, k, before)
-            filled[k] = blended(blend, slices[k], drawn, masks[k])
+            filled[k] = scratch.put_aside(blended(blend, slices[k], drawn, masks[k]))
     return filled
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import fft
 
+from mie.core import scratch
 from mie.errors import ImageError
 
 
@@ -45,8 +46,11 @@ def cosine_volume(shape: tuple[int, ...], order: int, rng: np.random.Generator) 
     low = (total >= 1) & (total <= order)
     weights = np.where(low, rng.standard_normal(total.shape) / np.maximum(total, 1), 0)
     waves = [np.cos(np.pi * np.outer((np.arange(n) + 0.5) / n, np.arange(order + 1))) for n in shape]
-    surface = np.einsum("ijk,si,hj,wk->shw", weights, *waves, optimize=True).astype(np.float32)
-    return surface / np.float32(max(float(np.abs(surface).max()), 1e-30))
+    surface = scratch.zeros(shape, np.float32)
+    for at, one in enumerate(surface):
+        one[...] = np.einsum("ijk,si,hj,wk->shw", weights, waves[0][[at]], *waves[1:], optimize=True)[0]
+    surface /= np.float32(max(float(surface.max()), -float(surface.min()), 1e-30))
+    return surface
 
 
 # Largest deviation of the phase map, radians.

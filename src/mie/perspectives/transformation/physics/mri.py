@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from mie.core import scratch
 from mie.errors import ConfigError, ImageError
 from mie.perspectives.transformation.physics import kspace
 from mie.perspectives.transformation.physics.kspace import cosine_surface
@@ -59,10 +60,10 @@ class RicianNoise:
 
 def signal_level(magnitude: NDArray[np.float32]) -> float:
     """The brightest tissue: the 99th percentile of the pixels above zero (background may be exactly zero)."""
-    tissue = magnitude[magnitude > 0]
+    tissue = scratch.chosen(magnitude, lambda block: block > 0)
     if tissue.size == 0:
         raise ImageError("MR slice has no signal", expected="pixels above 0", found="all 0")
-    return float(np.percentile(tissue, 99))
+    return float(np.percentile(tissue, 99, overwrite_input=True))
 
 
 def rician(magnitude: NDArray[np.float32], sigma: float, rng: np.random.Generator) -> NDArray[np.float32]:
@@ -70,8 +71,12 @@ def rician(magnitude: NDArray[np.float32], sigma: float, rng: np.random.Generato
 
     Independent of the image's phase, because complex Gaussian noise has none of its own.
     """
-    real = magnitude + np.float32(sigma) * rng.standard_normal(magnitude.shape, np.float32)
-    return np.hypot(real, np.float32(sigma) * rng.standard_normal(magnitude.shape, np.float32))
+    out = scratch.zeros(magnitude.shape, np.float32)
+    for at in scratch.blocks(out):
+        out[at] = magnitude[at] + np.float32(sigma) * rng.standard_normal(out[at].shape, np.float32)
+    for at in scratch.blocks(out):
+        np.hypot(out[at], np.float32(sigma) * rng.standard_normal(out[at].shape, np.float32), out=out[at])
+    return out
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +106,14 @@ class BiasField:
 
     def field(self, head: Mask, rng: np.random.Generator) -> NDArray[np.float32]:
         """The field over the whole image, `(H, W)` float32, for a head that lies at `head`."""
-        return self._scaled(cosine_surface(head.shape, self.order, rng), head)
+        log_field = cosine_surface(head.shape, self.order, rng)
+        return _exponential(log_field, *self._scale(log_field[head]))
 
-    def _scaled(self, log_field: NDArray[np.float32], head: Mask) -> NDArray[np.float32]:
-        inside = log_field[head]
+    def _scale(self, inside: NDArray[np.float32]) -> tuple[np.float64, np.float64]:
+        """What the field's logarithm over the head, `inside`, is shifted and multiplied by."""
         spread = max(float(np.ptp(inside)), np.finfo(np.float32).tiny)
         contrast = np.log((1 + self.percent / 200) / (1 - self.percent / 200))
-        return np.exp((log_field - inside.mean(dtype=np.float64)) * (contrast / spread)).astype(np.float32)
+        return inside.mean(dtype=np.float64), contrast / spread
 
     def apply(self, image: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
         """`(H, W)` float32 magnitude -> the shaded magnitude; same units."""
@@ -116,9 +122,12 @@ class BiasField:
 
     def apply_volume(self, stack: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
         """`(S, H, W)`: one field, as smooth from slice to slice as inside one."""
-        head = head_of(stack)
-        log_field = kspace.cosine_volume(head.shape, self.order, rng)
-        return stack * self._scaled(log_field, head)
+        level = signal_level(stack)
+        field = kspace.cosine_volume(stack.shape, self.order, rng)
+        scale = self._scale(scratch.chosen(field, lambda block: _is_tissue(block, level), by=stack))
+        for at in scratch.blocks(field):
+            field[at] = stack[at] * _exponential(field[at], *scale)
+        return field
 
     def params(self) -> dict[str, Any]:
         return as_params(self)
@@ -126,7 +135,15 @@ class BiasField:
 
 def head_of(magnitude: NDArray[np.float32]) -> Mask:
     """Where there is tissue: above a tenth of the brightest tissue."""
-    return magnitude > 0.1 * signal_level(magnitude)
+    return _is_tissue(magnitude, signal_level(magnitude))
+
+
+def _is_tissue(magnitude: NDArray[np.float32], level: float) -> Mask:
+    return magnitude > 0.1 * level
+
+
+def _exponential(log_field: NDArray[np.float32], mean: np.float64, factor: np.float64) -> NDArray[np.float32]:
+    return np.exp((log_field - mean) * factor).astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)

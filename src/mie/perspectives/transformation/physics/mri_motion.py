@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import fft
 
+from mie.core import scratch
 from mie.perspectives.transformation.physics import kspace
 from mie.perspectives.transformation.physics.severity import (
     Ranges,
@@ -68,19 +69,20 @@ class Motion:
 
     def apply_volume(self, stack: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
         """`(S, H, W)`: one history of motion for all slices, as when they are acquired interleaved."""
+        out = scratch.zeros(stack.shape, np.float32)
+        moved_in = out
         if self.phase_axis == 1:
-            stack = np.ascontiguousarray(stack.transpose(0, 2, 1))
+            stack, moved_in = stack.transpose(0, 2, 1), out.transpose(0, 2, 1)
         side = stack.shape[1], stack.shape[2]
         shape = kspace.good_shape(side)
         phase = kspace.smooth_phase(shape, rng)
         weights = np.mean([line_weights(kspace.pad_to(one, shape) * phase) for one in stack], axis=0)
         segment, poses = self.poses(weights, min(side), rng)
-        out = np.empty_like(stack)
-        for at, one in enumerate(stack):
+        for one, target in zip(stack, moved_in, strict=True):
             still = kspace.pad_to(one, shape) * phase
             moved = shifted_onto(reconstruct(still, segment, poses), still)
-            out[at] = kspace.crop_to(np.abs(moved), side)
-        return np.ascontiguousarray(out.transpose(0, 2, 1) if self.phase_axis == 1 else out)
+            target[...] = kspace.crop_to(np.abs(moved), side)
+        return out
 
     def poses(
         self, weights: NDArray[np.float64], side: int, rng: np.random.Generator

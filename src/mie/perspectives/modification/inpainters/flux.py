@@ -166,7 +166,7 @@ def save_lora(
 
 
 def _in_fixed_order(data: bytes) -> bytes:
-    """A safetensors file with its metadata sorted by key: the library writes them in another order each time."""
+    """A safetensors file with its metadata sorted by key: the library writes them in any order."""
     length = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + length])
     header["__metadata__"] = dict(sorted(header["__metadata__"].items()))

@@ -356,13 +356,17 @@ def test_a_volume_larger_than_the_memory_is_built(tmp_path: Path) -> None:
     assert (out.stdout, out.returncode) == ("120\n", 0), out.stderr
 
 
-def test_a_full_disk_ends_the_build_and_says_so(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("in_memory", [0, 1 << 25], ids=["while the file is read", "after it was read"])
+def test_a_full_disk_ends_the_build_and_says_so(
+    root: Path, monkeypatch: pytest.MonkeyPatch, in_memory: int
+) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "posix_fallocate", full)
+    monkeypatch.setattr(scratch, "_IN_MEMORY", in_memory)
     with pytest.raises(MieError, match="the disk is full"):
-        mie.build(recipe(root), root / "full", workers=1)
+        mie.build(recipe(root), root / f"full{in_memory}", workers=1)
 
 
 def test_volumes_leak_as_a_whole() -> None:

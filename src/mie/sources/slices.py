@@ -47,10 +47,10 @@ class Region:
             if not marked.size:
                 return None
             box.append(slice(int(marked[0]), int(marked[-1]) + 1))
-        marked = mask[tuple(box)]
-        inside = scratch.zeros(marked.shape, np.bool_, order="F")
+        found = mask[tuple(box)]
+        inside = scratch.zeros(found.shape, np.bool_, order="F")
         for at in scratch.blocks(inside):
-            inside[at] = marked[at]
+            inside[at] = found[at]
         return cls(mask.shape, tuple(s.start for s in box), inside)
 
     def __or__(self, other: Region) -> Region:

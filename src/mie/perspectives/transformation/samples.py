@@ -340,7 +340,7 @@ def _difference(a: Pixels, b: Pixels) -> float:
     side = max(1, max(height, width) // _PLACES)
     # sums[i] holds, for a place around each column, the sum over the first i rows.
     sums = scratch.zeros((height + 1, width), np.int64)
-    for at in scratch.blocks(a):
+    for at in scratch.blocks(sums[1:]):
         apart = cv2.absdiff(a[at], b[at]).astype(np.float32)
         squared = cv2.transform(np.square(apart, out=apart), np.ones((1, channels), np.float32))
         along = np.zeros((width + 1, len(squared)), np.int64)
@@ -349,7 +349,7 @@ def _difference(a: Pixels, b: Pixels) -> float:
         start = at[0].start
         rows[0] += sums[start]
         sums[start + 1 : start + 1 + len(rows)] = np.cumsum(rows, axis=0)
-    most = max(int(_around(sums, np.arange(height)[at[0]], side).max()) for at in scratch.blocks(a))
+    most = max(int(_around(sums, np.arange(height)[at[0]], side).max()) for at in scratch.blocks(sums[1:]))
     return math.sqrt(most / (channels * side * side))
 
 

@@ -70,15 +70,14 @@ class Motion:
     def apply_volume(self, stack: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
         """`(S, H, W)`: one history of motion for all slices, as when they are acquired interleaved."""
         out = scratch.zeros(stack.shape, np.float32)
-        moved_in = out
-        if self.phase_axis == 1:
-            stack, moved_in = stack.transpose(0, 2, 1), out.transpose(0, 2, 1)
+        lines_first = (0, 2, 1) if self.phase_axis == 1 else (0, 1, 2)
+        stack = stack.transpose(lines_first)
         side = stack.shape[1], stack.shape[2]
         shape = kspace.good_shape(side)
         phase = kspace.smooth_phase(shape, rng)
         weights = np.mean([line_weights(kspace.pad_to(one, shape) * phase) for one in stack], axis=0)
         segment, poses = self.poses(weights, min(side), rng)
-        for one, target in zip(stack, moved_in, strict=True):
+        for one, target in zip(stack, out.transpose(lines_first), strict=True):
             still = kspace.pad_to(one, shape) * phase
             moved = shifted_onto(reconstruct(still, segment, poses), still)
             target[...] = kspace.crop_to(np.abs(moved), side)

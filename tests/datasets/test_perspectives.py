@@ -228,8 +228,8 @@ def test_the_example_of_all_perspectives_has_what_the_three_have(monkeypatch):
         one = read_recipe(EXAMPLES / f"{maker.kind}.yaml")
         used = {source.entry.name: source for source in whole.sources_of(maker)}
         own = {source.entry.name: source for source in one.sources}
-        if maker.kind == "modification":  # alone it has data-2, microscopy and what is painted from health too
-            painted = {one["source"] for one in one.makers[0].model_dump()["health"]}
+        if maker.kind == "modification":  # alone it has data-2, microscopy and what is painted too
+            painted = {lesion["source"] for lesion in one.makers[0].model_dump()["health"]}
             own = {name: s for name, s in own.items() if "data-2" not in str(s.root) and name not in painted}
             assert own.keys() - used.keys() == {"rings_prostate_glands"}
             assert used.keys() - own.keys() == {"idrid_exudates"}  # of which idrid_lesions in data-2 has all

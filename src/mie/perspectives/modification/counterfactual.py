@@ -52,7 +52,7 @@ class Watch:
         by name.
         """
         targets = None if self.quality is None else self.quality.get("targets")
-        if not targets:
+        if not targets or self.min_sensitivity == 0:
             return self
         reasons = [reason for name in names if (reason := self._doubt(name, targets))]
         return replace(self, trusted=not reasons, reason="; ".join(reasons))
@@ -100,7 +100,7 @@ def watch(detector: Detector | None, *, min_sensitivity: float, reason: str = ""
         trusted = min_sensitivity == 0
         return Watch(detector, trusted, "" if trusted else "its quality was not measured")
     patients = quality.get("patients")
-    if patients is not None and patients < FEWEST:
+    if patients is not None and patients < FEWEST and min_sensitivity > 0:
         reason = f"its quality was measured on {patients} patients, at least {FEWEST}"
         return Watch(detector, False, reason, quality, min_sensitivity)
     sensitivity = float(quality.get("sensitivity") or 0.0)

@@ -220,8 +220,12 @@ class SegmenterValidation:
 
     def choose(self, model: nn.Module) -> Chosen:
         """Choose the threshold, and measure the quality by cross-fitting over two halves of the patients."""
+        return choose(self.measured(model), by=self.by)
+
+    def measured(self, model: nn.Module) -> list[Measured]:
+        """Every image at every threshold."""
         with ThreadPoolExecutor(cores()) as pool:
-            return choose(list(pool.map(self._measured, self.images, self._maps(model))), by=self.by)
+            return list(pool.map(self._measured, self.images, self._maps(model)))
 
     def figures(self, model: nn.Module) -> dict[str, float | None]:
         chosen = self.choose(model)

@@ -194,8 +194,8 @@ def choose(measured: Sequence[Measured], *, by: str) -> Chosen:
         level = LEVELS.index(DEFAULT)
         counts = tuple(one.counts[level] for one in measured)
         quality = summarise(counts, [one.score for one in measured]) if measured else None
-        by_name = _by_name(measured, [level] * len(measured))
-        return Chosen(DEFAULT, quality, len(patients), counts, crossed=False, targets=by_name)
+        targets = by_name(measured, [level] * len(measured))
+        return Chosen(DEFAULT, quality, len(patients), counts, crossed=False, targets=targets)
     # Names say where a patient comes from, so dealing them out in order gives both halves of every source.
     half = {patient: at % 2 for at, patient in enumerate(patients)}
     halves = [[one for one in measured if half[one.patient] == side] for side in (0, 1)]
@@ -208,11 +208,11 @@ def choose(measured: Sequence[Measured], *, by: str) -> Chosen:
         len(patients),
         counts,
         crossed=True,
-        targets=_by_name(measured, used),
+        targets=by_name(measured, used),
     )
 
 
-def _by_name(measured: Sequence[Measured], levels: Sequence[int]) -> dict[str, dict[str, Any]]:
+def by_name(measured: Sequence[Measured], levels: Sequence[int]) -> dict[str, dict[str, Any]]:
     """What is found of the lesions of each name, every image at its own threshold."""
     rows: dict[str, list[tuple[str, Hits]]] = {}
     for one, level in zip(measured, levels, strict=True):

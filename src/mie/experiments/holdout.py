@@ -143,7 +143,7 @@ def detected(spec: str) -> Callable[[StoredSample, Pixels], dict[str, float]]:
         inside = sample.mask > 0
         if output.shape[:2] != inside.shape:
             return {}
-        return {"detected": float((open_detector(family).find(output).mask & inside).any())}
+        return {"detected": float(open_detector(family).within(output, inside).mask.any())}
 
     return look
 

@@ -27,7 +27,7 @@ _EXTENTS: Final = (10.0, 115.0)  # pixels of the crop that a hole in healthy tis
 _AROUND: Final = (1.3, 3.0)  # a crop's side, in extents of its lesion
 _SIDES: Final = (88.0, 400.0)  # pixels of the image that a scaled crop shows
 # Families whose crops may be turned: sound and X-rays have a direction.
-_FREE: Final = ("dermoscopy", "endoscopy", "fundus", "mri", "ct", "microscopy")
+FREE: Final = ("dermoscopy", "endoscopy", "fundus", "mri", "ct", "microscopy")
 _POWER: Final = 0.5  # a group of n is drawn by n to this power
 
 
@@ -78,8 +78,8 @@ class Cutter:
         self.points = torch.from_numpy(data.points).to(device)
         self.lesions = torch.from_numpy(data.lesions).to(device)
         self.shapes = torch.from_numpy(data.shapes).to(device)[:, None].float()
-        self.free = torch.tensor([name in _FREE for name in FAMILIES], device=device)
-        self._lesions = _weights(data.lesions[:, [0, 2]].astype(np.int64), data.families)
+        self.free = torch.tensor([name in FREE for name in FAMILIES], device=device)
+        self._lesions = lesion_weights(data.lesions[:, [0, 2]].astype(np.int64), data.families)
         usable = np.flatnonzero(~np.isnan(data.points[:, 0, 0]))
         groups = Groups.of([(int(data.families[n]), data.sources[n]) for n in usable], _POWER)
         self._healthy = np.zeros(len(data.images))
@@ -139,11 +139,11 @@ class Cutter:
     def _sample(self, image: Tensor, side: Tensor, corner: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Pixels, labels and what lies inside the image. A native crop is exact; others are averaged."""
         pixels = self.images[image].float() / 255
-        exact = F.grid_sample(pixels, _grid(corner, side, SIDE), align_corners=False)
-        fine = F.grid_sample(pixels, _grid(corner, side, 2 * SIDE), align_corners=False)
+        exact = F.grid_sample(pixels, grid_of(corner, side, SIDE), align_corners=False)
+        fine = F.grid_sample(pixels, grid_of(corner, side, 2 * SIDE), align_corners=False)
         native = (side == SIDE).view(-1, 1, 1, 1)
         labels = self.labels[image].float()
-        grid = _grid(corner, side, SIDE)
+        grid = grid_of(corner, side, SIDE)
         beyond = F.grid_sample(
             255 - labels, grid, mode="nearest", align_corners=False
         )  # zero beyond the canvas
@@ -219,7 +219,7 @@ def _logarithmic(u: Tensor, low: float, high: float) -> Tensor:
     return low * (high / low) ** u
 
 
-def _grid(corner: Tensor, side: Tensor, count: int) -> Tensor:
+def grid_of(corner: Tensor, side: Tensor, count: int) -> Tensor:
     """Where `count` x `count` pixels of each crop lie on the canvas, for `grid_sample`."""
     at = (torch.arange(count, device=corner.device) + 0.5) / count
     y = 2 * (corner[:, :1] + side[:, None] * at) / CANVAS - 1
@@ -228,7 +228,7 @@ def _grid(corner: Tensor, side: Tensor, count: int) -> Tensor:
     return torch.stack([across, y[:, :, None].expand(-1, -1, count)], -1)
 
 
-def _weights(lesions: NDArray[np.int64], families: NDArray[np.int64]) -> NDArray[np.float64]:
+def lesion_weights(lesions: NDArray[np.int64], families: NDArray[np.int64]) -> NDArray[np.float64]:
     """How often each lesion is drawn: by its family and name, and evenly over its images."""
     groups = Groups.of([(int(families[image]), int(target)) for image, target in lesions], _POWER)
     weights = np.zeros(len(lesions))

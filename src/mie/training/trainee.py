@@ -118,6 +118,7 @@ TRAINEES: Final[Registry[type[Trainee]]] = Registry(
         "inpainter": "mie.training.inpainter:Inpainter",
         "judge-lora": "mie.training.judge_lora:JudgeLora",
         "omnigen2": "mie.training.omnigen2:OmniGen2",
+        "region": "mie.training.region:Region",
         "segmenter": "mie.training.segmenter:Segmenter",
     },
     group="mie.trainees",

@@ -98,7 +98,9 @@ class ModificationConfig(PerspectiveConfig):
     margin: float | None = Field(None, ge=0, le=1, description="share of a lesion's diameter")
     per_case: int | None = Field(1, ge=1, description="at most this many pairs of one image")
     allow_nearest: bool = False
-    detector: str | None = "compact"
+    detector: str | Annotated[tuple[str, ...], Field(min_length=1)] | None = Field(
+        "compact", description="one, or several: the first that is trusted for a lesion's name is asked"
+    )
     detector_required: bool = False
     min_sensitivity: float = Field(0.5, ge=0, le=1, description="below it a detector is not trusted")
     judge: str | None = None
@@ -122,14 +124,25 @@ class ModificationConfig(PerspectiveConfig):
     def _known(self) -> ModificationConfig:
         for noun, spec, known in (
             *(("inpainter", spec, INPAINTERS.names()) for spec in (*self.inpainters, self.painter)),
-            ("detector", self.detector, DETECTORS.names()),
+            *(("detector", spec, DETECTORS.names()) for spec in self.detectors),
         ):
-            name = None if spec is None else parse_spec(spec, noun=noun).name
-            if name is not None and name not in known:
+            name = parse_spec(spec, noun=noun).name
+            if name not in known:
                 raise unknown_name(noun, name, known)
         if self.judge is not None:
             parse_spec(self.judge, noun="judge")
         return self
+
+    @property
+    def detectors(self) -> tuple[str, ...]:
+        """A recipe names none, one, or several."""
+        return (
+            ()
+            if self.detector is None
+            else (self.detector,)
+            if isinstance(self.detector, str)
+            else self.detector
+        )
 
     @property
     def inpainters(self) -> tuple[str, ...]:

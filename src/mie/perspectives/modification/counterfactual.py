@@ -46,11 +46,15 @@ class Watch:
     reason: str  # why it is not trusted, or not there; "" where it is
     quality: Mapping[str, Any] | None = None
     min_sensitivity: float = 0.0
+    others: tuple[Watch, ...] = ()  # detectors to ask where this one is not trusted
 
     def of(self, names: Sequence[str]) -> Watch:
-        """The same detector, trusted or not for lesions of these names; as a whole where it was not measured
-        by name.
-        """
+        """The first of the detectors that is trusted for lesions of these names; this one where none is."""
+        found = [one._named(names) for one in (self, *self.others)]
+        return next((one for one in found if one.trusted), found[0])
+
+    def _named(self, names: Sequence[str]) -> Watch:
+        """Trusted or not for lesions of these names; as a whole where it was not measured by name."""
         targets = None if self.quality is None else self.quality.get("targets")
         if not targets or self.min_sensitivity == 0:
             return self
@@ -113,9 +117,9 @@ def watch(detector: Detector | None, *, min_sensitivity: float, reason: str = ""
 
 
 def _share(detector: Detector, image: Pixels, region: Mask, of: float) -> dict[str, float]:
-    found = detector.find(image)
+    found = detector.within(image, region)
     return {
-        "share": round(float((found.mask & region).sum()) / max(1.0, of), 4),
+        "share": round(float(found.mask.sum()) / max(1.0, of), 4),
         "score": round(float(found.score), 4),
     }
 

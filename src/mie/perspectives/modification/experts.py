@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final, Protocol
 
@@ -110,9 +111,16 @@ def inpainter_specs(given: str | Sequence[str]) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
 
 
+def watcher(given: str | Sequence[str] | None, family: str, min_sensitivity: float) -> Watch:
+    """The family's detectors, the first with the others behind it."""
+    first, *others = (given,) if isinstance(given, str) or given is None else given
+    behind = tuple(_watch(spec, family, min_sensitivity) for spec in others)
+    return replace(_watch(first, family, min_sensitivity), others=behind)
+
+
 @lru_cache(maxsize=16)
-def watcher(spec: str | None, family: str, min_sensitivity: float) -> Watch:
-    """The family's detector. Where there is none, that is said in the data, not passed over."""
+def _watch(spec: str | None, family: str, min_sensitivity: float) -> Watch:
+    """A detector of the family. Where there is none, that is said in the data, not passed over."""
     if spec is None:
         return watch(None, min_sensitivity=min_sensitivity)
     try:
@@ -152,8 +160,13 @@ def learnt_weights(
     for family in sorted({name for modality in modalities if (name := find(modality)) is not None}):
         used = experts(config.inpainters, family)
         digests = {one.name: one.weights for one in used if one.weights is not None}
-        detector = watcher(config.detector, family, config.min_sensitivity).detector
-        found[family] = digests if detector is None else {**digests, "detector": detector.weights}
+        watch = watcher(config.detector, family, config.min_sensitivity)
+        for one in (watch, *watch.others):
+            if one.detector is not None:
+                # The first has no name of its own here, as in datasets of before there were several.
+                name = "detector" if one is watch else f"detector {one.detector.name}"
+                digests[name] = one.detector.weights
+        found[family] = digests
     for modality, lesion in healthy:
         if (name := find(modality)) is not None:
             painter = painter_of(config.painter, name)

@@ -76,7 +76,7 @@ class Modification:
     """Case -> modification samples. Filled after scaling, so that the texture is that of the stored size."""
 
     inpainter: str | tuple[str, ...] = ("compact", "exemplar")  # several take turns
-    detector: str | None = "compact"
+    detector: str | tuple[str, ...] | None = "compact"
     detector_required: bool = False  # refuse what no trusted detector has seen
     min_sensitivity: float = 0.5  # on held-out patients, below which a detector is not trusted
     candidates: int = 4

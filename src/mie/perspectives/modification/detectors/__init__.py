@@ -1,4 +1,4 @@
-"""What a detector is: an image goes in, where its lesions are comes out."""
+"""What a detector is: an image and a region go in, which part of it is a lesion comes out."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Finding:
 
 
 class Detector(Protocol):
-    """Anything that finds lesions. Any size of image; the same image, the same finding."""
+    """Anything that tells lesions. Any size of image; the same image and region, the same finding."""
 
     name: str
     weights: str  # SHA-256 of what it has learnt
 
-    def find(self, image: Pixels) -> Finding:
-        """The lesions in an image `(H, W, 3) uint8` RGB."""
+    def within(self, image: Pixels, region: Mask) -> Finding:
+        """What of a region `(H, W) bool` of an image `(H, W, 3) uint8` RGB is a lesion."""
         ...
 
     def quality(self) -> Mapping[str, Any] | None:
@@ -38,6 +38,18 @@ class Detector(Protocol):
         ...
 
 
+class Searching(Detector, Protocol):
+    """A detector that searches whole images. Inherit from it: a region is what was found there."""
+
+    def find(self, image: Pixels) -> Finding:
+        """The lesions in an image `(H, W, 3) uint8` RGB."""
+        ...
+
+    def within(self, image: Pixels, region: Mask) -> Finding:
+        finding = self.find(image)
+        return Finding(finding.mask & region, finding.score)
+
+
 # argument, options, family -> detector
 Opener: TypeAlias = Callable[[str | None, Mapping[str, str], str], Detector]
 
@@ -46,13 +58,14 @@ DETECTORS: Final[Registry[Opener]] = Registry(
     {
         "compact": "mie.perspectives.modification.detectors.compact:open_compact",
         "nnunet": "mie.perspectives.modification.detectors.nnunet:open_nnunet",
+        "region": "mie.perspectives.modification.detectors.region:open_region",
     },
     group="mie.detectors",
 )
 
 
 def make_detector(spec: str, *, family: str) -> Detector:
-    """The detector of a spec (`compact`, `compact:PATH`, `nnunet:FOLDER,fold=0`) for a family of images."""
+    """The detector of a spec (`compact`, `compact:PATH`, `nnunet:FOLDER,fold=0`, `region`) for a family."""
     parsed = parse_spec(spec, noun="detector")
     opener = DETECTORS[parsed.name]
     if family not in FAMILIES:

@@ -47,11 +47,12 @@ def marked(grey: Grey, hint: Hint) -> NDArray[np.uint8]:
     for name in ("stomach", "colon"):  # gas is as black as fat in these windows, so the outline alone decides
         for outline in hint.get(name, []):
             labels[_inside(grey.shape, outline)] = NUMBERS[name]
+    if "left" not in hint:  # every other grey level is judged against that of muscle
+        return labels
     smooth = ndimage.gaussian_filter(grey, 1.0)
     muscle, fat = _levels(smooth, hint)
     bone_level = muscle + 0.4 * (_bone_level(grey, hint) - muscle)
-    if "left" in hint:
-        labels[_muscles(grey, smooth, hint, (fat + muscle) / 2, bone_level)] = NUMBERS["paraspinal muscles"]
+    labels[_muscles(grey, smooth, hint, (fat + muscle) / 2, bone_level)] = NUMBERS["paraspinal muscles"]
     if "aorta" in hint:
         labels[_aorta(smooth, hint["aorta"], muscle)] = NUMBERS["aorta"]
     if "bone" in hint:

@@ -2,8 +2,8 @@
 
     python examples/compact/structures.py OUTPUT [--data FOLDER] [--sheet FILE]
 
-The other sources of data.yaml do not mark them in CT. structures_hints.yaml says roughly where they are, image
-by image; rules on grey level turn that into masks. Drawn by the developers and checked by eye, not by
+The other sources of data.yaml do not mark them in CT. structures_hints.yaml says roughly where they are,
+image by image; rules on grey level turn that into masks. Drawn by the developers and checked by eye, not by
 clinicians. FOLDER (default: $MIE_DATA) holds data-2/ and data-extra/. OUTPUT gets one folder per data set,
 with images/ and masks/ (0: not marked, 1-5 as in NUMBERS); structures.yaml reads it. FILE shows all outlines.
 """

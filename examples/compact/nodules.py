@@ -69,31 +69,33 @@ class Lesion:
 
 def slices(data: Path) -> Iterator[tuple[str, int, list[Slice]]]:
     """Of each data set its name, how many images to draw on each slice, and the slices."""
-    kernels = sorted((data / "data-2/ct_kernel_pairs/volumes").glob("*.nii.gz"))
-    yield (
-        "ct_kernel_pairs",
-        5,
-        [one for path in kernels for one in of_volume(path, *path.name[:-7].split("_chest_"))],
-    )
-    chest = data / "data-2/tcia_ct_hu/volumes"
-    found = [
-        one for path in sorted(chest.glob("LIDC*.nii.gz")) for one in of_volume(path, path.name[:-7], "")
-    ]
-    for path in sorted(chest.glob("slicerrt_lung*.nii.gz")):
-        found += of_volume(path, path.name[:-7], "")[:6]  # the other half has a haze in the right lower lobe
+    found = []
+    for path in _files(data, "data-2/ct_kernel_pairs/volumes", "*.nii.gz"):
+        patient, _, kernel = path.name.removesuffix(".nii.gz").partition("_chest_")
+        found += of_volume(path, patient, kernel)
+    yield "ct_kernel_pairs", 5, found
+    found = []
+    for path in _files(data, "data-2/tcia_ct_hu/volumes", "*.nii.gz"):
+        if "pelvis" not in path.name:
+            some = of_volume(path, path.name.removesuffix(".nii.gz"), "")
+            # The upper half of this one has a haze in the right lower lobe.
+            found += some[:6] if path.name.startswith("slicerrt_lung") else some
     yield "tcia_ct_hu", 6, found
-    luna = [
-        p
-        for p in sorted((data / "data/luna_ct_slices/images").glob("*.png"))
-        if not p.name.split(".mhd")[0].endswith(LUNA_LEFT_OUT)
-    ]
-    yield "luna_ct_slices", 10, [of_picture(p, *p.stem.split(".mhd_"), LUNA_HU, None) for p in luna]
-    lungs = [
-        p
-        for p in sorted((data / "data-2/lungsegdb_ct/images").glob("*.jpg"))
-        if p.stem not in LUNGSEGDB_LEFT_OUT
-    ]
-    yield "lungsegdb_ct", 7, [of_picture(p, p.stem, "0", LUNGSEGDB_HU, LUNGSEGDB_HU) for p in lungs]
+    found = []
+    for path in _files(data, "data/luna_ct_slices/images", "*.png"):
+        patient, _, place = path.stem.partition(".mhd_")
+        if not patient.endswith(LUNA_LEFT_OUT):
+            found.append(of_picture(path, patient, place, LUNA_HU, None))
+    yield "luna_ct_slices", 10, found
+    found = []
+    for path in _files(data, "data-2/lungsegdb_ct/images", "*.jpg"):
+        if path.stem not in LUNGSEGDB_LEFT_OUT:
+            found.append(of_picture(path, path.stem, "0", LUNGSEGDB_HU, LUNGSEGDB_HU))
+    yield "lungsegdb_ct", 7, found
+
+
+def _files(data: Path, folder: str, pattern: str) -> list[Path]:
+    return sorted((data / folder).glob(pattern))
 
 
 def of_volume(path: Path, patient: str, series: str) -> list[Slice]:
@@ -198,7 +200,7 @@ def strands(
     drawn = np.zeros((shape[0] * 4, shape[1] * 4), np.uint8)
     for n in rng.choice(angles.size, count, replace=False):
         bend = rng.normal(0, 0.15)
-        reach = float(radii[n]) + rng.uniform(0.3, 1.1) * max(float(radii.mean()), 5)
+        reach = float(radii[n]) + rng.uniform(0.3, 1.1) * float(np.clip(radii.mean(), 5, 14))
         path = np.linspace(0.7 * float(radii[n]), reach, 12)
         direction = angles[n] + bend * (path - path[0]) / max(path[-1] - path[0], 1)
         points = (
@@ -329,13 +331,21 @@ def simulate(
             before = show(values, window).astype(int)
             clear = np.abs(show(after, window).astype(int) - before)[mask] >= 25
             apart = not (ndimage.binary_dilation(mask, iterations=4) & marked).any()
-            if mask.sum() >= 20 and apart and clear.mean() >= 0.6:
+            if mask.sum() >= 20 and apart and clear.mean() >= 0.6 and stands_out(values, mask):
                 values, marked = after, marked | mask
                 drawn.append(asdict(lesion))
                 break
     if not drawn:
         return None
     return show(values, window), marked, {"window": [round(v, 1) for v in window], "lesions": drawn}
+
+
+def stands_out(values: Values, mask: Mask) -> bool:
+    """Whether the lesion took the place of lung and has lung around it: between vessels nobody could tell."""
+    ring = ndimage.binary_dilation(mask, iterations=4) & ~mask
+    small = mask.sum() < 0.0015 * mask.size
+    airy = values < -450
+    return bool(airy[mask].mean() >= 0.7 and airy[ring].mean() >= (0.6 if small else 0.4))
 
 
 def write_simulated(data: Path, out: Path, seed: int) -> None:

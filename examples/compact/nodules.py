@@ -206,10 +206,10 @@ def strands(
         points = (
             np.stack([at[1] + 0.5 + path * np.cos(direction), at[0] + 0.5 + path * np.sin(direction)], 1) * 4
         )
-        thick = rng.uniform(1.0, 2.2)
+        thick, bright = rng.uniform(0.8, 2.2), rng.uniform(80, 220)
         for a, b, left in zip(points[:-1], points[1:], np.linspace(1, 0.3, 11), strict=True):
             ends = [tuple(int(v) for v in np.round(p)) for p in (a, b)]
-            cv2.line(drawn, ends[0], ends[1], int(200 * left), max(1, round(4 * thick * left)))
+            cv2.line(drawn, ends[0], ends[1], int(bright * left), max(1, round(4 * thick * left)))
     return np.asarray(
         cv2.resize(drawn, shape[::-1], interpolation=cv2.INTER_AREA) / np.float32(255), np.float32
     )
@@ -238,7 +238,9 @@ def choose(one: Slice, field: Mask, window: tuple[float, float], rng: np.random.
         diameter,
         (int(y), int(x)),
         against_wall,
-        int(rng.integers(5, 16)) if kind != "ground-glass" and rng.random() < 0.4 else 0,
+        int(rng.integers(3, 5 + int(min(diameter, 40) / 4)))
+        if kind != "ground-glass" and rng.random() < 0.4
+        else 0,
         bool(kind == "solid" and large and rng.random() < 0.12),
         bool(kind == "solid" and rng.random() < 0.08),
     )

@@ -42,16 +42,18 @@ _NEEDS: Final = ("torch", "safetensors")
 
 
 def open_flow(argument: str | None, options: Mapping[str, str], family: str) -> FlowInpainter:
-    """`flow`: the expert that ships with the package; `flow:PATH`: one of your own."""
-    if options:
-        raise ConfigError("the flow expert has no options", found=", ".join(options))
+    """`flow`: the expert that ships with the package; `flow:PATH`: one of your own; `flow,device=cuda`."""
+    unknown = sorted(set(options) - {"device"})
+    if unknown:
+        raise ConfigError(f"the flow expert has no option {unknown[0]!r}", expected="device")
+    device = options.get("device", "cpu")
     missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(f"the flow expert needs {', '.join(missing)}", fix=install_hint("models"))
     if argument:
-        return FlowInpainter(Path(argument).expanduser(), family)
+        return FlowInpainter(Path(argument).expanduser(), family, device=device)
     fix = "train one with `mie train examples/flow/train.yaml` and name it, as in flow:PATH"
-    return FlowInpainter(shipped_weights("flow.safetensors", fix=fix), family)
+    return FlowInpainter(shipped_weights("flow.safetensors", fix=fix), family, device=device)
 
 
 class FlowInpainter:
@@ -59,9 +61,9 @@ class FlowInpainter:
     is drawn small first; its fine band is then drawn once more at the image's own scale.
     """
 
-    def __init__(self, path: Path, family: str) -> None:
-        self.name = "flow"
-        self._net, extents = _network(path)
+    def __init__(self, path: Path, family: str, *, device: str = "cpu") -> None:
+        self.name, self._device = "flow", device
+        self._net, extents = _network(path, device)
         self.weights = digest(path)
         if family not in self._net.config.families:
             raise NoExpertError(
@@ -145,7 +147,7 @@ class FlowInpainter:
             """`(C, height, width)` with what lies beyond the image below and on the right."""
             whole = np.full((len(values), *sides), beyond, np.float32)
             whole[:, :height, :width] = values[:, :height, :width]
-            return torch.from_numpy(whole)[None]
+            return torch.from_numpy(whole)[None].to(self._device)
 
         def pixels(values: Pixels) -> torch.Tensor:
             return tensor(window.picture(values).transpose(2, 0, 1).astype(np.float32) / np.float32(255))
@@ -154,12 +156,15 @@ class FlowInpainter:
             return tensor(window.hole(values)[None].astype(np.float32))
 
         conditions = Conditions(
-            torch.tensor([self._family]),
-            torch.tensor([self._net.config.target(target)]),
-            torch.tensor([np.nan if contrast is None else contrast], dtype=torch.float32),
+            torch.tensor([self._family], device=self._device),
+            torch.tensor([self._net.config.target(target)], device=self._device),
+            torch.tensor(
+                [np.nan if contrast is None else contrast], dtype=torch.float32, device=self._device
+            ),
         )
         sizes = ([side // _STRIDE for side in sides], sides)
-        noises = [torch.from_numpy(rng.standard_normal((1, 3, *size), np.float32)) for size in sizes]
+        drawn_noise = [torch.from_numpy(rng.standard_normal((1, 3, *size), np.float32)) for size in sizes]
+        noises = [noise.to(self._device) for noise in drawn_noise]
         with torch.inference_mode():
             drawn = self._net.channels(conditions.family)
             beyond = tensor(np.zeros((1, height, width), np.float32), 1.0)
@@ -175,7 +180,7 @@ class FlowInpainter:
                 guidance=GUIDANCE,
                 coarse=coarse,
             )
-            made = around.compose(bands)[0, :, :height, :width].permute(1, 2, 0).numpy()
+            made = around.compose(bands)[0, :, :height, :width].permute(1, 2, 0).cpu().numpy()
         return window.put_back(image, (255 * made).round().astype(np.uint8))
 
 
@@ -199,7 +204,7 @@ def _holes(mask: Mask) -> list[Mask]:
 
 
 @lru_cache(maxsize=2)
-def _network(path: Path) -> tuple[FlowNet, Mapping[str, Mapping[str, tuple[float, float]]]]:
+def _network(path: Path, device: str) -> tuple[FlowNet, Mapping[str, Mapping[str, tuple[float, float]]]]:
     """The network, and how large the lesions are that it learnt from, by family and name."""
     import torch
 
@@ -208,5 +213,5 @@ def _network(path: Path) -> tuple[FlowNet, Mapping[str, Mapping[str, tuple[float
 
     found = weights.load(path, format=FORMAT)
     net = weights.build(lambda: FlowNet(FlowConfig.from_json(found.config)), found, path)
-    net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    net.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     return net.eval().requires_grad_(False), found.meta.get("extents", {})

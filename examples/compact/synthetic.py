@@ -203,8 +203,8 @@ def general_names(pack: Pack, general: Growing) -> None:
         if len(marked[row.input]) > 1:
             continue
         for name in known.parents:
-            if not vocabulary().targets[name].parents:
-                continue  # "lesion": what that means, the image says
+            if " " not in name:
+                continue  # "tumour": of what, the image says, and the editor compares kinds
             place, mask = general.image(pack.images[row.input], row.input), general.mask(pack.masks[row.mask])
             number = general.instruction(named(row, name))
             new = replace(row, id=f"{row.id}-{name}", target=name, input=place, mask=mask, instruction=number)

@@ -16,9 +16,8 @@ from mie.perspectives.transformation.physics.resolution import LowResolution
 from mie.records import Pixels, Values
 
 _WHITE: Final = 255
-_MISFIT: Final = (
-    0.7  # grey levels, root mean square: rounding alone gives up to .5, finer detail 1.4 and more
-)
+# Grey levels, root mean square: rounding alone gave up to .48, and images with finer detail 1.4 and more.
+_MISFIT: Final = 0.7
 _FITTING: Final = 4  # rounds in which the values that black and white cut off are looked for
 _ROUNDS: Final = 12
 
@@ -29,7 +28,7 @@ class Finer(NamedTuple):
 
 
 def finer_image(image: Pixels, residual: Iterable[Values]) -> Finer | None:
-    """Return `image + 255 * residual` that agrees with `image` `(H, W, 3)`, and the factor that it is finer by.
+    """Return `image + 255 * residual` that agrees with `image` `(H, W, 3)`, and by what factor it is finer.
 
     The residual is three maps `(H, W)`, whose mean counts. None where the image is in colour, or not coarse.
     """

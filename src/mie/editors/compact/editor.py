@@ -23,7 +23,7 @@ from mie.core.environment import install_hint
 from mie.core.files import digest
 from mie.core.registry import unknown_name
 from mie.editors.base import Edited, EditError, Editor, Request, Turn
-from mie.editors.compact.consistency import finer_image
+from mie.editors.compact.consistency import agree
 from mie.editors.compact.holes import find_hole
 from mie.editors.compact.kinds import EditKind
 from mie.editors.compact.understanding import (
@@ -294,11 +294,11 @@ def _edited(
     absent = paints and presence is not None and presence < _ABSENT
     parts = asked.parts if asked is not None else ()
     composed = _unchanged(image) if absent else _COMPOSE[instruction.kind](image, seen, parts)
-    if instruction.kind is EditKind.IMAGE and asked is not None and asked.asks_for("super_resolution"):
-        finer = finer_image(image, _residual(image, seen))
-        if finer is not None:
-            meta["factor"] = finer.factor
-            composed = Composed(finer.image, (finer.image != image).any(2))
+    if instruction.kind is EditKind.IMAGE and asked is not None:
+        agreed = agree(image, _residual(image, seen), asked)
+        if agreed is not None:
+            composed = Composed(agreed.image, (agreed.image != image).any(2))
+            meta |= agreed.facts
     share = float(composed.changed.mean())
     meta["views"] = [list(view.size) for view, _ in seen]
     if presence is not None:

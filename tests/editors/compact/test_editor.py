@@ -144,6 +144,23 @@ def test_super_resolution_keeps_what_a_coarse_image_measured(bright):
     assert np.abs(finer.image.mean() - coarse.mean()) < 0.5  # the mean is measured: it may not brighten
 
 
+@pytest.mark.parametrize(
+    ("words", "size", "seen"),
+    [
+        ("Remove the sparse-view streaks from this CT.", (101, 122), (224, 256)),
+        ("Remove the sparse-view streaks from this CT.", (200, 256), (224, 256)),
+        ("Remove the sparse-view streaks from this CT.", (300, 380), (320, 384)),
+        ("Remove the noise from this low-dose CT.", (101, 122), (128, 128)),
+    ],
+)
+def test_a_small_ct_is_enlarged_before_streaks_are_removed(bright, words, size, seen):
+    editor, net = bright("transformation")
+    image = cv2.resize(shipped("retina.jpg"), size[::-1], interpolation=cv2.INTER_AREA)
+    edited = editor.edit(image, words, seed=0, history=())
+    assert net.seen == [(1, 3, *seen)]
+    assert np.abs(edited.image - np.clip(np.rint(image + 25.5), 0, 255)).max() <= 1
+
+
 def test_what_is_not_understood_changes_nothing(bright):
     editor, net = bright("perception", sure=0.5)
     image = crop(0)

@@ -4,7 +4,7 @@ import cv2
 import numpy as np
 import pytest
 
-from mie.editors.compact.consistency import finer_image, keep_low_band, low_resolution_factor
+from mie.editors.compact.consistency import agree, keep_low_band, low_resolution_factor
 from mie.editors.compact.understanding import question
 from tests.conftest import shipped
 
@@ -74,13 +74,13 @@ def test_only_grey_images_that_are_coarse():
     coarse = in_8_bits(cut(head(), 2))
     maps = [np.full(coarse.shape, value, np.float32) for value in (0.0, 0.03, 0.06)]
     asked = question("Apply super-resolution.")
-    finer = finer_image(np.repeat(coarse[..., None], 3, 2), maps, asked)
+    finer = agree(np.repeat(coarse[..., None], 3, 2), maps, asked)
     assert finer is not None
-    assert finer.factor == 2
+    assert finer.facts == {"factor": 2}
     assert (finer.image == finer.image[..., :1]).all()
     assert np.array_equal(finer.image[..., 0], in_8_bits(keep_low_band(coarse, coarse + np.float32(7.65), 2)))
     coloured = np.stack([coarse, coarse, np.flipud(coarse)], 2)
-    assert finer_image(coloured, maps, asked) is None
-    assert finer_image(np.repeat(head()[..., None], 3, 2), maps, asked) is None
+    assert agree(coloured, maps, asked) is None
+    assert agree(np.repeat(head()[..., None], 3, 2), maps, asked) is None
     noise = question("Remove the noise from this MRI.")
-    assert finer_image(np.repeat(coarse[..., None], 3, 2), maps, noise) is None
+    assert agree(np.repeat(coarse[..., None], 3, 2), maps, noise) is None

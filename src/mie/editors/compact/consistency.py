@@ -10,10 +10,11 @@ mostly shown larger ones is anatomy: it is enlarged first.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from mie.editors.compact.kspace_lines import keep_lines
 from mie.editors.compact.understanding import Question
 from mie.images.overlay import is_grey
 from mie.perspectives.transformation.physics.resolution import LowResolution
@@ -25,6 +26,7 @@ _MISFIT: Final = 0.7
 _FITTING: Final = 4  # rounds in which the values that black and white cut off are looked for
 _ROUNDS: Final = 12
 _LEAST_CT: Final = 256  # pixels, of the longer side
+_LEAST_MRI: Final = 64  # pixels, of the shorter side: fewer lines tell nothing
 
 
 def least_view(image: Pixels, asked: Question | None) -> int:
@@ -34,26 +36,38 @@ def least_view(image: Pixels, asked: Question | None) -> int:
     return _LEAST_CT
 
 
-class Finer(NamedTuple):
+class Agreed(NamedTuple):
     image: Pixels  # (H, W, 3)
-    factor: int
+    facts: dict[str, Any]  # for `Edited.meta`
 
 
-def finer_image(image: Pixels, residual: Iterable[Values], asked: Question | None) -> Finer | None:
-    """Return `image + 255 * residual` that agrees with `image` `(H, W, 3)`, and by what factor it is finer.
+def agree(image: Pixels, residual: Iterable[Values], asked: Question | None) -> Agreed | None:
+    """Return `image + 255 * residual`, `(H, W, 3)`, made to agree with what `image` measured.
 
     The residual is three maps `(H, W)`, whose mean counts. None where something else is asked for, and where
-    the image is in colour or not coarse.
+    the image does not tell what it measured: in colour, not coarse, or without lines left out.
     """
-    if asked is None or not asked.asks_for("super_resolution") or not is_grey(image):
+    if asked is None or not is_grey(image):
         return None
     grey = image[..., 0]
-    factor = low_resolution_factor(grey)
-    if factor is None:
-        return None
-    restored = grey + 255 * np.mean(list(residual), axis=0)
-    result = np.rint(keep_low_band(grey, restored, factor)).astype(np.uint8)
-    return Finer(np.repeat(result[..., None], 3, axis=2), factor)
+    if asked.asks_for("super_resolution"):
+        factor = low_resolution_factor(grey)
+        if factor is not None:
+            result = keep_low_band(grey, _restored(grey, residual), factor)
+            return Agreed(_as_image(result), {"factor": factor})
+    elif asked.asks_for("mri_undersampling") and min(grey.shape) >= _LEAST_MRI:
+        kept = keep_lines(grey, _restored(grey, residual))
+        if kept is not None:
+            return Agreed(_as_image(kept[0]), {"lines": round(kept[1], 4)})
+    return None
+
+
+def _restored(grey: Pixels, residual: Iterable[Values]) -> Values:
+    return np.asarray(grey + 255 * np.mean(list(residual), axis=0), np.float32)
+
+
+def _as_image(grey: Values) -> Pixels:
+    return np.repeat(np.rint(grey).astype(np.uint8)[..., None], 3, axis=2)
 
 
 def low_resolution_factor(image: Pixels) -> int | None:

@@ -23,7 +23,7 @@ from mie.core.environment import install_hint
 from mie.core.files import digest
 from mie.core.registry import unknown_name
 from mie.editors.base import Edited, EditError, Editor, Request, Turn
-from mie.editors.compact.consistency import finer_image, least_view
+from mie.editors.compact.consistency import agree, least_view
 from mie.editors.compact.holes import find_hole
 from mie.editors.compact.kinds import EditKind
 from mie.editors.compact.understanding import (
@@ -298,10 +298,10 @@ def _edited(
     absent = paints and presence is not None and presence < _ABSENT
     parts = asked.parts if asked is not None else ()
     composed = _unchanged(image) if absent else _COMPOSE[instruction.kind](image, seen, parts)
-    finer = finer_image(image, _residual(image, seen), asked) if instruction.kind is EditKind.IMAGE else None
-    if finer is not None:
-        meta["factor"] = finer.factor
-        composed = Composed(finer.image, (finer.image != image).any(2))
+    agreed = agree(image, _residual(image, seen), asked) if instruction.kind is EditKind.IMAGE else None
+    if agreed is not None:
+        meta |= agreed.facts
+        composed = Composed(agreed.image, (agreed.image != image).any(2))
     share = float(composed.changed.mean())
     meta["views"] = [list(view.size) for view, _ in seen]
     if presence is not None:

@@ -127,6 +127,40 @@ def test_a_transformation_adds_its_residual_at_full_resolution(bright, size):
     assert ("small for this network" in edited.meta.get("note", "")) == (max(size) < 256)
 
 
+def test_super_resolution_keeps_what_a_coarse_image_measured(bright):
+    kspace = np.fft.fftshift(np.fft.fft2(crop(1, 128, 128)[..., 0].astype(float)))
+    kspace[:33] = kspace[96:] = kspace[:, :33] = kspace[:, 96:] = 0  # of 128 lines the 63 around zero stay
+    coarse = np.clip(np.rint(np.fft.ifft2(np.fft.ifftshift(kspace)).real), 0, 255).astype(np.uint8)
+    coarse = np.repeat(coarse[..., None], 3, 2)
+    editor, _ = bright("transformation")
+    finer, other = (
+        editor.edit(coarse, words, seed=0, history=())
+        for words in ("Apply super-resolution.", "Remove the noise from this MRI.")
+    )
+    brighter = np.clip(np.rint(coarse + 25.5), 0, 255)
+    assert "factor" not in other.meta
+    assert np.abs(other.image - brighter).max() <= 1
+    assert finer.meta["factor"] == 2
+    assert np.abs(finer.image.mean() - coarse.mean()) < 0.5  # the mean is measured: it may not brighten
+
+
+@pytest.mark.parametrize(
+    ("words", "size", "seen"),
+    [
+        ("Remove the sparse-view streaks from this CT.", (101, 122), (224, 256)),
+        ("Remove the sparse-view streaks from this CT.", (200, 256), (224, 256)),
+        ("Remove the sparse-view streaks from this CT.", (300, 380), (320, 384)),
+        ("Remove the noise from this low-dose CT.", (101, 122), (128, 128)),
+    ],
+)
+def test_a_small_ct_is_enlarged_before_streaks_are_removed(bright, words, size, seen):
+    editor, net = bright("transformation")
+    image = cv2.resize(shipped("retina.jpg"), size[::-1], interpolation=cv2.INTER_AREA)
+    edited = editor.edit(image, words, seed=0, history=())
+    assert net.seen == [(1, 3, *seen)]
+    assert np.abs(edited.image - np.clip(np.rint(image + 25.5), 0, 255)).max() <= 1
+
+
 def test_what_is_not_understood_changes_nothing(bright):
     editor, net = bright("perception", sure=0.5)
     image = crop(0)

@@ -23,6 +23,7 @@ from mie.core.environment import install_hint
 from mie.core.files import digest
 from mie.core.registry import unknown_name
 from mie.editors.base import Edited, EditError, Editor, Request, Turn
+from mie.editors.compact.consistency import agree, least_view
 from mie.editors.compact.holes import find_hole
 from mie.editors.compact.kinds import EditKind
 from mie.editors.compact.understanding import (
@@ -209,16 +210,20 @@ def edit_all(
     instruction names a side, and not for edits of an area, whose texture a mean would blur.
     """
     instructions = [inference.interpret(request.instruction) for request in requests]
-    seen = _run_views(inference, requests, instructions, size)
+    asked: Sequence[Question | None] = questions or [None] * len(requests)
+    images = [request.image for request in requests]
+    sizes = [size or least_view(*one) for one in zip(images, asked, strict=True)]
+    seen = _run_views(inference, requests, instructions, sizes)
     if flip:
         _average_mirrored(inference, requests, instructions, seen)
-    images = [request.image for request in requests]
-    asked: Sequence[Question | None] = questions or [None] * len(requests)
     return [_edited(*one) for one in zip(images, instructions, seen, asked, strict=True)]
 
 
 def _run_views(
-    inference: Inference, requests: Sequence[Request], instructions: Sequence[Interpretation], size: int
+    inference: Inference,
+    requests: Sequence[Request],
+    instructions: Sequence[Interpretation],
+    sizes: list[int],
 ) -> list[list[tuple[View, Maps]]]:
     """Run every view of every request that is understood, those of one size through the network together."""
     groups: dict[tuple[int, ...], list[tuple[int, View]]] = {}
@@ -226,7 +231,7 @@ def _run_views(
         if instruction.understood < _UNDERSTOOD:
             continue
         height, width = request.image.shape[:2]
-        for longer in views(height, width, instruction.kind, size):
+        for longer in views(height, width, instruction.kind, sizes[at]):
             view = look(request.image, longer)
             groups.setdefault(view.pixels.shape, []).append((at, view))
     seen: list[list[tuple[View, Maps]]] = [[] for _ in requests]
@@ -293,6 +298,10 @@ def _edited(
     absent = paints and presence is not None and presence < _ABSENT
     parts = asked.parts if asked is not None else ()
     composed = _unchanged(image) if absent else _COMPOSE[instruction.kind](image, seen, parts)
+    agreed = agree(image, _residual(image, seen), asked) if instruction.kind is EditKind.IMAGE else None
+    if agreed is not None:
+        meta |= agreed.facts
+        composed = Composed(agreed.image, (agreed.image != image).any(2))
     share = float(composed.changed.mean())
     meta["views"] = [list(view.size) for view, _ in seen]
     if presence is not None:

@@ -20,6 +20,7 @@ from mie.perspectives.modification.lesions import body_of
 from mie.perspectives.perception import phrasings as perception
 from mie.perspectives.perception.phrasings import listed
 from mie.perspectives.transformation import phrasings as transformation
+from mie.perspectives.transformation.targets import TARGETS
 from mie.records import Mask, Pixels
 from mie.vocabulary import COLOURS
 from mie.words import Parse, Requested, canonical, parse, vocabulary
@@ -77,6 +78,10 @@ class Question(NamedTuple):
     def changes_all(self) -> bool:
         """Whether the whole image becomes another one."""
         return self.perspective is not None and EDIT_KINDS[self.perspective] is EditKind.IMAGE
+
+    def asks_for(self, transformation: str) -> bool:
+        """Whether the instruction names a transformation, by its key."""
+        return any(target.name == TARGETS[transformation].name for target in self.parse.targets)
 
     @property
     def names(self) -> str:

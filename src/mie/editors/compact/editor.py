@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +23,7 @@ from mie.core.environment import install_hint
 from mie.core.files import digest
 from mie.core.registry import unknown_name
 from mie.editors.base import Edited, EditError, Editor, Request, Turn
+from mie.editors.compact.compose import Composed, modified, overlay, restored
 from mie.editors.compact.holes import find_hole
 from mie.editors.compact.kinds import EditKind
 from mie.editors.compact.understanding import (
@@ -32,15 +33,13 @@ from mie.editors.compact.understanding import (
     chosen_kind,
     kinds,
     of_kind,
-    on_side,
     question,
 )
 from mie.errors import ConfigError
-from mie.images.overlay import is_grey, paint
 from mie.images.resize import fitted_size, resize_image
 from mie.networks.shipped import COMPACT, shipped_targets, shipped_weights
-from mie.records import Mask, Pixels, Values
-from mie.vocabulary import COLOURS, MODALITIES
+from mie.records import Pixels, Values
+from mie.vocabulary import MODALITIES
 from mie.words import Parse
 
 if TYPE_CHECKING:  # it imports torch, without which this module must be able to say what is missing
@@ -52,9 +51,6 @@ _LARGE_VIEW: Final = 512
 _MOST_PIXELS: Final = 800 * 900  # at once: the network needs about 1 kB for each
 _BOTH_FROM: Final = 384  # a longer side from which the large view shows more than the small one
 _LARGEST: Final = 2048  # the option `size`
-_PAINTED: Final = 0.52  # probability from which a pixel is painted
-_CHANGE: Final = 2 / 255  # a smaller residual is no change
-_BLUR: Final = 2.0  # pixels, the Gaussian's sigma: a single pixel makes no area
 _UNDERSTOOD: Final = 0.6  # below which an instruction is not followed
 _PRESENT: Final = 0.5
 _ABSENT: Final = 0.1  # probability that what is asked for is there, below which nothing is painted
@@ -104,96 +100,6 @@ def back(values: NDArray[np.float32], view: tuple[int, int], size: tuple[int, in
         return inner
     how = cv2.INTER_AREA if size[0] * size[1] < view[0] * view[1] else cv2.INTER_LINEAR
     return np.asarray(cv2.resize(inner, size[::-1], interpolation=how), np.float32)
-
-
-class Composed(NamedTuple):
-    image: Pixels  # (H, W, 3)
-    changed: Mask  # (H, W), where the image was edited
-    certainty: float = 1.0  # mean of |2p - 1| over the painted or changed pixels, 0 without any
-
-
-def overlay(image: Pixels, probabilities: Iterable[Values], parts: Sequence[Part] = ()) -> Composed:
-    """Paint `(H, W, 3)` by three maps `(H, W)`, of red, green and blue, each in [0, 1].
-
-    A pixel is painted at opacity 0.6 in the most probable of the three colours, where that has a little more
-    than one half: a view that is sure does not outvote another one's plain no. The maps are taken one after
-    the other, so that a large image needs only one of them at a time. With `parts` only these are painted,
-    each in its own colour.
-    """
-    height, width = image.shape[:2]
-    best: Values = np.full((height, width), _PAINTED, np.float32)
-    chosen: NDArray[np.int8] = np.full((height, width), -1, np.int8)
-    for at, probability in enumerate(probabilities):
-        chosen[probability > best] = at
-        np.maximum(best, probability, out=best)
-    result = image
-    painted: Mask = np.zeros((height, width), np.bool_)
-    for part in parts or [Part(at, None, colour) for at, colour in enumerate(COLOURS)]:
-        region: Mask = chosen == part.channel
-        if part.side and region.any():
-            region = on_side(region, image, part.side)
-        if region.any():
-            result = paint(result, region, part.colour)
-            painted |= region
-    certainty = float(2 * best.mean(dtype=np.float64, where=painted) - 1) if painted.any() else 0.0
-    return Composed(result, painted, certainty)
-
-
-def restored(image: Pixels, residual: Iterable[Values]) -> Composed:
-    """Return `image + 255 * residual`, rounded. The residual is three maps `(H, W)`, taken in turn.
-
-    Grey stays grey: the three channels get the mean of the residual's.
-    """
-    result = np.empty_like(image)
-    if is_grey(image):
-        total: Values = np.zeros(image.shape[:2], np.float32)
-        for values in residual:
-            total += values / 3
-        result[:] = _added(image[..., 0], total)[..., None]
-    else:
-        for channel, values in enumerate(residual):
-            result[..., channel] = _added(image[..., channel], values)
-    return Composed(result, (result != image).any(2))
-
-
-def modified(
-    image: Pixels, residual: Iterable[Values], gate: Values | None = None, hole: Mask | None = None
-) -> Composed:
-    """Return `restored` where the gate `(H, W)`, a probability, is above one half; the original elsewhere.
-
-    A part of the white `hole` of which more than half is in the area is filled to its rim. Without a gate the
-    area is where the residual's size, lightly blurred, is above 2/255.
-    """
-    maps = np.stack(list(residual))
-    if gate is None:
-        area: Mask = cv2.GaussianBlur(np.abs(maps).max(0), (0, 0), _BLUR) > _CHANGE
-        certainty = 1.0
-    else:
-        area = gate > 0.5
-        certainty = float(2 * gate.mean(dtype=np.float64, where=area) - 1) if area.any() else 0.0
-        if hole is not None:
-            area = area | _mostly_inside(hole, area)
-    result = restored(image, maps).image
-    result[~area] = image[~area]
-    return Composed(result, area, certainty)
-
-
-def _mostly_inside(hole: Mask, area: Mask) -> Mask:
-    """The connected parts of `hole` that lie in `area` by more than half."""
-    count, labels = cv2.connectedComponents(hole.astype(np.uint8), connectivity=4)
-    kept: Mask = np.zeros_like(hole)
-    for at in range(1, count):
-        part = labels == at
-        if area[part].mean() > 0.5:
-            kept |= part
-    return kept
-
-
-def _added(channel: Pixels, residual: Values) -> Pixels:
-    result = 255 * residual
-    result += channel
-    np.rint(result, out=result)
-    return np.clip(result, 0, 255, out=result).astype(np.uint8)
 
 
 def edit_all(

@@ -26,6 +26,7 @@ class Composed(NamedTuple):
     image: Pixels  # (H, W, 3)
     changed: Mask  # (H, W), where the image was edited
     certainty: float = 1.0  # mean of |2p - 1| over the painted or changed pixels, 0 without any
+    hole: Mask | None = None  # (H, W), the image's white hole, where an area was to be edited
 
 
 def overlay(image: Pixels, probabilities: Iterable[Values], parts: Sequence[Part] = ()) -> Composed:
@@ -91,7 +92,7 @@ def modified(
             area = area | _mostly_inside(hole, area)
     result = restored(image, maps).image
     result[~area] = image[~area]
-    return Composed(result, area, certainty)
+    return Composed(result, area, certainty, hole)
 
 
 def _mostly_inside(hole: Mask, area: Mask) -> Mask:

@@ -24,6 +24,7 @@ from mie.core.files import digest
 from mie.core.registry import unknown_name
 from mie.editors.base import Edited, EditError, Editor, Request, Turn
 from mie.editors.compact.compose import Composed, modified, overlay, restored
+from mie.editors.compact.drawing import PREFERRED, Drawer, drawer
 from mie.editors.compact.holes import find_hole
 from mie.editors.compact.kinds import EditKind
 from mie.editors.compact.understanding import (
@@ -40,7 +41,8 @@ from mie.images.resize import fitted_size, resize_image
 from mie.networks.shipped import COMPACT, shipped_targets, shipped_weights
 from mie.records import Pixels, Values
 from mie.vocabulary import MODALITIES
-from mie.words import Parse
+from mie.words import Parse, named_modality
+from mie.words.wanted import MODIFICATIONS
 
 if TYPE_CHECKING:  # it imports torch, without which this module must be able to say what is missing
     from mie.editors.compact.inference import Inference, Interpretation, Maps
@@ -57,6 +59,8 @@ _ABSENT: Final = 0.1  # probability that what is asked for is there, below which
 _SIDED: Final = frozenset(("left", "right"))  # words that a mirror would make wrong
 _FIX: Final = "train with `mie train` and give the file's path, as in --editor compact:PATH"
 _NEEDS: Final = ("torch", "safetensors", "transformers")
+# The kinds of modification that the flow expert draws, by the option `draw`.
+_DRAWN: Final = {"auto": PREFERRED, "flow": frozenset(MODIFICATIONS), "network": frozenset[str]()}
 
 
 class View(NamedTuple):
@@ -108,8 +112,11 @@ def edit_all(
     size: int = 0,
     flip: bool = False,
     questions: Sequence[Question] = (),
+    draw: Drawer | None = None,
 ) -> list[Edited]:
     """Edit every request; `size` forces the longer side to work at. `questions` say what to paint of each.
+
+    `draw` may draw the edit of an area instead of the network, which says where.
 
     With `flip` the network also sees each image mirrored, and the mean of both counts. Not where the
     instruction names a side, and not for edits of an area, whose texture a mean would blur.
@@ -118,9 +125,9 @@ def edit_all(
     seen = _run_views(inference, requests, instructions, size)
     if flip:
         _average_mirrored(inference, requests, instructions, seen)
-    images = [request.image for request in requests]
     asked: Sequence[Question | None] = questions or [None] * len(requests)
-    return [_edited(*one) for one in zip(images, instructions, seen, asked, strict=True)]
+    every = zip(requests, instructions, seen, asked, strict=True)
+    return [_edited(*one, draw) for one in every]
 
 
 def _run_views(
@@ -170,10 +177,11 @@ def _average_mirrored(
 
 
 def _edited(
-    image: Pixels,
+    request: Request,
     instruction: Interpretation,
     seen: Sequence[tuple[View, Maps]],
-    asked: Question | None = None,
+    asked: Question | None,
+    draw: Drawer | None,
 ) -> Edited:
     """Compose the edited image, and say how sure the network is.
 
@@ -181,6 +189,7 @@ def _edited(
     that what it asks for is in the image, times how decided the painted or changed pixels are (mean of
     |2p - 1|; 0 where there are none).
     """
+    image = request.image
     meta: dict[str, Any] = {
         "perspective": instruction.perspective,
         "understood": round(instruction.understood, 4),
@@ -199,6 +208,15 @@ def _edited(
     absent = paints and presence is not None and presence < _ABSENT
     parts = asked.parts if asked is not None else ()
     composed = _unchanged(image) if absent else _COMPOSE[instruction.kind](image, seen, parts)
+    notes = []
+    if draw is not None and asked is not None and instruction.kind is EditKind.AREA:
+        drawn = draw(request, asked, composed)
+        if isinstance(drawn, str):
+            notes.append(drawn)
+        else:
+            composed = composed._replace(image=drawn.image, changed=drawn.changed)
+            meta |= drawn.meta
+            notes.append(drawn.note or "")
     share = float(composed.changed.mean())
     meta["views"] = [list(view.size) for view, _ in seen]
     if presence is not None:
@@ -211,18 +229,20 @@ def _edited(
             what = (
                 f"no {asked.names} was" if asked is not None and asked.names else "what is asked for was not"
             )
-            meta["note"] = f"{what} found in this image; presence {presence:.2f}"
+            notes.append(f"{what} found in this image; presence {presence:.2f}")
         elif share == 0:
-            meta["note"] = "nothing was found to paint; the image is unchanged"
+            notes.append("nothing was found to paint; the image is unchanged")
         elif presence < _PRESENT:
-            meta["note"] = "what is asked for may not be in this image"
+            notes.append("what is asked for may not be in this image")
     else:
         confidence *= composed.certainty
         meta["changed"] = round(share, 6)
         if share == 0:
-            meta["note"] = "nothing was found to change; the image is unchanged"
+            notes.append("nothing was found to change; the image is unchanged")
         elif instruction.kind is EditKind.IMAGE and max(seen[0][0].size) < _SMALL_VIEW:
-            meta["note"] = f"small for this network (below {_SMALL_VIEW} pixels): look closely"
+            notes.append(f"small for this network (below {_SMALL_VIEW} pixels): look closely")
+    if any(notes):
+        meta["note"] = "; ".join(filter(None, notes))
     return Edited(composed.image, {**meta, "confidence": round(confidence, 4)})
 
 
@@ -283,6 +303,8 @@ class Compact(Editor):
     longer side that the network works at (0: chosen by `views`). `tta=flip` also shows it every image
     mirrored and takes the mean. `modality` (CT, MRI, ...) settles words that mean several things;
     `words=raw` hands every instruction to the network as it is written, without the parser's safeguards.
+    `draw` says who draws modifications: `flow`, the flow expert, where it knows the image and the lesion,
+    `network`, or `auto`, the better one for each kind.
     """
 
     batch_size = 8
@@ -298,6 +320,7 @@ class Compact(Editor):
         tta: str = "none",
         modality: str = "",
         words: str = "parsed",
+        draw: str = "auto",
     ) -> None:
         missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
         if missing:
@@ -312,6 +335,9 @@ class Compact(Editor):
             raise unknown_name("modality", modality, MODALITIES)
         if words not in ("parsed", "raw"):
             raise ConfigError("no such way of reading", expected="parsed or raw", found=words)
+        if draw not in _DRAWN:
+            raise ConfigError("nobody draws modifications so", expected="auto, flow or network", found=draw)
+        self._drawn = _DRAWN[draw]
         self._modality, self._raw = modality or None, words == "raw"
         self._own_weights = weights is not None
         self.weights = shipped_weights(COMPACT, fix=_FIX) if weights is None else Path(weights).expanduser()
@@ -356,6 +382,7 @@ class Compact(Editor):
         Only with a modality: without one, kinds of other modalities would be seen in the image.
         """
         asked = question(request.instruction, self._modality, self._own_weights, self._with_fallback)
+        asked = asked._replace(modality=self._modality or named_modality(request.instruction))
         names = None if self._modality is None else kinds(asked, self._trained)
         if names is None:
             return asked
@@ -372,7 +399,8 @@ class Compact(Editor):
         if not requests:
             return []  # without loading the network
         asked = [replace(r, instruction=q.text or "") for r, q in zip(requests, questions, strict=True)]
-        return edit_all(self._inference, asked, size or self._size, self._flip, questions)
+        draw = drawer(self._drawn) if self._drawn else None
+        return edit_all(self._inference, asked, size or self._size, self._flip, questions, draw)
 
     def _with_fallback(self, instruction: str, modality: str | None) -> Parse:
         return self._inference.fallback.parse(instruction, modality)

@@ -88,17 +88,26 @@ class FlowInpainter:
         return self._drawn(image, mask, np.zeros_like(mask), "healthy", None, seed)
 
     def paint(
-        self, image: Pixels, region: Mask, target: str, *, seed: int, contrast: float | None = None
+        self,
+        image: Pixels,
+        region: Mask,
+        target: str,
+        *,
+        seed: int,
+        contrast: float | None = None,
+        hole: Mask | None = None,
     ) -> tuple[Pixels, Mask]:
         """The image with a lesion of that name in `region`, and what was drawn: the region and 3 pixels
-        around it. `contrast`, where given, is its mean grey level above its surroundings', in [-1, 1].
+        around it, or the `hole` that it lies in. `contrast`, where given, is its mean grey level above its
+        surroundings', in [-1, 1].
         """
         if target not in self.targets:
             raise unknown_name("lesion of the flow expert", target, self.targets)
         if contrast is not None and not -1 <= contrast <= 1:
             raise ConfigError("no such contrast", expected="-1 to 1", found=contrast)
-        kernel = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (2 * _RIM + 1,) * 2)
-        hole = cv2.dilate(region.astype(np.uint8), kernel).astype(np.bool_)
+        if hole is None:
+            kernel = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (2 * _RIM + 1,) * 2)
+            hole = cv2.dilate(region.astype(np.uint8), kernel).astype(np.bool_)
         return self._drawn(image, hole, region, target, contrast, seed), hole
 
     def _drawn(

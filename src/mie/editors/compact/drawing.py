@@ -78,7 +78,7 @@ def _expert(family: str) -> FlowInpainter:
 def family_in(asked: Question, image: Pixels, hole: Mask | None) -> str | None:
     """Return the family of an image: by the modality that is given or named, or else by what is asked for.
 
-    None where the words leave several. A family of grey images is not meant where the image has colours.
+    None where the words leave several, unless only one of them has images as grey or colourful as this one.
     """
     if asked.modality is not None:
         return family_of(asked.modality)
@@ -87,9 +87,10 @@ def family_in(asked: Question, image: Pixels, hole: Mask | None) -> str | None:
     if not asked.parse.targets:
         words = (asked.text or "").lower().replace(".", " ").replace(",", " ").split()
         named = [_TISSUES[word] for word in words if word in _TISSUES]
-    outside = image if hole is None or hole.all() else image[~hole][None]
-    grey = is_grey(outside)
-    families = {family for family in named if family is not None and (family in GREY) == grey}
+    families = {family for family in named if family is not None}
+    if len(families) > 1:
+        grey = is_grey(image if hole is None or hole.all() else image[~hole][None])
+        families = {family for family in families if (family in GREY) == grey}
     return families.pop() if len(families) == 1 else None
 
 

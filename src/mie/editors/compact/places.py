@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import cv2
 import numpy as np
@@ -14,19 +14,22 @@ from mie.editors.compact.understanding import RADIOLOGICAL
 from mie.images.families import family_of
 from mie.perspectives.modification.health import allowed_area, outlined
 from mie.records import Mask, Pixels
+from mie.words import vocabulary
 
 if TYPE_CHECKING:
     from mie.editors.compact.understanding import Question
 
-# Words of a place -> the direction: rows grow downwards, columns to the right of the image.
+# Words of a place, as the parser folds them -> the direction: rows grow downwards.
 _VERTICAL: Final = {
-    **dict.fromkeys(("upper", "top", "superior", "oberer", "obere", "oberen", "supérieur", "supérieure"), -1),
+    **dict.fromkeys(("upper", "top", "superior", "oberer", "obere", "oberen", "superieur", "superieure"), -1),
     **dict.fromkeys(("lower", "bottom", "inferior", "unterer", "untere", "unteren"), 1),
+    **dict.fromkeys(("inferieur", "inferieure", "下"), 1),
+    "上": -1,
 }
 # In an axial slice; in a sagittal one they are sides. So they count only where nothing else is known.
 _AXIAL: Final = {"anterior": -1, "ventral": -1, "posterior": 1, "dorsal": 1}
 _SIDES: Final = {"left": -1, "right": 1}
-_CENTRAL: Final = frozenset(("centre", "middle", "central", "midline"))
+_CENTRAL: Final = frozenset(("center", "middle", "central", "midline"))
 _MIDDLE: Final = 0.2  # of half the extent: as recipes name places (modification/lesions.py)
 _RIM: Final = 0.6  # of a round view's radius, beyond which a lesion lies near its edge
 _HOUR: Final = 30.0  # degrees
@@ -41,8 +44,10 @@ _SAME_SIZE: Final = {
 }  # fmt: skip
 _LENGTH: Final = 1.2  # of a lesion, in diameters of a disc of its area
 _MOST: Final = 0.6  # of the image's shorter side: a longer lesion leaves nothing to lie in
-_DARK: Final = 8  # grey level: what is darker lies outside an ultrasound's fan
-_NEAR: Final = 1.0  # extents around the centre that hold the lesion
+_DARK: Final = 8  # grey level of what is no tissue, where it reaches the edge of the image
+_SMOOTH: Final = 5  # pixels: noise does not make tissue of it
+_NEAR: Final = 0.7  # lengths around the centre that hold the lesion
+_DEEP: Final = 0.5  # of the depth of an area's innermost pixel: a centre lies deeper
 _TRIES: Final = 4  # centres that are tried
 
 
@@ -62,8 +67,8 @@ def lesion_region(
     words of a size say. Place, outline and length differ with the seed.
     """
     random = generator(seed)
-    allowed = allowed_area(image, _tissue(image, body, family), None)
-    centres = _centres(allowed, gate, asked, body, family)
+    allowed = allowed_area(image, _tissue(image, body), None)
+    centres = _innermost(_centres(allowed, gate, asked, body, family))
     rows, columns = np.nonzero(centres)
     if not len(rows):
         return None
@@ -80,13 +85,12 @@ def lesion_region(
     return None
 
 
-def _tissue(image: Pixels, body: Mask, family: str) -> Mask:
-    """The body; in ultrasound the fan, whose outside is black."""
-    if family != "ultrasound":
-        return body
-    side = 2 * (max(image.shape) // 40) + 1
-    bright = cv2.blur(image.max(axis=2), (side, side)) > _DARK
-    return body & bright
+def _tissue(image: Pixels, body: Mask) -> Mask:
+    """The body without the black that reaches in from the edge: between two breasts, beside a fan."""
+    dark = (cv2.blur(image.max(axis=2), (_SMOOTH, _SMOOTH)) <= _DARK).astype(np.uint8)
+    _, labels = cv2.connectedComponents(np.pad(dark, 1, constant_values=1), connectivity=4)
+    inside: Mask = (labels != labels[0, 0])[1:-1, 1:-1]
+    return body & inside
 
 
 def _lengths(extents: tuple[float, float], word: str | None, body: Mask) -> tuple[float, float]:
@@ -100,9 +104,14 @@ def _lengths(extents: tuple[float, float], word: str | None, body: Mask) -> tupl
     return float(np.clip(least, low, high)), float(np.clip(most, low, high))
 
 
+def _innermost(area: Mask) -> Mask:
+    """The pixels deep inside an area: a gate has ragged rims and specks."""
+    depth = cv2.distanceTransform(area.astype(np.uint8), cv2.DIST_L2, cv2.DIST_MASK_PRECISE)
+    return np.asarray(area & (depth >= _DEEP * depth.max()))
+
+
 def _centres(allowed: Mask, gate: Mask, asked: Question, body: Mask, family: str) -> Mask:
-    words: dict[str, Any] = asked.parse.attributes
-    said = str(words.get("place", "")).split()
+    said = str(asked.parse.attributes.get("place", "")).split()
     own = (asked.text or "").lower()
     sure = _place(said, own, body, family)
     inside = gate & allowed
@@ -125,7 +134,8 @@ def _place(
     if "o'clock" in said and said.index("o'clock") > 0 and said[said.index("o'clock") - 1].isdigit():
         return _clock(int(said[said.index("o'clock") - 1]), text, down, right)
     vertical = next((rows[word] for word in said if word in rows), 0)
-    side = next((_SIDES[word] for word in said if word in _SIDES), 0)
+    senses = (sense for word in said for sense in vocabulary().senses.get((word,), ()))
+    side = next((_SIDES[s.value] for s in senses if s.kind == "side" and s.value in _SIDES), 0)
     if not image_sides and family in {family_of(name) for name in RADIOLOGICAL}:
         side = -side  # the patient's: radiology hangs them mirrored
     central = bool(_CENTRAL & set(said))

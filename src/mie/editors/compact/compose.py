@@ -89,13 +89,13 @@ def modified(
         area = gate > 0.5
         certainty = float(2 * gate.mean(dtype=np.float64, where=area) - 1) if area.any() else 0.0
         if hole is not None:
-            area = area | _mostly_inside(hole, area)
+            area = area | mostly_inside(hole, area)
     result = restored(image, maps).image
     result[~area] = image[~area]
     return Composed(result, area, certainty, hole)
 
 
-def _mostly_inside(hole: Mask, area: Mask) -> Mask:
+def mostly_inside(hole: Mask, area: Mask) -> Mask:
     """The connected parts of `hole` that lie in `area` by more than half."""
     count, labels = cv2.connectedComponents(hole.astype(np.uint8), connectivity=4)
     kept: Mask = np.zeros_like(hole)

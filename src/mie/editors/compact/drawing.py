@@ -14,13 +14,14 @@ import cv2
 import numpy as np
 
 from mie.core.hashing import stable_hash
+from mie.editors.compact.compose import mostly_inside
 from mie.editors.compact.places import lesion_region
 from mie.errors import ConfigError
 from mie.images.families import GREY, MARGIN, family_of
 from mie.images.overlay import is_grey
 from mie.perspectives.modification.experts import one_thread
 from mie.perspectives.modification.inpainters.blend import BLEND, blend
-from mie.perspectives.modification.lesions import VIEWS, body_of, dilated, equivalent_diameter
+from mie.perspectives.modification.lesions import VIEWS, body_of, dilated, equivalent_diameter, most_filled
 from mie.records import Mask, Pixels
 from mie.words import vocabulary
 
@@ -131,7 +132,7 @@ def _added(
 def _simulated(
     expert: FlowInpainter, family: str, request: Request, asked: Question, composed: Composed
 ) -> Drawn | str:
-    hole = _white(composed)
+    hole = _white(request.image, composed)
     lesion = _lesion(expert, asked) if hole is not None else _NO_HOLE
     if isinstance(lesion, str) or hole is None:
         return str(lesion)
@@ -149,7 +150,7 @@ def _painted(
 def _inpainted(
     expert: FlowInpainter, family: str, request: Request, asked: Question, composed: Composed
 ) -> Drawn | str:
-    hole = _white(composed)
+    hole = _white(request.image, composed)
     return _NO_HOLE if hole is None else _filled(expert, family, request, hole)
 
 
@@ -158,11 +159,13 @@ def _removed(
 ) -> Drawn | str:
     if not composed.changed.any():
         return ""  # the network found nothing, and says so
+    body = body_of(request.image, family)
     hole, _ = dilated(composed.changed, _GROWTH)
     if family in VIEWS:
-        hole &= body_of(request.image, family) | composed.changed
-    if hole.all():
-        return "drawn by the network: nothing is left to draw from"
+        hole &= body | composed.changed
+    share = float(hole.sum()) / float(body.sum())
+    if share > most_filled(family) or hole.all():
+        return f"drawn by the network: the area is {share:.0%} of the body, too much to be drawn anew"
     return _filled(expert, family, request, hole)
 
 
@@ -174,24 +177,31 @@ def _filled(expert: FlowInpainter, family: str, request: Request, hole: Mask) ->
 
 
 _GROWTH: Final = (0.0, 3)  # share of the diameter, and pixels: the network's gate was trained on wide holes
+_WHITE: Final = 255
 _NO_HOLE: Final = "drawn by the network: no white area was found"
 _DRAW: Final = {"addition": _added, "simulation": _simulated, "removal": _removed, "inpainting": _inpainted}
 
 
-def _white(composed: Composed) -> Mask | None:
-    """The parts of the white hole that the network would fill; None without any."""
-    if composed.hole is None:
-        return None
-    hole = composed.hole & composed.changed
+def _white(image: Pixels, composed: Composed) -> Mask | None:
+    """The white areas that the network would fill, each to its rim; None without any.
+
+    Its gate tells small holes beside a large one from bone and highlights, which are white too.
+    """
+    hole = mostly_inside((image == _WHITE).all(axis=2), composed.changed)
     return hole if hole.any() and not hole.all() else None
 
 
 def _inner(hole: Mask, family: str) -> Mask:
-    """A hole without its margin: recipes leave one around a lesion, and blank out both."""
+    """Each part of a hole without its margin: recipes leave one around a lesion, and blank out both."""
     share, least = MARGIN[family]
-    largest = equivalent_diameter(float(hole.sum()))
+    count, labels, stats, _ = cv2.connectedComponentsWithStats(hole.astype(np.uint8), connectivity=8)
     depth = cv2.distanceTransform(np.pad(hole, 1).astype(np.uint8), cv2.DIST_L2, cv2.DIST_MASK_PRECISE)
     depth = depth[1:-1, 1:-1]
-    margin = max(least, share / (1 + 2 * share) * largest)
-    # Of a narrow hole the middle half stays.
-    return np.asarray(depth > min(margin, depth.max() / 2))
+    margins = np.zeros(count, np.float32)
+    for at in range(1, count):
+        left, top, width, height, area = (int(value) for value in stats[at])
+        box = slice(top, top + height), slice(left, left + width)
+        deepest = float(depth[box][labels[box] == at].max())
+        wide = share / (1 + 2 * share) * equivalent_diameter(float(area))
+        margins[at] = min(max(least, wide), deepest / 2)  # of a narrow part the middle stays
+    return np.asarray(hole & (depth > margins[labels]))

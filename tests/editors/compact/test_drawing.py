@@ -12,7 +12,7 @@ pytest.importorskip("transformers", reason="the compact editor needs the extra `
 from mie.editors import Request, open_editor  # noqa: E402
 from mie.editors.compact import inference  # noqa: E402
 from mie.editors.compact.compose import Composed  # noqa: E402
-from mie.editors.compact.drawing import Drawn, drawer, family_in  # noqa: E402
+from mie.editors.compact.drawing import Drawn, _inner, drawer, family_in  # noqa: E402
 from mie.editors.compact.holes import find_hole  # noqa: E402
 from mie.editors.compact.understanding import question  # noqa: E402
 from mie.errors import ConfigError  # noqa: E402
@@ -235,6 +235,24 @@ def test_other_perspectives_are_the_same_whoever_draws(editor, perspective, inst
     for other in edits[1:]:
         assert np.array_equal(other.image, edits[0].image)
         assert other.meta == edits[0].meta
+
+
+def test_a_run_records_who_drew(editor):
+    assert editor("modification").about()["flow_sha256"] == flow.open_flow(None, {}, "ct").weights
+    assert "flow_sha256" not in editor("modification", ",draw=network").about()
+
+
+def test_many_small_holes_are_filled_and_each_shows_the_lesion():
+    """A hole beside a much larger one is not found by its look alone: the gate opens on it."""
+    image, area = retina(), disc(120, 90, 20) | disc(60, 120, 5) | disc(150, 140, 4)
+    image[area] = 255
+    image[185:190, 100:105] = 255  # a highlight where the gate stays shut
+    result = drawn(image, SIMULATE, area, modality="fundus")
+    assert np.array_equal(result.changed, area)
+    inner = _inner(area, "fundus")
+    for one in (disc(120, 90, 20), disc(60, 120, 5), disc(150, 140, 4)):
+        assert 0.05 < inner[one].mean() < 0.9
+    assert not (inner & ~area).any()
 
 
 def test_an_unknown_way_to_draw_is_refused(tmp_path):

@@ -38,7 +38,7 @@ from mie.editors.compact.understanding import (
 )
 from mie.errors import ConfigError
 from mie.images.resize import fitted_size, resize_image
-from mie.networks.shipped import COMPACT, shipped_targets, shipped_weights
+from mie.networks.shipped import COMPACT, FLOW, SHIPPED, shipped_targets, shipped_weights
 from mie.records import Pixels, Values
 from mie.vocabulary import MODALITIES
 from mie.words import Parse, named_modality
@@ -347,7 +347,8 @@ class Compact(Editor):
         self._flip = tta == "flip"
 
     def about(self) -> dict[str, Any]:
-        return {"weights_sha256": digest(self.weights)}
+        drawn = {"flow_sha256": SHIPPED[FLOW]} if self._drawn and not self._raw else {}
+        return {"weights_sha256": digest(self.weights), **drawn}
 
     @cached_property
     def _inference(self) -> Inference:

@@ -17,7 +17,7 @@ from mie.core.registry import unknown_name
 from mie.errors import ConfigError
 from mie.images.overlay import is_grey
 from mie.images.resize import fitted_size
-from mie.networks.shipped import shipped_weights
+from mie.networks.shipped import FLOW, shipped_weights
 from mie.perspectives.modification.inpainters import NoExpertError, check_hole
 from mie.perspectives.modification.inpainters.holes import Neighbourhood, neighbourhood
 from mie.records import Mask, Pixels
@@ -51,7 +51,7 @@ def open_flow(argument: str | None, options: Mapping[str, str], family: str) -> 
     if argument:
         return FlowInpainter(Path(argument).expanduser(), family)
     fix = "train one with `mie train examples/flow/train.yaml` and name it, as in flow:PATH"
-    return FlowInpainter(shipped_weights("flow.safetensors", fix=fix), family)
+    return FlowInpainter(shipped_weights(FLOW, fix=fix), family)
 
 
 class FlowInpainter:

@@ -136,6 +136,19 @@ def test_what_the_expert_does_not_know_is_left_to_the_network_with_a_reason(inst
     assert word in reason
 
 
+def test_healthy_tissue_of_a_grey_image_needs_no_modality():
+    grey = np.repeat(retina()[..., 1:2], 3, 2)
+    image, area = with_hole(grey), disc(120, 90)
+    unknown = drawn(image, "Fill the white area with healthy brain tissue.", area)
+    assert "drawn as in MRI: the modality was not given" in unknown.note
+    assert is_grey(unknown.image)
+    known = drawn(image, "Fill the white area with healthy brain tissue.", area, modality="MRI")
+    assert np.array_equal(known.image, unknown.image)
+    assert known.note is None
+    refused = drawn(image, "Fill the white area with healthy retina.", area, modality="OCT")
+    assert isinstance(refused, str), "a modality that is known is never taken for another"
+
+
 def test_a_lesion_by_a_more_general_name_is_said():
     result = drawn(retina(), "Add a melanoma in the centre.", disc(112, 112), modality="dermoscopy")
     assert result.meta["drawn"]["lesion"] == "skin lesion"

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 # The kinds of modification that the expert draws unless the user says otherwise (docs/reference/compact.md).
 PREFERRED: Final = frozenset({"addition", "simulation", "removal", "inpainting"})
+_GREYEST: Final = "mri"  # stands in for a grey family that is not known
 # Words for the tissue of one family: "fill the white area with healthy skin".
 _TISSUES: Final = {"skin": "dermoscopy", "mucosa": "endoscopy", "retina": "fundus"}
 
@@ -54,7 +55,9 @@ def drawer(kinds: frozenset[str]) -> Drawer:
     def draw(request: Request, asked: Question, composed: Composed) -> Drawn | str:
         if asked.parse.operation not in kinds:
             return ""
-        family = family_in(asked, request.image, composed.hole)
+        family, note = family_in(asked, request.image, composed.hole), None
+        if family is None and _any_grey(asked, request.image, composed.hole):
+            family, note = _GREYEST, f"drawn as in {_GREYEST.upper()}: the modality was not given"
         if family is None:
             return "drawn by the network: to be drawn by the flow expert, the modality must be known"
         try:
@@ -62,7 +65,8 @@ def drawer(kinds: frozenset[str]) -> Drawer:
         except ConfigError as error:
             return f"drawn by the network: {error.reason}"
         with one_thread():  # elsewhere the sums would be in another order, and the pixels others
-            return _DRAW[asked.parse.operation](expert, family, request, asked, composed)
+            drawn = _DRAW[asked.parse.operation](expert, family, request, asked, composed)
+        return drawn if note is None or isinstance(drawn, str) else drawn._replace(note=note)
 
     return draw
 
@@ -90,9 +94,21 @@ def family_in(asked: Question, image: Pixels, hole: Mask | None) -> str | None:
         named = [_TISSUES[word] for word in words if word in _TISSUES]
     families = {family for family in named if family is not None}
     if len(families) > 1:
-        grey = is_grey(image if hole is None or hole.all() else image[~hole][None])
+        grey = _has_no_colour(image, hole)
         families = {family for family in families if (family in GREY) == grey}
     return families.pop() if len(families) == 1 else None
+
+
+def _any_grey(asked: Question, image: Pixels, hole: Mask | None) -> bool:
+    """Whether healthy tissue of a grey image is asked for: there the surroundings tell more than the family.
+
+    Fills by the experts of the other grey families are as good (docs/reference/compact.md).
+    """
+    return asked.modality is None and asked.parse.operation == "inpainting" and _has_no_colour(image, hole)
+
+
+def _has_no_colour(image: Pixels, hole: Mask | None) -> bool:
+    return is_grey(image if hole is None or hole.all() else image[~hole][None])
 
 
 def _seed(request: Request) -> int:

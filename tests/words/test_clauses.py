@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mie.words import parse
+from mie.words import named_modality, parse
 from mie.words.clauses import clauses
 from mie.words.scan import clean, scan
 
@@ -65,3 +65,17 @@ def test_another_verb_does_not(text: str) -> None:
 )
 def test_a_general_word_is_said_what_it_was_taken_for(text: str, modality: str, note: str | None) -> None:
     assert parse(text, modality).note == note
+
+
+@pytest.mark.parametrize(
+    ("instruction", "modality"),
+    [
+        ("Remove the polyp from this endoscopic image of the colon.", "endoscopy"),
+        ("Fill the white area of this CT slice of the brain with healthy brain tissue.", "CT"),
+        ("Fill the white area with healthy tissue.", None),
+        ("Convert this CT slice to an MRI slice.", None),  # two
+        ("", None),
+    ],
+)
+def test_a_modality_that_is_named(instruction, modality):
+    assert named_modality(instruction) == modality

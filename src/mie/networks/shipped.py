@@ -11,6 +11,7 @@ from mie.errors import ConfigError, MieError
 
 FOLDER: Final = Path(__file__).parents[1] / "weights"
 COMPACT: Final = "compact.safetensors"
+FLOW: Final = "flow.safetensors"
 # File name -> SHA-256. A file that is not named here is not ours.
 SHIPPED: Final[dict[str, str]] = {
     COMPACT: "472e297603d25433bcd5c460770fbe6055dcb9a7ceef3dbd27ccba1739e518c0",
@@ -21,7 +22,7 @@ SHIPPED: Final[dict[str, str]] = {
     "detector-mri.safetensors": "7fe45bf594faa34412d8371bbfed9c1c5d852e5b9e07b9843556ef48198a985b",
     "detector-region.safetensors": "0dd438813777c2c5fbdec79da12b5298646c595cb995443043716925f3f6ee3e",
     "detector-ultrasound.safetensors": "ed758245ab5608bdde726bf60c3d3e49990540c9da80f6298b6829786eee8264",
-    "flow.safetensors": "508d6bbacc93545be5a2954c33d25a75491e66febc7bdf524eeefe9f1a5da57b",
+    FLOW: "508d6bbacc93545be5a2954c33d25a75491e66febc7bdf524eeefe9f1a5da57b",
     "inpainter-ct.safetensors": "1cae5b6fc6272e4ff5292621004a7d57ccc616bdfe4baa79e6c44015478c404a",
     "inpainter-dermoscopy.safetensors": "5e7f0a2189e9b71f22e4ee6e9f6ff4f9197b8cd3449b882ee431713f306d0b34",
     "inpainter-endoscopy.safetensors": "4de182e5fb5bfdc3014a498c34f27991d2b2eaff6493551c6209fb6ce944b0f1",

@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from mie.words.canonical import canonical
-from mie.words.parse import LONGEST, Parse, parse
+from mie.words.parse import LONGEST, Parse, named_modality, parse
 from mie.words.requested import Requested
 from mie.words.vocabulary import Vocabulary, vocabulary
 
-__all__ = ["LONGEST", "Parse", "Requested", "Vocabulary", "canonical", "parse", "vocabulary"]
+__all__ = [
+    "LONGEST",
+    "Parse",
+    "Requested",
+    "Vocabulary",
+    "canonical",
+    "named_modality",
+    "parse",
+    "vocabulary",
+]

@@ -90,6 +90,11 @@ def parse(instruction: str, modality: str | None = None) -> Parse:
     return _Reader(found, rows, decision.operation, modality).parse()
 
 
+def named_modality(instruction: str) -> str | None:
+    """Return the one modality that an instruction names; None where it names none, or several."""
+    return _named_modality(scan(clean(instruction[:LONGEST])))
+
+
 def _nothing(reason: str, found: Scan | None = None) -> Parse:
     return Parse("none", note=_note([reason, *(found.notes if found else [])]))
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mie.editors.compact.editor import modified, overlay, restored
+from mie.editors.compact.compose import modified, overlay, restored
 from mie.images.overlay import is_grey
 from mie.vocabulary import COLOURS
 from tests.conftest import crop, ellipse

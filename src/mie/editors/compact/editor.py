@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +23,9 @@ from mie.core.environment import install_hint
 from mie.core.files import digest
 from mie.core.registry import unknown_name
 from mie.editors.base import Edited, EditError, Editor, Request, Turn
+from mie.editors.compact.compose import Composed, modified, overlay, restored
 from mie.editors.compact.consistency import agree, least_view
+from mie.editors.compact.drawing import PREFERRED, Drawer, drawer
 from mie.editors.compact.holes import find_hole
 from mie.editors.compact.kinds import EditKind
 from mie.editors.compact.understanding import (
@@ -33,16 +35,15 @@ from mie.editors.compact.understanding import (
     chosen_kind,
     kinds,
     of_kind,
-    on_side,
     question,
 )
 from mie.errors import ConfigError
-from mie.images.overlay import is_grey, paint
 from mie.images.resize import fitted_size, resize_image
-from mie.networks.shipped import COMPACT, shipped_targets, shipped_weights
-from mie.records import Mask, Pixels, Values
-from mie.vocabulary import COLOURS, MODALITIES
-from mie.words import Parse
+from mie.networks.shipped import COMPACT, FLOW, SHIPPED, shipped_targets, shipped_weights
+from mie.records import Pixels, Values
+from mie.vocabulary import MODALITIES
+from mie.words import Parse, named_modality
+from mie.words.wanted import MODIFICATIONS
 
 if TYPE_CHECKING:  # it imports torch, without which this module must be able to say what is missing
     from mie.editors.compact.inference import Inference, Interpretation, Maps
@@ -53,15 +54,14 @@ _LARGE_VIEW: Final = 512
 _MOST_PIXELS: Final = 800 * 900  # at once: the network needs about 1 kB for each
 _BOTH_FROM: Final = 384  # a longer side from which the large view shows more than the small one
 _LARGEST: Final = 2048  # the option `size`
-_PAINTED: Final = 0.52  # probability from which a pixel is painted
-_CHANGE: Final = 2 / 255  # a smaller residual is no change
-_BLUR: Final = 2.0  # pixels, the Gaussian's sigma: a single pixel makes no area
 _UNDERSTOOD: Final = 0.6  # below which an instruction is not followed
 _PRESENT: Final = 0.5
 _ABSENT: Final = 0.1  # probability that what is asked for is there, below which nothing is painted
 _SIDED: Final = frozenset(("left", "right"))  # words that a mirror would make wrong
 _FIX: Final = "train with `mie train` and give the file's path, as in --editor compact:PATH"
 _NEEDS: Final = ("torch", "safetensors", "transformers")
+# The kinds of modification that the flow expert draws, by the option `draw`.
+_DRAWN: Final = {"auto": PREFERRED, "flow": frozenset(MODIFICATIONS), "network": frozenset[str]()}
 
 
 class View(NamedTuple):
@@ -107,104 +107,17 @@ def back(values: NDArray[np.float32], view: tuple[int, int], size: tuple[int, in
     return np.asarray(cv2.resize(inner, size[::-1], interpolation=how), np.float32)
 
 
-class Composed(NamedTuple):
-    image: Pixels  # (H, W, 3)
-    changed: Mask  # (H, W), where the image was edited
-    certainty: float = 1.0  # mean of |2p - 1| over the painted or changed pixels, 0 without any
-
-
-def overlay(image: Pixels, probabilities: Iterable[Values], parts: Sequence[Part] = ()) -> Composed:
-    """Paint `(H, W, 3)` by three maps `(H, W)`, of red, green and blue, each in [0, 1].
-
-    A pixel is painted at opacity 0.6 in the most probable of the three colours, where that has a little more
-    than one half: a view that is sure does not outvote another one's plain no. The maps are taken one after
-    the other, so that a large image needs only one of them at a time. With `parts` only these are painted,
-    each in its own colour.
-    """
-    height, width = image.shape[:2]
-    best: Values = np.full((height, width), _PAINTED, np.float32)
-    chosen: NDArray[np.int8] = np.full((height, width), -1, np.int8)
-    for at, probability in enumerate(probabilities):
-        chosen[probability > best] = at
-        np.maximum(best, probability, out=best)
-    result = image
-    painted: Mask = np.zeros((height, width), np.bool_)
-    for part in parts or [Part(at, None, colour) for at, colour in enumerate(COLOURS)]:
-        region: Mask = chosen == part.channel
-        if part.side and region.any():
-            region = on_side(region, image, part.side)
-        if region.any():
-            result = paint(result, region, part.colour)
-            painted |= region
-    certainty = float(2 * best.mean(dtype=np.float64, where=painted) - 1) if painted.any() else 0.0
-    return Composed(result, painted, certainty)
-
-
-def restored(image: Pixels, residual: Iterable[Values]) -> Composed:
-    """Return `image + 255 * residual`, rounded. The residual is three maps `(H, W)`, taken in turn.
-
-    Grey stays grey: the three channels get the mean of the residual's.
-    """
-    result = np.empty_like(image)
-    if is_grey(image):
-        total: Values = np.zeros(image.shape[:2], np.float32)
-        for values in residual:
-            total += values / 3
-        result[:] = _added(image[..., 0], total)[..., None]
-    else:
-        for channel, values in enumerate(residual):
-            result[..., channel] = _added(image[..., channel], values)
-    return Composed(result, (result != image).any(2))
-
-
-def modified(
-    image: Pixels, residual: Iterable[Values], gate: Values | None = None, hole: Mask | None = None
-) -> Composed:
-    """Return `restored` where the gate `(H, W)`, a probability, is above one half; the original elsewhere.
-
-    A part of the white `hole` of which more than half is in the area is filled to its rim. Without a gate the
-    area is where the residual's size, lightly blurred, is above 2/255.
-    """
-    maps = np.stack(list(residual))
-    if gate is None:
-        area: Mask = cv2.GaussianBlur(np.abs(maps).max(0), (0, 0), _BLUR) > _CHANGE
-        certainty = 1.0
-    else:
-        area = gate > 0.5
-        certainty = float(2 * gate.mean(dtype=np.float64, where=area) - 1) if area.any() else 0.0
-        if hole is not None:
-            area = area | _mostly_inside(hole, area)
-    result = restored(image, maps).image
-    result[~area] = image[~area]
-    return Composed(result, area, certainty)
-
-
-def _mostly_inside(hole: Mask, area: Mask) -> Mask:
-    """The connected parts of `hole` that lie in `area` by more than half."""
-    count, labels = cv2.connectedComponents(hole.astype(np.uint8), connectivity=4)
-    kept: Mask = np.zeros_like(hole)
-    for at in range(1, count):
-        part = labels == at
-        if area[part].mean() > 0.5:
-            kept |= part
-    return kept
-
-
-def _added(channel: Pixels, residual: Values) -> Pixels:
-    result = 255 * residual
-    result += channel
-    np.rint(result, out=result)
-    return np.clip(result, 0, 255, out=result).astype(np.uint8)
-
-
 def edit_all(
     inference: Inference,
     requests: Sequence[Request],
     size: int = 0,
     flip: bool = False,
     questions: Sequence[Question] = (),
+    draw: Drawer | None = None,
 ) -> list[Edited]:
     """Edit every request; `size` forces the longer side to work at. `questions` say what to paint of each.
+
+    `draw` may draw the edit of an area instead of the network, which says where.
 
     With `flip` the network also sees each image mirrored, and the mean of both counts. Not where the
     instruction names a side, and not for edits of an area, whose texture a mean would blur.
@@ -216,7 +129,8 @@ def edit_all(
     seen = _run_views(inference, requests, instructions, sizes)
     if flip:
         _average_mirrored(inference, requests, instructions, seen)
-    return [_edited(*one) for one in zip(images, instructions, seen, asked, strict=True)]
+    every = zip(requests, instructions, seen, asked, strict=True)
+    return [_edited(*one, draw) for one in every]
 
 
 def _run_views(
@@ -269,10 +183,11 @@ def _average_mirrored(
 
 
 def _edited(
-    image: Pixels,
+    request: Request,
     instruction: Interpretation,
     seen: Sequence[tuple[View, Maps]],
-    asked: Question | None = None,
+    asked: Question | None,
+    draw: Drawer | None,
 ) -> Edited:
     """Compose the edited image, and say how sure the network is.
 
@@ -280,6 +195,7 @@ def _edited(
     that what it asks for is in the image, times how decided the painted or changed pixels are (mean of
     |2p - 1|; 0 where there are none).
     """
+    image = request.image
     meta: dict[str, Any] = {
         "perspective": instruction.perspective,
         "understood": round(instruction.understood, 4),
@@ -302,6 +218,15 @@ def _edited(
     if agreed is not None:
         meta |= agreed.facts
         composed = Composed(agreed.image, (agreed.image != image).any(2))
+    notes = []
+    if draw is not None and asked is not None and instruction.kind is EditKind.AREA:
+        drawn = draw(request, asked, composed)
+        if isinstance(drawn, str):
+            notes.append(drawn)
+        else:
+            composed = composed._replace(image=drawn.image, changed=drawn.changed)
+            meta |= drawn.meta
+            notes.append(drawn.note or "")
     share = float(composed.changed.mean())
     meta["views"] = [list(view.size) for view, _ in seen]
     if presence is not None:
@@ -314,18 +239,20 @@ def _edited(
             what = (
                 f"no {asked.names} was" if asked is not None and asked.names else "what is asked for was not"
             )
-            meta["note"] = f"{what} found in this image; presence {presence:.2f}"
+            notes.append(f"{what} found in this image; presence {presence:.2f}")
         elif share == 0:
-            meta["note"] = "nothing was found to paint; the image is unchanged"
+            notes.append("nothing was found to paint; the image is unchanged")
         elif presence < _PRESENT:
-            meta["note"] = "what is asked for may not be in this image"
+            notes.append("what is asked for may not be in this image")
     else:
         confidence *= composed.certainty
         meta["changed"] = round(share, 6)
         if share == 0:
-            meta["note"] = "nothing was found to change; the image is unchanged"
+            notes.append("nothing was found to change; the image is unchanged")
         elif instruction.kind is EditKind.IMAGE and max(seen[0][0].size) < _SMALL_VIEW:
-            meta["note"] = f"small for this network (below {_SMALL_VIEW} pixels): look closely"
+            notes.append(f"small for this network (below {_SMALL_VIEW} pixels): look closely")
+    if any(notes):
+        meta["note"] = "; ".join(filter(None, notes))
     return Edited(composed.image, {**meta, "confidence": round(confidence, 4)})
 
 
@@ -386,6 +313,8 @@ class Compact(Editor):
     longer side that the network works at (0: chosen by `views`). `tta=flip` also shows it every image
     mirrored and takes the mean. `modality` (CT, MRI, ...) settles words that mean several things;
     `words=raw` hands every instruction to the network as it is written, without the parser's safeguards.
+    `draw` says who draws modifications: `flow`, the flow expert, where it knows the image and the lesion,
+    `network`, or `auto`, the better one for each kind.
     """
 
     batch_size = 8
@@ -401,6 +330,7 @@ class Compact(Editor):
         tta: str = "none",
         modality: str = "",
         words: str = "parsed",
+        draw: str = "auto",
     ) -> None:
         missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
         if missing:
@@ -415,6 +345,9 @@ class Compact(Editor):
             raise unknown_name("modality", modality, MODALITIES)
         if words not in ("parsed", "raw"):
             raise ConfigError("no such way of reading", expected="parsed or raw", found=words)
+        if draw not in _DRAWN:
+            raise ConfigError("nobody draws modifications so", expected="auto, flow or network", found=draw)
+        self._drawn = _DRAWN[draw]
         self._modality, self._raw = modality or None, words == "raw"
         self._own_weights = weights is not None
         self.weights = shipped_weights(COMPACT, fix=_FIX) if weights is None else Path(weights).expanduser()
@@ -424,7 +357,8 @@ class Compact(Editor):
         self._flip = tta == "flip"
 
     def about(self) -> dict[str, Any]:
-        return {"weights_sha256": digest(self.weights)}
+        drawn = {"flow_sha256": SHIPPED[FLOW]} if self._drawn and not self._raw else {}
+        return {"weights_sha256": digest(self.weights), **drawn}
 
     @cached_property
     def _inference(self) -> Inference:
@@ -459,6 +393,7 @@ class Compact(Editor):
         Only with a modality: without one, kinds of other modalities would be seen in the image.
         """
         asked = question(request.instruction, self._modality, self._own_weights, self._with_fallback)
+        asked = asked._replace(modality=self._modality or named_modality(request.instruction))
         names = None if self._modality is None else kinds(asked, self._trained)
         if names is None:
             return asked
@@ -475,7 +410,8 @@ class Compact(Editor):
         if not requests:
             return []  # without loading the network
         asked = [replace(r, instruction=q.text or "") for r, q in zip(requests, questions, strict=True)]
-        return edit_all(self._inference, asked, size or self._size, self._flip, questions)
+        draw = drawer(self._drawn) if self._drawn else None
+        return edit_all(self._inference, asked, size or self._size, self._flip, questions, draw)
 
     def _with_fallback(self, instruction: str, modality: str | None) -> Parse:
         return self._inference.fallback.parse(instruction, modality)

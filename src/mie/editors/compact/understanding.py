@@ -64,6 +64,7 @@ class Question(NamedTuple):
     text: str | None = None
     parts: tuple[Part, ...] = ()  # none: painted as the network says
     refusal: str | None = None
+    modality: str | None = None  # that of the image, where it is given or named
 
     @property
     def perspective(self) -> str | None:

@@ -132,20 +132,12 @@ class Addition:
         low, high = self.painter.extent(healthy.lesion)
         extent = max(height, width) * low * (high / low) ** random.random()
         elongation = random.uniform(*_ELONGATION)
-        crop = _ellipse(elongation)
         rows, columns = np.nonzero(healthy.allowed)
         if not len(rows):
             return None
-        centre = random.integers(len(rows))
-        for share in _SMALLER:
-            tall, wide = (side / _OUTLINE * extent * share for side in crop.shape)
-            box = (rows[centre] / height - tall / height / 2, columns[centre] / width - wide / width / 2,
-                   tall / height, wide / width)  # fmt: skip
-            bank = LesionShapes((Shape(crop, box),))
-            found = bank.sample(random, height, width, allowed=healthy.allowed)
-            if found is not None:
-                return found
-        return None
+        at = random.integers(len(rows))
+        centre = int(rows[at]), int(columns[at])
+        return outlined(random, extent, centre, healthy.allowed, elongation)
 
     def _painted(self, healthy: Healthy, region: Mask, number: int, seed: int) -> Painted:
         image, hole = self.painter.paint(healthy.image, region, healthy.lesion, seed=seed)
@@ -202,6 +194,31 @@ class Addition:
         if numbers["after"] is not None:
             distance += 1 - min(1.0, numbers["after"]["share"])
         return not painted.candidate.passed, distance, painted.candidate.number
+
+
+def outlined(
+    random: np.random.Generator,
+    extent: float,
+    centre: tuple[int, int],
+    allowed: Mask,
+    elongation: float | None = None,
+) -> Mask | None:
+    """A bent ellipse about `extent` pixels long that tends to lie near `centre`, wholly inside `allowed`.
+
+    One that does not fit is tried smaller; None where no place is large enough. Without an `elongation` it is
+    drawn.
+    """
+    height, width = allowed.shape
+    crop = _ellipse(random.uniform(*_ELONGATION) if elongation is None else elongation)
+    for share in _SMALLER:
+        tall, wide = (side / _OUTLINE * extent * share for side in crop.shape)
+        box = (centre[0] / height - tall / height / 2, centre[1] / width - wide / width / 2,
+               tall / height, wide / width)  # fmt: skip
+        bank = LesionShapes((Shape(crop, box),))
+        found = bank.sample(random, height, width, allowed=allowed)
+        if found is not None:
+            return found
+    return None
 
 
 def allowed_area(image: Pixels, body: Mask, organ: Mask | None) -> Mask:

@@ -298,6 +298,11 @@ def _with_enclosed(hole: Mask, most: float) -> Mask:
     return hole | enclosed
 
 
+def most_filled(family: str) -> float:
+    """The share of the body that may be filled."""
+    return _MOST.get(family, _MOST_ELSEWHERE)
+
+
 def why_not(
     lesion: Lesion, body: Mask, limits: LesionLimits, family: str
 ) -> tuple[str, str, dict[str, Any]] | None:
@@ -316,7 +321,7 @@ def why_not(
         reason = f"only {inside:.0%} of the lesion lies inside the body, at least {limits.inside:.0%}"
         return "outside", reason, {"inside": inside}
     fraction = float(lesion.hole.sum()) / float(body.sum())
-    most = limits.max_fraction or _MOST.get(family, _MOST_ELSEWHERE)
+    most = limits.max_fraction or most_filled(family)
     if fraction > most:
         reason = (
             f"the lesion and its margin fill {fraction:.0%} of the body in the picture, "

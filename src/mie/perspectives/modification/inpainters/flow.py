@@ -17,7 +17,7 @@ from mie.core.registry import unknown_name
 from mie.errors import ConfigError
 from mie.images.overlay import is_grey
 from mie.images.resize import fitted_size
-from mie.networks.shipped import shipped_weights
+from mie.networks.shipped import FLOW, shipped_weights
 from mie.perspectives.modification.inpainters import NoExpertError, check_hole
 from mie.perspectives.modification.inpainters.holes import Neighbourhood, neighbourhood
 from mie.records import Mask, Pixels
@@ -53,7 +53,7 @@ def open_flow(argument: str | None, options: Mapping[str, str], family: str) -> 
     if argument:
         return FlowInpainter(Path(argument).expanduser(), family, device=device)
     fix = "train one with `mie train examples/flow/train.yaml` and name it, as in flow:PATH"
-    return FlowInpainter(shipped_weights("flow.safetensors", fix=fix), family, device=device)
+    return FlowInpainter(shipped_weights(FLOW, fix=fix), family, device=device)
 
 
 class FlowInpainter:
@@ -90,17 +90,26 @@ class FlowInpainter:
         return self._drawn(image, mask, np.zeros_like(mask), "healthy", None, seed)
 
     def paint(
-        self, image: Pixels, region: Mask, target: str, *, seed: int, contrast: float | None = None
+        self,
+        image: Pixels,
+        region: Mask,
+        target: str,
+        *,
+        seed: int,
+        contrast: float | None = None,
+        hole: Mask | None = None,
     ) -> tuple[Pixels, Mask]:
         """The image with a lesion of that name in `region`, and what was drawn: the region and 3 pixels
-        around it. `contrast`, where given, is its mean grey level above its surroundings', in [-1, 1].
+        around it, or the `hole` that it lies in. `contrast`, where given, is its mean grey level above its
+        surroundings', in [-1, 1].
         """
         if target not in self.targets:
             raise unknown_name("lesion of the flow expert", target, self.targets)
         if contrast is not None and not -1 <= contrast <= 1:
             raise ConfigError("no such contrast", expected="-1 to 1", found=contrast)
-        kernel = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (2 * _RIM + 1,) * 2)
-        hole = cv2.dilate(region.astype(np.uint8), kernel).astype(np.bool_)
+        if hole is None:
+            kernel = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (2 * _RIM + 1,) * 2)
+            hole = cv2.dilate(region.astype(np.uint8), kernel).astype(np.bool_)
         return self._drawn(image, hole, region, target, contrast, seed), hole
 
     def _drawn(

@@ -32,8 +32,8 @@ def main() -> None:
     states = [read_ema(folder) for folder in args.checkpoints]
     mean = {name: torch.stack([state[name] for state in states]).mean(0) for name in states[0]}
     config = info["config"]
-    # What a training begins with is in its checkpoints.
-    shape = {**config["model"], "trunk": None, "start": None}
+    # The trunk's weights are in the checkpoints; those to start from also say what shape the network has.
+    shape = {**config["model"], "trunk": None}
     trainee = make_trainee(parse_config({**config, "model": shape}))
     trainee.check()  # reads the packs, whose wordings go into the file
     model = trainee.model().eval()

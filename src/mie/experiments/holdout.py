@@ -131,7 +131,7 @@ def _grouped(records: list[dict[str, Any]], config: HoldoutConfig) -> list[dict[
 
 def detected(spec: str) -> Callable[[StoredSample, Pixels], dict[str, float]]:
     """Return a function that looks for a lesion in the edited area of an edit, for modification alone."""
-    from mie.perspectives.modification.detectors import make_detector
+    from mie.perspectives.modification.detectors import found_within, make_detector
     from mie.perspectives.modification.prepared import NAME as MODIFICATION
 
     open_detector = cache(lambda family: make_detector(spec, family=family))
@@ -143,7 +143,7 @@ def detected(spec: str) -> Callable[[StoredSample, Pixels], dict[str, float]]:
         inside = sample.mask > 0
         if output.shape[:2] != inside.shape:
             return {}
-        return {"detected": float(open_detector(family).within(output, inside).mask.any())}
+        return {"detected": float(found_within(open_detector(family), output, inside).mask.any())}
 
     return look
 

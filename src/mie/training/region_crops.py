@@ -162,7 +162,8 @@ class SquareCutter:
     def _own_outlines(self) -> Tensor:
         """Each lesion's outline `(M, 1, 64, 64)`, in a window a little wider than its extent."""
         found = []
-        for rows in self.lesions.split(256):
+        for start in range(0, len(self.lesions), 256):
+            rows = self.lesions[start : start + 256]
             side = (_WIDER * rows[:, 5]).clamp(min=1)
             grid = grid_of(rows[:, 3:5] - side[:, None] / 2, side, _OUTLINE)
             labels = self.labels[rows[:, 0].long()].float()

@@ -24,7 +24,7 @@ from mie.core.hashing import stable_hash
 from mie.errors import MetricError
 from mie.images.hashes import checksum
 from mie.images.texture import compare, seam_energy, texture
-from mie.perspectives.modification.detectors import Detector
+from mie.perspectives.modification.detectors import Detector, Inspector, found_within
 from mie.perspectives.modification.inpainters import Inpainter
 from mie.perspectives.modification.inpainters.blend import blend
 from mie.perspectives.modification.inpainters.volume import fill_volume
@@ -41,7 +41,7 @@ FEWEST: Final = 5  # held-out patients on whom a detector's quality is believed
 class Watch:
     """A detector with what is known of it. Without one, `reason` says why."""
 
-    detector: Detector | None
+    detector: Detector | Inspector | None
     trusted: bool
     reason: str  # why it is not trusted, or not there; "" where it is
     quality: Mapping[str, Any] | None = None
@@ -95,7 +95,7 @@ class Watch:
         }
 
 
-def watch(detector: Detector | None, *, min_sensitivity: float, reason: str = "") -> Watch:
+def watch(detector: Detector | Inspector | None, *, min_sensitivity: float, reason: str = "") -> Watch:
     """`reason`: why there is no detector. A user's own model is trusted unmeasured where 0 is asked for."""
     if detector is None:
         return Watch(None, False, reason or "no detector was asked for")
@@ -116,8 +116,8 @@ def watch(detector: Detector | None, *, min_sensitivity: float, reason: str = ""
     return Watch(detector, True, "", quality, min_sensitivity)
 
 
-def _share(detector: Detector, image: Pixels, region: Mask, of: float) -> dict[str, float]:
-    found = detector.within(image, region)
+def _share(detector: Detector | Inspector, image: Pixels, region: Mask, of: float) -> dict[str, float]:
+    found = found_within(detector, image, region)
     return {
         "share": round(float(found.mask.sum()) / max(1.0, of), 4),
         "score": round(float(found.score), 4),

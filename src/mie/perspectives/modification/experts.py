@@ -111,16 +111,12 @@ def inpainter_specs(given: str | Sequence[str]) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
 
 
-def watcher(given: str | Sequence[str] | None, family: str, min_sensitivity: float) -> Watch:
-    """The family's detectors, the first with the others behind it."""
-    first, *others = (given,) if isinstance(given, str) or given is None else given
-    behind = tuple(_watch(spec, family, min_sensitivity) for spec in others)
-    return replace(_watch(first, family, min_sensitivity), others=behind)
-
-
 @lru_cache(maxsize=16)
-def _watch(spec: str | None, family: str, min_sensitivity: float) -> Watch:
-    """A detector of the family. Where there is none, that is said in the data, not passed over."""
+def watcher(spec: str | tuple[str, ...] | None, family: str, min_sensitivity: float) -> Watch:
+    """The family's detector, or several behind each other. Where there is none, that is said in the data."""
+    if isinstance(spec, tuple):
+        first, *others = (watcher(one, family, min_sensitivity) for one in spec)
+        return replace(first, others=tuple(others))
     if spec is None:
         return watch(None, min_sensitivity=min_sensitivity)
     try:

@@ -137,7 +137,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     weights.save(path, net.state_dict(), format=FORMAT, config={"widths": [8]})
     with pytest.raises(MieError, match="another architecture"):
         load_detector(path)
-    assert DETECTORS.names() == ["compact", "nnunet"]
+    assert DETECTORS.names() == ["compact", "nnunet", "region"]
 
 
 def test_detectors_import_without_torch() -> None:

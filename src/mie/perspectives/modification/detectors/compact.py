@@ -13,13 +13,13 @@ from mie.errors import ConfigError, MieError
 from mie.networks import weights
 from mie.networks.shipped import shipped_weights
 from mie.networks.unet import NetConfig, UNet, mask_of, probabilities, score_of
-from mie.perspectives.modification.detectors import Finding, Searching
+from mie.perspectives.modification.detectors import Finding
 from mie.records import Pixels
 
 FORMAT: Final = "detector 1"
 
 
-class CompactDetector(Searching):
+class CompactDetector:
     """A weights file, its threshold and what was measured of it."""
 
     name = "compact"

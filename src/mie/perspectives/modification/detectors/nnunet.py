@@ -36,7 +36,7 @@ from mie.images.overlay import is_grey
 from mie.networks import weights
 from mie.networks.pretrained import read_pth
 from mie.networks.unet import score_of
-from mie.perspectives.modification.detectors import Finding, Searching
+from mie.perspectives.modification.detectors import Finding
 from mie.records import Mask, Pixels, Values
 
 _PLAIN: Final[list[Any]] = [
@@ -217,7 +217,7 @@ _STEP: Final = 0.5  # of a patch
 _TINY: Final = 1e-8
 
 
-class NnunetDetector(Searching):
+class NnunetDetector:
     """`lesions` are the labels that count (all but the background where it is empty).
 
     `window` says which values black and white stand for, where the network has seen Hounsfield units.

@@ -17,7 +17,7 @@ from typing import Any, Final
 import cv2
 import numpy as np
 
-from mie.perspectives.modification.detectors import Searching
+from mie.perspectives.modification.detectors import Detector
 from mie.records import Mask, Pixels
 
 SPECK: Final = 4  # pixels: smaller regions of a reference are what resizing left of an outline
@@ -53,7 +53,7 @@ class Quality:
         return asdict(self)
 
 
-def measure(detector: Searching, cases: Iterable[tuple[Pixels, Mask]]) -> Quality:
+def measure(detector: Detector, cases: Iterable[tuple[Pixels, Mask]]) -> Quality:
     """The quality of a detector on images with their reference masks; an empty mask is a healthy image."""
     counts, scores = [], []
     for image, mask in cases:

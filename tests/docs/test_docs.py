@@ -213,7 +213,7 @@ def test_the_model_card_has_the_figures_of_the_files() -> None:
     from mie.networks import weights
     from mie.networks.shipped import FOLDER, SHIPPED
 
-    _, experts, detectors, _ = CARD.read_text(encoding="utf-8").split("\n# The ")[1:]
+    _, experts, detectors, region, _ = CARD.read_text(encoding="utf-8").split("\n# The ")[1:]
     for name in SHIPPED:
         kind, _, family = Path(name).stem.partition("-")
         label = {"mri": "MRI", "ct": "CT", "xray": "X-ray"}.get(family, family)
@@ -223,6 +223,13 @@ def test_the_model_card_has_the_figures_of_the_files() -> None:
             figures = [f"{meta['step']:,}", f"{v['holes']:.0f}", f"{v['psnr']:.1f} dB"]
             figures += [f"{v[k]:.2f}" for k in ("variance_ratio", "spectrum_distance", "gradient_distance")]
             assert " | ".join((f"| {label}", *figures, f"{meta['grain']:.3f} |")) in experts
+        elif family == "region":
+            quality = weights.load(FOLDER / name, format="region detector 1").meta["quality"]
+            for of, q in quality.items():
+                shown = {"mri": "MRI", "ct": "CT", "xray": "X-ray"}.get(of, of)
+                figures = [f"{q['lesions']:,}", str(q["patients"]), f"{q['sensitivity']:.2f}"]
+                figures += [f"{q['healthy']:,}", f"{q['false_alarms']:.2f} |"]
+                assert " | ".join((f"| {shown}", *figures)) in region
         elif kind == "detector":
             meta = weights.load(FOLDER / name, format="detector 1").meta
             q, trained = meta["quality"], meta["trained_on"]

@@ -35,7 +35,7 @@ def main() -> None:
         for name, of in (("all", found), *found["targets"].items()):
             counts = (f"{of[key]:,}" for key in ("lesions", "images", "patients"))
             rows.append([family, name, *counts, f"{of['sensitivity']:.2f}"])
-        rows[-len(found["targets"]) - 1].append(f"{found['false_alarms']:.2f} of {found['healthy']:,}")
+        rows[-len(found["targets"]) - 1].append(f"{found['false_alarms']:.2f} of {found['places']:,}")
     head = [
         "family",
         "target",

@@ -228,7 +228,7 @@ def test_the_model_card_has_the_figures_of_the_files() -> None:
             for of, q in quality.items():
                 shown = {"mri": "MRI", "ct": "CT", "xray": "X-ray"}.get(of, of)
                 figures = [f"{q['lesions']:,}", str(q["patients"]), f"{q['sensitivity']:.2f}"]
-                figures += [f"{q['healthy']:,}", f"{q['false_alarms']:.2f} |"]
+                figures += [f"{q['places']:,}", f"{q['false_alarms']:.2f} |"]
                 assert " | ".join((f"| {shown}", *figures)) in region
         elif kind == "detector":
             meta = weights.load(FOLDER / name, format="detector 1").meta

@@ -401,10 +401,14 @@ def _quality(facts: Mapping[str, Any]) -> list[tuple[str, ...]]:
                     ("images", "images with lesions"),
                     ("healthy", "without"),
                     ("lesions", "lesions"),
+                    ("places", "healthy places"),
                 )
                 if quality.get(key) is not None
             )
-            numbers = (_number(quality.get(key)) for key in ("sensitivity", "false_positives_per_image"))
+            alarms = _number(quality.get("false_positives_per_image"))
+            if "false_alarms" in quality:  # of a detector that does not search
+                alarms = f"{quality['false_alarms']:.0%} of healthy places"
+            numbers = (_number(quality.get("sensitivity")), alarms)
             rows.append((name, markdown_cell(detector), *numbers, measured or "not stated"))
     return rows
 

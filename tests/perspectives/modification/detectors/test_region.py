@@ -32,7 +32,7 @@ def test_sensitivity_is_measured_at_the_threshold_of_the_other_half():
     found = region_quality(some)["mri"]
     # The first half is measured at the second's threshold, which is above .4: nothing is found.
     assert found["sensitivity"] == 0.5
-    assert (found["lesions"], found["patients"], found["healthy"]) == (20, 20, 40)
+    assert (found["lesions"], found["patients"], found["places"]) == (20, 20, 40)
     assert found["targets"]["glioma"]["sensitivity"] == 0.5
 
 

@@ -112,7 +112,7 @@ def test_a_lesion_is_painted_into_its_region_and_a_rim(path):
 def test_what_cannot_be_filled_is_refused(path, tmp_path):
     with pytest.raises(ImageError, match="whole image"):
         FlowInpainter(path, "ct").fill(picture(), np.ones((160, 200), bool), seed=0)
-    with pytest.raises(ConfigError, match="no option .steps."):
+    with pytest.raises(ConfigError, match=r"no option .steps."):
         make_inpainter("flow,steps=3", family="ct")
     with pytest.raises(MieError, match="no such weights file"):
         make_inpainter(f"flow:{tmp_path}/none.safetensors", family="ct")

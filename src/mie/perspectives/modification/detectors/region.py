@@ -109,7 +109,7 @@ def _of_family(looked: Sequence[Looked]) -> dict[str, Any] | None:
         "threshold": whole,
         "sensitivity": round(float(found.mean()), 4),
         "false_alarms": round(float(np.mean(alarms)), 4),
-        "healthy": len(alarms),
+        "places": len(alarms),
         "targets": targets,
     }
 

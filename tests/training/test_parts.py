@@ -224,6 +224,7 @@ def test_trainees_of_installed_packages(monkeypatch: pytest.MonkeyPatch) -> None
         "inpainter",
         "judge-lora",
         "omnigen2",
+        "region",
         "segmenter",
     ]
     assert TRAINEES.names() == ["broken", *ours, "tiny"]

@@ -12,7 +12,7 @@ pytest.importorskip("torch", reason="detectors need the extra `models`")
 from mie.core.hashing import stable_hash
 from mie.errors import ConfigError
 from mie.images.families import FAMILIES
-from mie.perspectives.modification import ModificationConfig
+from mie.perspectives.modification import ModificationConfig, _quality
 from mie.perspectives.modification.counterfactual import FEWEST, watch
 from mie.perspectives.modification.detectors import Finding, Inspector, found_within, make_detector
 from mie.perspectives.modification.detectors.region import FALSE_ALARMS, Looked, region_quality
@@ -138,3 +138,11 @@ def test_a_lesion_drawn_into_flat_tissue_is_found_and_the_tissue_is_not():
     detector = make_detector("region", family="dermoscopy")
     assert detector.within(mole, mask).mask[mask].all()
     assert detector.within(mole, mask).score > 10 * detector.within(skin, mask).score
+
+
+def test_the_card_says_what_the_figures_are_of():
+    figures = {"sensitivity": 0.91, "false_alarms": 0.107, "patients": 117, "images": 258, "lesions": 486}
+    figures["places"] = 1084
+    (row,) = _quality({"CT": {"detectors": {"region": figures}}})
+    measured = "117 patients, 258 images with lesions, 486 lesions, 1,084 healthy places"
+    assert row == ("CT", "region", "0.91", "11% of healthy places", measured)

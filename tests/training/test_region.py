@@ -40,7 +40,8 @@ def config(path, **changes):
 
 
 def test_lesions_and_healthy_places_differ_in_nothing_but_the_tissue(pack):
-    cutter = SquareCutter(flow_data([pack], TRAIN, ("lesion",), 0), torch.device("cpu"))
+    data = flow_data([pack], TRAIN, ("lesion",), 0)
+    cutter = SquareCutter(data, torch.device("cpu"), np.zeros(len(data.images), np.bool_))
     of = torch.arange(len(cutter.lesions)).repeat(8)
     lesions, healthy = cutter.held_out(of, 1.0, 0), cutter.held_out(of, 0.0, 0)
     valid = healthy.valid > 0
@@ -58,6 +59,19 @@ def test_lesions_and_healthy_places_differ_in_nothing_but_the_tissue(pack):
     for squares in (lesions, healthy):
         rows = (squares.outline.sum(3)[:, 0] * middle).sum(1) / squares.outline.sum((1, 2, 3))
         assert (rows[valid] - 64).abs().max() < 12
+
+
+def test_healthy_places_never_lie_in_images_of_the_other_side(pack):
+    data = flow_data([pack], TRAIN, ("lesion",), 0)
+    held_out = np.arange(len(data.images)) % 3 == 0
+    cutter = SquareCutter(data, torch.device("cpu"), held_out)
+    rows = cutter.lesions.repeat(200, 1)
+    random = torch.Generator().manual_seed(0)
+    own = rows[:, 0].long()
+    images, _ = cutter._healthy_place(own, rows[:, 3:5], rows[:, 5], random)
+    assert (images != own).any(), "some lie in another image"
+    assert (held_out[images.numpy()] == held_out[own.numpy()]).all()
+    assert {int(n) for n in images} == set(range(len(held_out))), "and any image may be taken"
 
 
 def test_a_training_tells_lesions_and_its_file_opens(pack, tmp_path):

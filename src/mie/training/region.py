@@ -83,10 +83,11 @@ class Region(Trainee):
         self.targets = lesion_names(whole, TRAIN, 1)
         data = flow_data(whole, TRAIN, self.targets, self.config.seed)
         self.patients = data.patients[data.lesions[:, 0].astype(np.int64)]
-        held_out = np.isin(self.patients, sorted(self._held_out(data.patients)))
+        people = sorted(self._held_out(data.patients))
+        held_out = np.isin(self.patients, people)
         if held_out.all():
             raise ConfigError("every patient is held out", where="data", fix="give packs with more patients")
-        self.pool = SquareCutter(data, device)
+        self.pool = SquareCutter(data, device, np.isin(data.patients, people))
         self.chances = self.pool.weights(np.flatnonzero(~held_out))
         self.measured = torch.from_numpy(np.flatnonzero(held_out)).to(device)
 

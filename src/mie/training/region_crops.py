@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from mie.images.families import FAMILIES
@@ -38,9 +39,13 @@ class Squares(NamedTuple):
 
 
 class SquareCutter:
-    """Cuts squares of some of a fold's lesions, by number."""
+    """Cuts squares of some of the lesions, by number.
 
-    def __init__(self, data: FlowData, device: torch.device) -> None:
+    `held_out (N,) bool` are images of patients who are not trained on: a healthy place for a lesion of one
+    side never lies in an image of the other.
+    """
+
+    def __init__(self, data: FlowData, device: torch.device, held_out: NDArray[np.bool_]) -> None:
         self.data, self.device = data, device
         self.images = torch.from_numpy(data.images).to(device)
         self.labels = torch.from_numpy(data.labels).to(device)[:, None]
@@ -50,8 +55,9 @@ class SquareCutter:
         self.lesions = torch.from_numpy(data.lesions).to(device)
         self.free = torch.tensor([name in FREE for name in FAMILIES], device=device)
         self.outlines = self._own_outlines()
-        # Images of the same data set, by place: where another patient shows the same spot.
-        _, numbers = np.unique(data.sources, return_inverse=True)
+        # Images of the same data set and side: where another patient shows the same spot.
+        _, sources = np.unique(data.sources, return_inverse=True)
+        numbers = 2 * sources + held_out
         order = np.argsort(numbers, kind="stable")
         starts = np.searchsorted(numbers[order], np.arange(numbers.max() + 2))
         self._order = torch.from_numpy(order).to(device)
@@ -133,7 +139,7 @@ class SquareCutter:
         spot = torch.randint(self.points.shape[1], (count,), generator=random, device=self.device)
         anywhere = self.points[own, spot].nan_to_num(-CANVAS)
         step = (self._uniform(count, random) * self._count[own]).long()
-        other = self._order[self._first[own] + step.clamp(max=CANVAS * CANVAS)]
+        other = self._order[self._first[own] + step]
         same = middle / self.sizes[own] * self.sizes[other]
         kind = self._uniform(count, random)
         place = torch.where((kind < 0.4)[:, None], beside, mirrored)

@@ -20,7 +20,7 @@ SHIPPED: Final[dict[str, str]] = {
     "detector-endoscopy.safetensors": "55d3d2443c0c7dec3e4cadee718ded73b64812c8dca9af158f42cf784b6a5ed3",
     "detector-fundus.safetensors": "65585dcee65c3cea9b421997972b61aa7414f822d98485c695a9f2c1a19ac10c",
     "detector-mri.safetensors": "7fe45bf594faa34412d8371bbfed9c1c5d852e5b9e07b9843556ef48198a985b",
-    "detector-region.safetensors": "1c819fd093cc7645574f7421b5e34fb06a01d6f7af775ca73b2ebf194c6011e1",
+    "detector-region.safetensors": "08ce065fae72c429c00e6e45ddabb89d54fb1a11cf3b0afab26d39d392dae5ae",
     "detector-ultrasound.safetensors": "ed758245ab5608bdde726bf60c3d3e49990540c9da80f6298b6829786eee8264",
     FLOW: "508d6bbacc93545be5a2954c33d25a75491e66febc7bdf524eeefe9f1a5da57b",
     "inpainter-ct.safetensors": "1cae5b6fc6272e4ff5292621004a7d57ccc616bdfe4baa79e6c44015478c404a",

@@ -14,7 +14,7 @@ COMPACT: Final = "compact.safetensors"
 FLOW: Final = "flow.safetensors"
 # File name -> SHA-256. A file that is not named here is not ours.
 SHIPPED: Final[dict[str, str]] = {
-    COMPACT: "472e297603d25433bcd5c460770fbe6055dcb9a7ceef3dbd27ccba1739e518c0",
+    COMPACT: "cd6352fe4301b27706a5076483878ac021001b4be8c8842d19bbe38da446dcaa",
     "detector-ct.safetensors": "94a0b9d44c73d30ed20939ab9c9e10e04b45780822dd03c7819e259815ec7101",
     "detector-dermoscopy.safetensors": "32082be1c88db0ee9bf80de38e399e0950f0fef97d59d74222a9c38f4579a986",
     "detector-endoscopy.safetensors": "55d3d2443c0c7dec3e4cadee718ded73b64812c8dca9af158f42cf784b6a5ed3",

@@ -197,7 +197,8 @@ def measure(
             }  # fmt: skip
             sheets.setdefault(name, []).append(sheet(crops, draws, at))
         results["told_apart"][kind] = {key: float(value.mean()) for key, value in right.items()}
-        print(kind, len(real), results["told_apart"][kind], flush=True)
+        # All of it, so that a measurement that is stopped has not been in vain.
+        print(kind, len(real), results["told_apart"][kind], json.dumps(results["crops"][kind]), flush=True)
     return results, {name: np.hstack(pictures) for name, pictures in sheets.items()}
 
 

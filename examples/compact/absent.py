@@ -3,9 +3,10 @@
     python examples/compact/absent.py PERCEPTION MODIFICATION [--editor compact] [--samples 200] [-o FILE]
 
 Samples of the test splits of two datasets. Asked for: what is there; what only pictures of another modality
-show; things that no data set marks; a lesion that a counterfactual has taken away, beside the same request
-before it was. How often and how much is painted, and at which `confidence`: what is painted at one half or
-more where nothing is to be painted, is invented.
+show; things that no data set marks; a lesion that is there, and the same request without it: where an
+inpainter removed it, by its name (`flow` also made the negative examples of training), and, where a lesion
+was painted into an image without one, that image itself. How often and how much is painted, and at which
+`confidence`: what is painted at one half or more where nothing is to be painted, is invented.
 """
 
 from __future__ import annotations
@@ -44,8 +45,12 @@ def requests(perception: Dataset, modification: Dataset, count: int) -> Iterator
         yield "unknown", sample.input, f"Highlight the {UNKNOWN[at % len(UNKNOWN)]} in RED."
     for sample in _some([s for s in modification.samples("test") if s.task == "removal"], count, rng):
         prompt = f"Highlight the {sample.target} in RED."
-        yield "a lesion, before it is taken away", sample.input, prompt
-        yield "a lesion, after", sample.target_image, prompt
+        if sample.params.get("from_health"):
+            yield "a lesion, painted", sample.input, prompt
+            yield "the same image, untouched", sample.target_image, prompt
+        else:
+            yield "a lesion", sample.input, prompt
+            yield f"a lesion removed by {sample.params['inpainter']}", sample.target_image, prompt
 
 
 def _some(samples: list[Sample], count: int, rng: np.random.Generator) -> list[Sample]:

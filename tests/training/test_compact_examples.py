@@ -363,7 +363,14 @@ def test_what_is_not_there_is_asked_for(tmp_path: Path, monkeypatch: pytest.Monk
         replace(s, id=f"skin{s.id}", modality="dermoscopy", target="mole", prompt=f"Paint the mole {n}")
         for n, s in enumerate(painted(range(8, 11), classes=1, split="test"))
     ]
-    pairs = [changed(41, "removal")[0], changed(42, "inpainting")[0]]
+    removed, drawn, filled = (
+        changed(41 + n, kind)[0] for n, kind in enumerate(("removal",) * 2 + ("inpainting",))
+    )
+    pairs = [
+        replace(removed, params={**removed.params, "inpainter": "exemplar"}),
+        replace(drawn, params={**drawn.params, "inpainter": "flow", "from_health": True}),
+        filled,
+    ]
     perception = Dataset(write_samples([*fundus, *skin], tmp_path / "p"))
     modification = Dataset(write_samples(pairs, tmp_path / "m"))
     asked = list(absent.requests(perception, modification, 100))
@@ -371,8 +378,10 @@ def test_what_is_not_there_is_asked_for(tmp_path: Path, monkeypatch: pytest.Monk
         "there": 7,
         "of another modality": 7,
         "unknown": 7,
-        "a lesion, before it is taken away": 1,
-        "a lesion, after": 1,
+        "a lesion": 1,
+        "a lesion removed by exemplar": 1,
+        "a lesion, painted": 1,
+        "the same image, untouched": 1,
     }
     moles = {sample.input.tobytes() for sample in skin}
     for kind, image, prompt in asked[:21]:
@@ -381,9 +390,14 @@ def test_what_is_not_there_is_asked_for(tmp_path: Path, monkeypatch: pytest.Monk
             "of another modality": image.tobytes() not in moles,
             "unknown": False,
         }[kind]
-    before, after = (image for _, image, _ in asked[21:])
-    assert np.array_equal(before, pairs[0].input)
-    assert np.array_equal(after, pairs[0].target_image)
+    shown = {kind: image for kind, image, _ in asked[21:]}
+    for kind, image in {
+        "a lesion": removed.input,
+        "a lesion removed by exemplar": removed.target_image,
+        "a lesion, painted": drawn.input,
+        "the same image, untouched": drawn.target_image,
+    }.items():
+        assert np.array_equal(shown[kind], image), kind
     # Painted on three of four, one of them surely; what is not painted has no share.
     assert absent.row("x", [(0.0, 0.9), (0.1, 0.5), (0.3, 0.2), (0.2, 0.4)]) == {
         "asked for": "x",

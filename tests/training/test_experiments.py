@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import sys
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -22,7 +23,7 @@ from mie.sources.catalog import catalog
 from mie.training import compact
 from mie.training.compact_validation import evaluate, summary
 from mie.training.config import read_config
-from mie.training.pack import Row, write_pack
+from mie.training.pack import Row, read_pack, write_pack
 from tests import forked_python
 from tests.training.compact_tiny import changed_pack
 
@@ -228,3 +229,66 @@ def test_side_by_side_from_configs_to_table(
     assert scored.stat().st_mtime_ns == before
     tables = script("ablation/table")
     assert "| all |" in tables.table(tables.read(tmp_path / "runs", None))
+
+
+def test_generated_lesions_are_added_for_images_with_one_kind_alone(tmp_path: Path) -> None:
+    generated = script("flow/generated")
+    real = changed_pack()
+    lesions = [row for row in real.rows if row.task == "lesion"]
+    twice = lesions[0]  # another kind of lesion is marked in its image
+    real.rows.append(replace(twice, id="second", target="another"))
+    write_pack(tmp_path / "real", real)
+    alone = {row.id for row in lesions} - {twice.id}
+    assert generated.single(real) == alone
+
+    drawn = replace(real, rows=[replace(row, id=f"{row.id}-drawn") for row in lesions])
+    healed = replace(
+        real,
+        rows=[
+            replace(row, id=f"{row.id}-removal", perspective="modification", task="removal", goal=row.input)
+            for row in lesions
+        ],
+    )
+    write_pack(tmp_path / "synthetic" / "drawn", drawn)
+    write_pack(tmp_path / "synthetic" / "healed", healed)
+    generated.write_packs(tmp_path / "real", tmp_path / "synthetic", tmp_path / "out")
+    found = {
+        name: {row.id for row in read_pack(tmp_path / "out" / "packs" / name).rows}
+        for name in ("real", "drawn", "healed")
+    }
+    assert found == {
+        "real": alone,
+        "drawn": {f"{name}-drawn" for name in alone},
+        "healed": {f"{name}-removal" for name in alone},
+    }
+
+
+def test_gains_of_generated_lesions_are_counted_by_patient_and_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Segmenters that find more the more they were given; the table has the differences to real ones."""
+    generated = script("flow/generated")
+    pack = changed_pack()
+    pack.rows = [replace(row, modality="MRI") for row in pack.rows if row.task == "lesion"]
+    write_pack(tmp_path / "test", pack)
+    for part in generated.PARTS:
+        for seed in (1, 2):
+            folder = tmp_path / "out" / "runs" / f"mri-{part}-{seed}"
+            folder.mkdir(parents=True)
+            (folder / "weights.safetensors").touch()
+    value = {"real": 0.5, "drawn": 0.75, "both": 0.25}
+    monkeypatch.setattr(
+        generated,
+        "dice",
+        lambda run, images: [value[run.name.split("-")[1]] + 0.02 * int(run.name[-1])] * len(images),
+    )
+    generated.table(Namespace(runs=tmp_path / "out", test=tmp_path / "test"))
+    lines = [[cell.strip() for cell in line.split("|")] for line in capsys.readouterr().out.splitlines()]
+    rows = [line for line in lines if line[1:2] == ["mri"]]
+    assert [row[2].split(" ")[0] for row in rows] == ["all", "small", "middle", "large"]
+    images = [int(row[3].split(" ")[0]) for row in rows]
+    assert images[0] == sum(images[1:]) == len(generated.single(pack))
+    for row in rows:
+        assert row[4] == "0.530", "the mean of both seeds"
+        assert row[5].startswith("+0.250")
+        assert row[6].startswith("-0.250")

@@ -33,7 +33,8 @@ Asked = tuple[str, Pixels, str]  # what kind of request, the image, the instruct
 
 def requests(perception: Dataset, modification: Dataset, count: int) -> Iterator[Asked]:
     rng = np.random.default_rng(1)
-    samples = _some([s for s in perception.samples("test") if s.task != "holistic"], count, rng)
+    marked = [s for s in perception.samples("test") if s.perspective == "perception" and s.task != "holistic"]
+    samples = _some(marked, count, rng)
     names = {sample.modality: set[str]() for sample in samples}
     for sample in samples:
         names[sample.modality].add(sample.target)

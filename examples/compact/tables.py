@@ -132,8 +132,9 @@ def bars(bench: Bench, name: str) -> list[list[str]]:
     by, known = GROUPS["perception"], bench.trained("perception")
     painted = [record for record in bench.part("perception")[name] if known[by(record)]]
     for metric, title, least, digits, over in (
-        ("dice", "DICE, mean over data sets", 0.83, 3, by),
-        ("p_acc", "P-ACC, mean over samples", 0.65, 3, None),
+        ("dice", "DICE, mean over data sets", 0.75, 3, by),
+        ("dice", "DICE, mean over samples", 0.85, 3, None),
+        ("p_acc", "P-ACC, mean over samples", 0.8, 3, None),
         ("b_psnr", "background PSNR, mean over samples, dB", 35.0, 2, None),
     ):
         if not painted:

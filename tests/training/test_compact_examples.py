@@ -180,11 +180,12 @@ def test_bars_are_of_what_was_trained_on(
     monkeypatch.setattr(tables.Bench, "trained", lambda _, kind: Counter(counts[kind]))
     found = {line[0]: line[1:] for line in tables.bars(bench, "compact")}
     assert found["DICE, mean over data sets"][1:] == ["0.900", "yes"]
+    assert found["DICE, mean over samples"][1:] == ["0.900", "yes"]
     assert found["background PSNR, mean over samples, dB"][2] == "yes"
     assert "; 30.00 without 1 exact ones" in found["background PSNR, mean over samples, dB"][1]
     assert found["noise, dB gained"][1:] == ["4.00; SSIM +0.100", "yes"]
     assert found["streaks, dB gained"][2] == "**no**"
-    assert len(found) == 5
+    assert len(found) == 6
 
 
 def test_unseen_wordings_are_held_against_seen_ones(tables: ModuleType, tmp_path: Path) -> None:

@@ -74,6 +74,55 @@ def test_own_weights_may_know_what_the_vocabulary_lacks() -> None:
     assert question("mark the rotator cuff", trusted=True).text is None
 
 
+TEETH = ("molars", "premolars", "wisdom teeth", "teeth", "caries")  # "teeth" and "caries" everybody knows
+
+
+@pytest.mark.parametrize("modality", [None, "X-ray"])
+@pytest.mark.parametrize(
+    ("instruction", "asked", "targets"),
+    [
+        ("Highlight the molars in red.", "Highlight the molars in red.", {"molars": "red"}),
+        ("Thanks! Where are the WISDOM TEETH?", "Highlight the wisdom teeth in red.", {"wisdom teeth": None}),
+        (
+            "For the teaching file: tint the premolars blue and the molars green.",
+            "Paint the premolars in blue and the molars in green.",
+            {"premolars": "blue", "molars": "green"},
+        ),
+        (
+            "Mark the caries and the molars.",
+            "Paint the caries in red and the molars in green.",
+            {"caries": None, "molars": None},
+        ),
+    ],
+)
+def test_what_own_weights_were_taught_is_understood_in_any_wording(
+    instruction: str, asked: str, targets: dict[str, str | None], modality: str | None
+) -> None:
+    assert question(instruction, modality, trusted=False).text is None
+    found = question(instruction, modality, trusted=True, taught=TEETH)
+    assert found.text == asked
+    assert {target.name: target.colour for target in found.parse.targets} == targets
+    assert not found.parse.unknown
+    assert kinds(found, TEETH) is None
+
+
+@pytest.mark.parametrize(
+    "instruction",
+    [
+        "Do not paint the molars.",
+        "Paint all teeth except the molars.",
+        "Highlight the left molars in red.",
+        "Highlight the patella and the molars.",
+        "Remove the molars.",
+        "Highlight the molar pregnancy.",
+    ],
+)
+def test_more_than_the_name_is_not_guessed(instruction: str) -> None:
+    found = question(instruction, "X-ray", trusted=True, taught=TEETH)
+    assert found.text is None
+    assert found.refusal
+
+
 def test_a_side_is_the_patients() -> None:
     image = np.zeros((100, 120, 3), np.uint8)
     cv2.ellipse(image, (60, 50), (55, 45), 0, 0, 360, (120, 120, 120), -1)

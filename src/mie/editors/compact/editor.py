@@ -392,7 +392,8 @@ class Compact(Editor):
 
         Only with a modality: without one, kinds of other modalities would be seen in the image.
         """
-        asked = question(request.instruction, self._modality, self._own_weights, self._with_fallback)
+        taught = self._trained if self._own_weights else ()
+        asked = question(request.instruction, self._modality, self._own_weights, self._with_fallback, taught)
         asked = asked._replace(modality=self._modality or named_modality(request.instruction))
         names = None if self._modality is None else kinds(asked, self._trained)
         if names is None:

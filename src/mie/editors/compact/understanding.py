@@ -6,6 +6,7 @@ letter by letter. Anything else is put into one of those templates.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
@@ -23,7 +24,7 @@ from mie.perspectives.transformation import phrasings as transformation
 from mie.perspectives.transformation.targets import TARGETS
 from mie.records import Mask, Pixels
 from mie.vocabulary import COLOURS
-from mie.words import Parse, Requested, canonical, parse, vocabulary
+from mie.words import Parse, Requested, canonical, named_modality, parse, vocabulary
 
 # The patient's right is on the image's left in these; elsewhere a picture does not tell sides.
 RADIOLOGICAL: Final = ("CT", "MRI", "X-ray")
@@ -114,17 +115,22 @@ def question(
     modality: str | None = None,
     trusted: bool = False,
     fallback: Callable[[str, str | None], Parse] = parse,
+    taught: Collection[str] = (),
 ) -> Question:
     """Return what the network is asked for an instruction.
 
     `trusted`: weights of the user's own may know targets that are not in the vocabulary; one of our own
-    templates is passed on all the same. `fallback` parses what has unknown words.
+    templates is passed on all the same. `taught` are the targets that such weights name: those that the
+    vocabulary lacks are painted in any wording, and no others. `fallback` parses what has unknown words.
     """
     result = parse(instruction, modality)
+    if taught and (own := _with_own_names(instruction, modality, taught)) is not None:
+        return own
     if trusted and (result.operation == "none" or result.unknown or not result.targets):
         for operation in dict.fromkeys((result.operation, *_PERSPECTIVE)):
-            if _fills(instruction, operation):
-                return Question(replace(result, operation=operation), instruction)
+            meant = Question(replace(result, operation=operation), instruction)
+            if _fills(instruction, operation) and not (taught and meant.paints):
+                return meant
     if result.unknown or (Question(result).changes_all and not result.targets):
         result = fallback(instruction, modality)
     if result.operation == "none":
@@ -147,6 +153,44 @@ def question(
     return Question(result, instruction if instruction.isascii() else canonical(result))
 
 
+def _with_own_names(instruction: str, modality: str | None, taught: Collection[str]) -> Question | None:
+    """Return how targets that the vocabulary lacks are painted; None where nothing of the kind is asked for.
+
+    A known target is put in the place of each while the instruction is parsed.
+    """
+    known = vocabulary().targets
+    text, stands_for = instruction, dict[str, str]()
+    free = [
+        name
+        for name in vocabulary().known(modality or named_modality(instruction))
+        if known[name].sides is None and known[name].side is None and " " not in name
+        and name not in instruction.casefold()
+    ]  # fmt: skip
+    for name in sorted(set(taught) - set(known), key=len, reverse=True):  # "wisdom teeth" before "teeth"
+        pattern = rf"\b{re.escape(name)}\b"
+        if free and re.search(pattern, text, re.IGNORECASE):
+            stands_for[free[0]] = name
+            text = re.sub(pattern, free.pop(0), text, flags=re.IGNORECASE)
+    if not stands_for:
+        return None
+    result = parse(text, modality)
+    if result.unknown or not Question(result).paints:
+        return None
+    targets = tuple(replace(t, name=stands_for.get(t.name, t.name)) for t in result.targets)
+    own = [target for target in targets if target.name not in known]
+    if len(own) < len(stands_for) or any(target.side for target in own) or result.attributes.get("exclude"):
+        names = listed([f"the {name}" for name in stands_for.values()])
+        return Question(
+            parse(instruction, modality),
+            refusal=f"of {names}, known to these weights alone, no sides or exceptions are understood; "
+            "the image is unchanged",
+        )
+    result = replace(result, targets=targets)
+    return (
+        Question(result, instruction) if _fills(instruction, result.operation) else painting(result, modality)
+    )
+
+
 def _unknown(result: Parse, modality: str | None) -> str:
     if result.note and "not available" in result.note:
         return result.note
@@ -165,7 +209,7 @@ def kinds(asked: Question, trained: Collection[str]) -> list[str] | None:
     known = vocabulary()
     if asked.text is None or not trained or not asked.paints or len(names) != 1:
         return None
-    if known.targets[names[0]].modalities:
+    if names[0] not in known.targets or known.targets[names[0]].modalities:
         return None
     below = {name for name in trained if name in known.targets and names[0] in known.ancestors(name)}
     return [name for name in sorted(below) if not known.ancestors(name) & (below - {name})]
@@ -239,8 +283,8 @@ def painting(result: Parse, modality: str | None) -> Question:
 
 def _pair(target: Requested) -> Requested:
     """One of a pair as a side of it: the network learned pairs from more images than sides."""
-    words = vocabulary().targets[target.name]
-    if words.side is None:
+    words = vocabulary().targets.get(target.name)  # None: a name of the user's own weights
+    if words is None or words.side is None:
         return target
     return replace(target, name=words.parents[0], side=words.side)
 

@@ -15,8 +15,8 @@ from mie.report.charts import COLOURS
 from mie.training.compact_validation import summary
 from mie.vocabulary import MODALITIES
 
-_BAR_DICE, _BAR_DB = 0.83, 3.0
-_LOW = 0.4
+_BAR_DICE, _BAR_DB = 0.75, 3.0
+_LOW = 0.3
 _BLUE, _RED, _GREY = COLOURS[0], COLOURS[1], COLOURS[7]
 _WIDTH, _HEIGHT, _DPI = 7.5, 5.0, 110  # inches of a panel; pages show about 800 pixels of width
 _SMALL, _NORMAL = 9, 11  # points

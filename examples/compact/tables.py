@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from measured import GROUPS, Bench, Record, make, read
+from measured import BASELINES, GROUPS, Bench, Record, make, read
 from plots import draw
 
 from mie.core.files import atomic_write
@@ -211,7 +211,9 @@ def page(benches: Sequence[Bench], unseen: Sequence[Sequence[str]] = ()) -> str:
             text += [*markdown([["figure", "bar", "measured (95% interval)", "met"], *lines]), ""]
     for bench in benches:
         for perspective, (_, metrics) in TABLES.items():
-            runs = bench.part(perspective)
+            others = {name for kind in BASELINES if kind != perspective for name in BASELINES[kind]}
+            others -= set(BASELINES[perspective])
+            runs = {name: some for name, some in bench.part(perspective).items() if name not in others}
             if not any(runs.values()):
                 continue
             text += [f"## {perspective.capitalize()}", ""]

@@ -89,6 +89,11 @@ TEETH = ("molars", "premolars", "wisdom teeth", "teeth", "caries")  # "teeth" an
             {"premolars": "blue", "molars": "green"},
         ),
         (
+            "Highlight the molars and the liver.",
+            "Paint the molars in red and the liver in green.",
+            {"molars": None, "liver": None},
+        ),
+        (
             "Mark the caries and the molars.",
             "Paint the caries in red and the molars in green.",
             {"caries": None, "molars": None},

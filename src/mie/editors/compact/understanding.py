@@ -24,12 +24,14 @@ from mie.perspectives.transformation import phrasings as transformation
 from mie.perspectives.transformation.targets import TARGETS
 from mie.records import Mask, Pixels
 from mie.vocabulary import COLOURS
-from mie.words import Parse, Requested, canonical, named_modality, parse, vocabulary
+from mie.words import Parse, Requested, canonical, parse, vocabulary
 
 # The patient's right is on the image's left in these; elsewhere a picture does not tell sides.
 RADIOLOGICAL: Final = ("CT", "MRI", "X-ray")
 _ONE_SIDE: Final = 0.9  # share of a connected part on one side of the midline that makes it that side's
 _ALIKE: Final = 0.1  # of presence
+# Parsed in the place of targets that the vocabulary lacks: structures that are no pair and have one word.
+_STAND_INS: Final = ("liver", "spleen", "pancreas", "stomach", "aorta", "gallbladder")
 
 
 def _distinct(phrasings: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
@@ -160,12 +162,7 @@ def _with_own_names(instruction: str, modality: str | None, taught: Collection[s
     """
     known = vocabulary().targets
     text, stands_for = instruction, dict[str, str]()
-    free = [
-        name
-        for name in vocabulary().known(modality or named_modality(instruction))
-        if known[name].sides is None and known[name].side is None and " " not in name
-        and name not in instruction.casefold()
-    ]  # fmt: skip
+    free = [name for name in _STAND_INS if name not in instruction.casefold()]
     for name in sorted(set(taught) - set(known), key=len, reverse=True):  # "wisdom teeth" before "teeth"
         pattern = rf"\b{re.escape(name)}\b"
         if free and re.search(pattern, text, re.IGNORECASE):
@@ -185,10 +182,10 @@ def _with_own_names(instruction: str, modality: str | None, taught: Collection[s
             refusal=f"of {names}, known to these weights alone, no sides or exceptions are understood; "
             "the image is unchanged",
         )
-    result = replace(result, targets=targets)
-    return (
-        Question(result, instruction) if _fills(instruction, result.operation) else painting(result, modality)
-    )
+    result = replace(result, targets=targets, note=None)  # a note would name what stands in
+    if is_own_wording(instruction, result):
+        return Question(result, instruction)
+    return painting(result, modality)
 
 
 def _unknown(result: Parse, modality: str | None) -> str:

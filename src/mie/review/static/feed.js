@@ -135,7 +135,7 @@ export class Feed extends EventTarget {
       if (progress.remaining !== null) progress.remaining = Math.max(0, progress.remaining - 1);
     }
     this.dispatchEvent(new CustomEvent("change"));
-    const body = { version: item.version, seconds: Math.min(86400, Math.round(seconds * 10) / 10), answer };
+    const body = { version: item.version, seconds: Math.min(86400, Math.round(seconds * 1000) / 1000), answer };
     const message = [`Saved: ${summary}`, `Not saved yet: ${summary}. It will be sent when the server responds.`];
     this.queue.add({ path: `/api/items/${item.id}/answers`, body, item: item.id, mask, message });
   }

@@ -375,7 +375,7 @@ def test_what_is_not_there_is_asked_for(tmp_path: Path, monkeypatch: pytest.Monk
     perception = Dataset(write_samples([*fundus, *skin], tmp_path / "p"))
     modification = Dataset(write_samples(pairs, tmp_path / "m"))
     asked = list(absent.requests(perception, modification, 100))
-    assert Counter(kind for kind, _, _ in asked) == {
+    assert Counter(one.kind for one in asked) == {
         "there": 7,
         "of another modality": 7,
         "unknown": 7,
@@ -385,13 +385,13 @@ def test_what_is_not_there_is_asked_for(tmp_path: Path, monkeypatch: pytest.Monk
         "the same image, untouched": 1,
     }
     moles = {sample.input.tobytes() for sample in skin}
-    for kind, image, prompt in asked[:21]:
+    for kind, image, prompt, _ in asked[:21]:
         assert ("mole" in prompt) == {
             "there": image.tobytes() in moles,
             "of another modality": image.tobytes() not in moles,
             "unknown": False,
         }[kind]
-    shown = {kind: image for kind, image, _ in asked[21:]}
+    shown = {one.kind: one.image for one in asked[21:]}
     for kind, image in {
         "a lesion": removed.input,
         "a lesion removed by exemplar": removed.target_image,
@@ -400,10 +400,16 @@ def test_what_is_not_there_is_asked_for(tmp_path: Path, monkeypatch: pytest.Monk
     }.items():
         assert np.array_equal(shown[kind], image), kind
     # Painted on three of four, one of them surely; what is not painted has no share.
-    assert absent.row("x", [(0.0, 0.9), (0.1, 0.5), (0.3, 0.2), (0.2, 0.4)]) == {
+    seen = [(0.0, 0.9, "a", "1"), (0.1, 0.5, "a", "2"), (0.3, 0.2, "b", "3"), (0.2, 0.4, None, "4")]
+    line = absent.row("x", [absent.Seen(*one) for one in seen])
+    share, low, high = line.pop("painted")
+    assert share == 0.75
+    assert 0 < low < 0.5
+    assert 0.95 < high <= 1
+    assert line == {
         "asked for": "x",
         "images": 4,
-        "painted": 0.75,
+        "patients": "2 patients and 1 image, patient unknown",
         "median share": 0.2,
         "median confidence": 0.45,
         "painted, sure": 0.25,

@@ -101,8 +101,11 @@ def read(folders: Sequence[Path]) -> list[Bench]:
 
 
 def records_of(run: Run) -> list[Record]:
-    """One for each sample, as `summary` takes them: a metric without a number is not in `scores`."""
-    table = Results.open(run.folder, "miedb", "paper").table
+    """One for each sample, as `summary` takes them: a metric without a number is not in `scores`.
+
+    `confidence` is the editor's own; None where it says none.
+    """
+    table, edits = Results.open(run.folder, "miedb", "paper").table, run.edits()
     chosen = [(_NAMES.get(name, name), table.select(name, 1)) for name in table.values]
     return [
         {
@@ -110,6 +113,7 @@ def records_of(run: Run) -> list[Record]:
             **{key: names[at] for key, names in table.groups.items()},
             "patient": patient or case,
             "patient_known": bool(patient),
+            "confidence": edits[sample, 0].meta.get("confidence") if (sample, 0) in edits else None,
             "scores": {name: float(one.values[at]) for name, one in chosen if one.scored[at]},
         }
         for at, (sample, (patient, case)) in enumerate(zip(table.ids, table.identities, strict=True))

@@ -15,14 +15,18 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from measured import BASELINES, GROUPS, Bench, Record, make, read
 from plots import draw
 
 from mie.core.files import atomic_write
 from mie.scoring.benchmarks.miedb.score import PSNR_CAP
+from mie.scoring.statistics import spearman
+from mie.scoring.statistics.intervals import MIN_PATIENTS, jackknife_intervals
 from mie.training.compact_validation import summary
 
 
@@ -160,6 +164,31 @@ def bars(bench: Bench, name: str) -> list[list[str]]:
 _GAINS = ("gain_psnr", "gain_ssim")
 
 
+def confidence(records: Sequence[Record]) -> list[str]:
+    """How well an editor's confidence foretells DICE: their rank correlation, and DICE in bands of it."""
+    sure = [r for r in records if r["confidence"] is not None and "dice" in r["scores"]]
+    if len(sure) < 2:
+        return []
+    both = np.array([(r["confidence"], r["scores"]["dice"]) for r in sure])
+    by = np.unique([r["patient"] for r in sure], return_inverse=True)[1]
+    value, sizes = spearman(*both.T), np.bincount(by)
+    text = f"Spearman's correlation of confidence and DICE over {len(sure)} samples: {value:.2f}"
+    if len(sizes) >= MIN_PATIENTS:
+        without = np.array([[spearman(*both[by != one].T)] for one in range(len(sizes))])
+        (low,), (high,) = jackknife_intervals(np.array([value]), without, sizes)
+        text += f" ({max(low, -1):.2f} to {min(high, 1):.2f})"
+    lines = [["confidence", "samples", "patients", "DICE"]]
+    for least, most in pairwise(_SURE):
+        some = [r for r in sure if least <= r["confidence"] < most]
+        patients = {r["id"]: Patient(r["patient"], r["patient_known"]) for r in some}
+        name = f"{least:g} to {min(most, 1):g}"
+        lines.append([name, *_counts(patients), mean(some, "dice", 3) if some else "–"])
+    return [f"{text}.", "", *markdown(lines), ""]
+
+
+_SURE = (0.0, 0.3, 0.5, 0.7, 0.9, 1.1)  # bands, without their upper end
+
+
 def wordings(path: Path) -> list[list[str]]:
     """The same of wordings never trained on: each sample against itself in a wording that was."""
     records = json.loads(path.read_text(encoding="utf-8"))["records"]
@@ -221,6 +250,9 @@ def page(benches: Sequence[Bench], unseen: Sequence[Sequence[str]] = ()) -> str:
             if not all(record["patient_known"] for records in runs.values() for record in records):
                 text += ["Where a data set does not name its patients, images are counted instead."]
             text += [""]
+            for name in models if perspective == "perception" else ():
+                if name in runs and (shown := confidence(runs[name])):
+                    text += [f"### {perspective.capitalize()}: confidence of {name}", "", *shown]
             for metric, title, digits in metrics:
                 text += [f"### {perspective.capitalize()}: {title}", ""]
                 text += [*table(runs, perspective, metric, digits, bench.trained(perspective)), ""]

@@ -134,6 +134,29 @@ def test_modification_is_measured_inside_and_outside_its_area(tables: ModuleType
     assert lines_of(text, "### Modification: background SSIM")["inpainting"][4].startswith("1.000")
 
 
+def test_confidence_is_set_beside_dice(tables: ModuleType) -> None:
+    def record(number: int, sure: float | None, **scores: float) -> dict[str, Any]:
+        known = number < 4
+        return {
+            "id": str(number),
+            "patient": f"p{number // 2 if known else number}",
+            "patient_known": known,
+            "confidence": sure,
+            "scores": scores,
+        }
+
+    values = ((0.1, 0.0), (0.2, 0.3), (0.95, 0.8), (1.0, 0.7), (0.9, 0.9))
+    records = [record(n, sure, dice=dice) for n, (sure, dice) in enumerate(values)]
+    text, _, *lines, _ = tables.confidence([*records, record(5, None, dice=0.5), record(6, 0.5, psnr=9)])
+    # Ranks 1 2 4 5 3 and 1 2 4 3 5: 1 - 6 * (4 + 4) / (5 * 24).
+    assert text.startswith("Spearman's correlation of confidence and DICE over 5 samples: 0.60 (")
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+    assert cells[2] == ["0 to 0.3", "2", "1", "0.150"]
+    assert cells[3] == ["0.3 to 0.5", "0", "0", "–"]
+    assert cells[6] == ["0.9 to 1", "3", "1 + 1 image", "0.800"]
+    assert tables.confidence(records[:1]) == []
+
+
 def test_gains_are_over_the_input(tables: ModuleType, tmp_path: Path) -> None:
     samples = []
     for number, split in ((0, "test"), (1, "test"), (2, "train")):

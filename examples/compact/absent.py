@@ -97,6 +97,7 @@ def main() -> None:
         edits.setdefault(kind, []).append(seen)
         if kind.startswith(REMOVED):
             edits.setdefault(f"{REMOVED}any of them", []).append(seen)
+            edits.setdefault(f"{REMOVED}any of them, {sample.modality}", []).append(seen)
     rows = [row(kind, some) for kind, some in edits.items()]
     print("| asked for | images | patients | painted | median share | median confidence | painted, sure |")
     print("| --- | --- | --- | --- | --- | --- | --- |")

@@ -29,7 +29,10 @@ LOCATIONS = (
     "in the centre of the image",
     "in the anterior left part of the brain",
     "at 2 o'clock near the edge of the view",
-    "at three places (the largest in the lower right quadrant of the image)",
+    *(
+        f"at {count} places (the largest in the lower right quadrant of the image)"
+        for count in ("three", "four", "five", "six", "seven", "eight", "nine", "ten", "many")
+    ),
 )
 SIZES = ("tiny", "small", "medium-sized", "large")
 

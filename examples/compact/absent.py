@@ -116,7 +116,7 @@ def row(kind: str, seen: Sequence[Seen]) -> dict[str, Any]:
         "asked for": kind,
         "images": len(seen),
         "patients": patients_in_words(clusters.patients, clusters.unknown),
-        "painted": [often.value, often.low, often.high],
+        "painted": [often.value] if often.reason else [often.value, often.low, often.high],
         "median share": float(np.median(painted[some])) if some.any() else 0.0,
         "median confidence": float(np.median(confidence)),
         "painted, sure": float((some & (confidence >= SURE)).mean()),
@@ -125,7 +125,8 @@ def row(kind: str, seen: Sequence[Seen]) -> dict[str, Any]:
 
 def _shown(value: str | float | list[float]) -> str:
     if isinstance(value, list):
-        return f"{value[0]:.0%}" + ("" if np.isnan(value[1]) else f" ({value[1]:.0%} to {value[2]:.0%})")
+        share, *interval = (f"{number:.0%}" for number in value)
+        return f"{share} ({' to '.join(interval)})" if interval else share
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 

@@ -425,6 +425,7 @@ def test_what_is_not_there_is_asked_for(tmp_path: Path, monkeypatch: pytest.Monk
     # Painted on three of four, one of them surely; what is not painted has no share.
     seen = [(0.0, 0.9, "a", "1"), (0.1, 0.5, "a", "2"), (0.3, 0.2, "b", "3"), (0.2, 0.4, None, "4")]
     line = absent.row("x", [absent.Seen(*one) for one in seen])
+    assert absent.row("y", [absent.Seen(*one) for one in seen[:3]])["painted"] == [2 / 3]  # of two patients
     share, low, high = line.pop("painted")
     assert share == 0.75
     assert 0 < low < 0.5

@@ -9,6 +9,7 @@ import contextlib
 import json
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,7 +45,7 @@ class JudgeServer:
         self.requests: list[dict[str, Any]] = []
         self.heads: list[str] = []
         self.most = 0
-        self._now = 0
+        self._now = self._open = 0
         self._port = port
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -63,6 +64,14 @@ class JudgeServer:
         self._thread.join()
         self._loop.close()
 
+    def wait_until_left(self, seconds: float = 30) -> None:
+        """Wait until no client is connected: what a killed one had sent before has then been counted."""
+        until, free = time.monotonic() + seconds, 0
+        while free < 3:  # a connection may still wait to be accepted
+            assert time.monotonic() < until, f"{self._open} clients are still connected"
+            time.sleep(0.02)
+            free = 0 if self._open else free + 1
+
     async def _close(self) -> None:
         self._server.close()
         others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
@@ -71,6 +80,7 @@ class JudgeServer:
         await asyncio.gather(*others, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open += 1
         try:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
@@ -91,6 +101,7 @@ class JudgeServer:
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             pass
         finally:
+            self._open -= 1
             with contextlib.suppress(Exception):
                 writer.close()
 

@@ -182,7 +182,7 @@ def test_gains_are_over_the_input(tables: ModuleType, tmp_path: Path) -> None:
 
 def record(n: int, perspective: str, scores: dict[str, float], **facts: Any) -> dict[str, Any]:
     like = {"id": f"{n}", "patient": f"p{n}", "source": "test", "task": "lesion", "target": "noise"}
-    known = {"patient_known": True, "modality": "MRI"}
+    known = {"patient_known": True, "modality": "MRI", "confidence": None}
     return {**like, **known, "perspective": perspective, "scores": scores, **facts}
 
 

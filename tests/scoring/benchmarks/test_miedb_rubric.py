@@ -229,6 +229,7 @@ def test_killed_at_random_nothing_is_lost_and_nothing_asked_twice(tmp_path):
             while len(known) + len(server.requests) < kill and time.monotonic() < until:
                 time.sleep(draw.uniform(0.002, 0.02))
             process.kill()
+            server.wait_until_left()
             asked = [texts_of(body)[-1] for body in server.requests]
             assert not known & set(asked)
             assert len(set(asked)) == len(asked)

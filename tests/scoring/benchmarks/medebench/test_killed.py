@@ -43,6 +43,7 @@ def test_kill_9(tmp_path):
             while replies(tmp_path) < kill and time.monotonic() < until:
                 time.sleep(0.005)
             process.kill()
+            server.wait_until_left()
             lost = len(server.requests) - replies(tmp_path)  # under way, or not yet synced
             assert lost <= 10
         forked_python.run(command, env=environment, check=True)

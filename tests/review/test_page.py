@@ -899,6 +899,25 @@ def test_an_invited_person_sets_a_password_and_comes_back(served, seats):
     seat.complaints.clear()  # 401 after logging out
 
 
+def test_typing_a_password_is_not_interrupted(served, seats):
+    """News of the tasks that come late must not redraw the form: the rest would be typed into nothing."""
+    seat, late = seats().join(served, "Dr Ito"), []
+    page = seat.page
+    page.goto(f"{served.url}/#/inspect")
+    seat.shown()
+    page.route("**/api/me", lambda route: late.append((route, route.fetch())), times=1)
+    page.goto(f"{served.url}/#/")
+    field = page.get_by_label("Password (10 characters or more)")
+    field.fill("correct horse")
+    while not late:
+        page.wait_for_timeout(10)
+    ((route, response),) = late
+    route.fulfill(response=response)
+    page.evaluate("() => fetch('/api/me').then((found) => found.text())")  # so the other has been handled
+    page.keyboard.type(" battery")
+    assert field.input_value() == "correct horse battery"
+
+
 def test_fingers(served, seats):
     seat = seats(width=400, has_touch=True).join(served)
     page = seat.page

@@ -37,8 +37,8 @@ export function homePage(main, app) {
   get("/api/me").then(
     (me) => {
       app.me.tasks = me.tasks;
-      // Do not redraw while somebody is about to press a button.
-      if (!gone && !main.contains(document.activeElement?.closest("a, button"))) show();
+      // Do not redraw while somebody is about to press a button, or types.
+      if (!gone && !main.contains(document.activeElement?.closest("a, button, input"))) show();
     },
     () => {},
   );

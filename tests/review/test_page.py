@@ -909,7 +909,9 @@ def test_typing_a_password_is_not_interrupted(served, seats):
     page.goto(f"{served.url}/#/")
     field = page.get_by_label("Password (10 characters or more)")
     field.fill("correct horse")
-    while not late:
+    for _ in range(1000):
+        if late:
+            break
         page.wait_for_timeout(10)
     ((route, response),) = late
     route.fulfill(response=response)

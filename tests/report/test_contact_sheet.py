@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mie.errors import MieError
 from mie.images.overlay import paint
 from mie.records import Pixels, Sample
-from mie.report.contact_sheet import contact_sheet, sample_title
+from mie.report.contact_sheet import contact_sheet, pair_sheet, sample_title
 
 
 def make_sample(height: int = 224, width: int = 224) -> Sample:
@@ -43,6 +43,13 @@ def make_sample(height: int = 224, width: int = 224) -> Sample:
         params={},
         seed=0,
     )
+
+
+PAIR_MARKS: dict[str, dict[str, str]] = {
+    "lesion": {"synthetic": "lesion"},
+    "tissue": {"synthetic": "tissue"},
+    "none": {},
+}
 
 
 def find(sheet: Pixels, image: Pixels) -> tuple[int, int]:
@@ -112,6 +119,58 @@ def test_label_and_prompt_are_those_of_the_sample() -> None:
     assert not np.array_equal(sheet, other_prompt)
     longer = contact_sheet([replace(sample, prompt=sample.prompt * 8)])
     assert longer.shape[0] > sheet.shape[0]
+
+
+def test_a_pair_says_which_of_its_images_was_generated() -> None:
+    removal = replace(make_sample(), perspective="modification", task="removal", target="lesion")
+    sheets = {mark: pair_sheet([replace(removal, params=params)]) for mark, params in PAIR_MARKS.items()}
+    words = {"lesion": " · generated lesion", "tissue": " · generated tissue", "none": ""}
+    for mark, sheet in sheets.items():
+        spelt = pair_sheet([replace(removal, target=f"lesion{words[mark]}")])
+        assert np.array_equal(sheet, spelt)
+    assert not np.array_equal(sheets["lesion"], sheets["tissue"])
+    hole = np.where(removal.mask[..., None] > 0, np.uint8(255), removal.input)
+    columns = [find(sheets["tissue"], image)[1] for image in (removal.input, hole, removal.target_image)]
+    assert columns == sorted(columns)
+
+
+def test_a_long_target_does_not_hide_what_was_generated() -> None:
+    removal = replace(make_sample(), perspective="modification", task="removal", target="haemorrhage " * 20)
+    lesion, tissue, neither = (
+        pair_sheet([replace(removal, params=PAIR_MARKS[mark])]) for mark in ("lesion", "tissue", "none")
+    )
+    row, _ = find(lesion, removal.input)
+    assert not np.array_equal(lesion[:row], tissue[:row])
+    assert not np.array_equal(lesion[:row], neither[:row])
+    assert not ink(lesion[:, -5:]).any()
+
+
+def test_a_small_lesion_is_shown_enlarged_with_and_without_it_but_not_the_hole() -> None:
+    sample = make_sample()
+    mask = np.zeros((224, 224), np.uint8)
+    mask[40:60, 100:130] = 255
+    healed = np.where(mask[..., None] > 0, np.uint8(9), sample.input)
+    removal = replace(sample, perspective="modification", task="removal", target_image=healed, mask=mask)
+    sheet = pair_sheet([removal])
+    # A square of 39 pixels, 1.3 times the region's longer side, about its middle; 94 is 42% of 224.
+    places = [
+        find(sheet, cv2.resize(image[31:70, 96:135], (94, 94), interpolation=cv2.INTER_CUBIC)[4:-4, 4:-4])
+        for image in (sample.input, healed)
+    ]
+    assert places[0][0] == places[1][0]
+    assert 224 + 4 < places[1][1] - places[0][1] < 2 * (224 + 4)  # the last picture's left corner
+    yellow = (sheet == (255, 225, 77)).all(axis=-1)
+    hole = slice(22 + 224 + 8, 22 + 2 * 224)
+    assert yellow.any()
+    assert not yellow[:, hole].any()
+    large = np.zeros((224, 224), np.uint8)
+    large[20:120, 20:120] = 255
+    assert not (pair_sheet([replace(removal, mask=large)]) == (255, 225, 77)).all(axis=-1).any()
+
+
+def test_only_removals_are_pairs() -> None:
+    with pytest.raises(MieError, match="not a removal"):
+        pair_sheet([make_sample()])
 
 
 def test_letters_beyond_ascii_are_drawn() -> None:

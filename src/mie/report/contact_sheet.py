@@ -25,6 +25,9 @@ _MARK = (255, 225, 77)
 _ALIKE = 24.0
 _ZOOMED = 6.0  # the enlarged square has this part of the longer side
 _INSET = 0.42  # and covers this part of the shorter side of its picture
+_AROUND = 1.3  # of a region's longer side: the square around it that is enlarged, and the least enlargement
+# What the label of a pair adds, by the mark in its params: one of its two images is not real.
+_GENERATED = {"lesion": " · generated lesion", "tissue": " · generated tissue"}
 
 
 class _Box(NamedTuple):
@@ -37,12 +40,16 @@ class _Box(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """Images side by side, with a line above and a text below; `zoom` is shown enlarged inside each."""
+    """Images side by side, with a line above and a text below; the first and last show `zoom` enlarged.
+
+    A line that is too long loses the end of its label, not of its `mark`.
+    """
 
     label: str
     images: tuple[Pixels, ...]
     text: str
     zoom: _Box | None = None
+    mark: str = ""
 
 
 def contact_sheet(samples: Iterable[Sample], *, columns: int = 3, cell: int = 224) -> Pixels:
@@ -57,13 +64,15 @@ def contact_sheet(samples: Iterable[Sample], *, columns: int = 3, cell: int = 22
 
 
 def pair_sheet(samples: Iterable[Sample], *, columns: int = 2, cell: int = 224) -> Pixels:
-    """The same for removals: with the lesion | with a white hole | healthy."""
+    """The same for removals: with the lesion | with a white hole | healthy; above them, what was drawn."""
     blocks = []
     for sample in samples:
         if sample.task != "removal" or sample.mask is None:
             raise MieError("not a removal", expected="removal samples", found=f"{sample.id} ({sample.task})")
         white = np.where(sample.mask[..., None] > 0, np.uint8(255), sample.input)
-        blocks.append(_Block(_label(sample), (sample.input, white, sample.target_image), sample.prompt))
+        mark = _GENERATED.get(str(sample.params.get("synthetic")), "")
+        images = (sample.input, white, sample.target_image)
+        blocks.append(_Block(_label(sample), images, sample.prompt, _around(sample.mask), mark))
     return _sheet(blocks, columns, cell)
 
 
@@ -112,8 +121,27 @@ def _zoom(sample: Sample, cell: int) -> _Box | None:
     side = min(height, width, max(8, round(max(height, width) / _ZOOMED)))
     nearby = cv2.GaussianBlur(apart, (0, 0), side / 4)
     row, column = np.unravel_index(int(nearby.argmax()), nearby.shape)
-    top = min(max(int(row) - side // 2, 0), height - side)
-    left = min(max(int(column) - side // 2, 0), width - side)
+    return _square((int(row), int(column)), side, (height, width))
+
+
+def _around(mask: Pixels) -> _Box | None:
+    """Return a square around the region; None where the inset would not show it larger."""
+    rows, columns = np.nonzero(mask)
+    if not rows.size:
+        return None
+    low, high = (rows.min(), columns.min()), (rows.max() + 1, columns.max() + 1)
+    side = round(_AROUND * max(high[0] - low[0], high[1] - low[1]))
+    if side * _AROUND > _INSET * min(mask.shape):
+        return None
+    middle = int(low[0] + high[0]) // 2, int(low[1] + high[1]) // 2
+    return _square(middle, side, mask.shape)
+
+
+def _square(middle: tuple[int, int], side: int, shape: Sequence[int]) -> _Box:
+    """The square about `middle`, moved into the image where it would leave it."""
+    (row, column), (height, width) = middle, shape
+    top = min(max(row - side // 2, 0), height - side)
+    left = min(max(column - side // 2, 0), width - side)
     return _Box(top / height, left / width, side / height, side / width)
 
 
@@ -151,13 +179,14 @@ class _Sheet:
         draw = ImageDraw.Draw(canvas)
         for at, (block, lines) in enumerate(zip(blocks, prompts, strict=True)):
             left = self.margin + at * (self.block + self.margin)
-            label = _cut(block.label, self.label_font, self.block)
+            room = self.block - round(self.label_font.getlength(block.mark))
+            label = _cut(block.label, self.label_font, room) + block.mark
             draw.text((left, self.margin), label, _INK, self.label_font)
             for place, image in enumerate(block.images):
                 at_x = left + place * (self.cell + self.gap)
                 x, y, shown = self._paste(canvas, image, at_x, images_top, tallest)
-                if block.zoom is not None:
-                    last = place == len(block.images) - 1
+                last = place == len(block.images) - 1
+                if block.zoom is not None and (last or place == 0):
                     self._enlarge(canvas, image, block.zoom, (x, y, *shown), right=not last)
             for number, line in enumerate(lines):
                 draw.text((left, prompts_top + number * self.line), line, _GREY, self.prompt_font)

@@ -1,5 +1,6 @@
 """A blind review sheet: one page that opens from disk, with pictures inside and nothing that tells where a
-sample comes from; a table for those who prefer a spreadsheet; and the key, which stays with whoever asks.
+sample comes from, or what is generated; a table for those who prefer a spreadsheet; and the key, which stays
+with whoever asks.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 from markupsafe import Markup
 
 from mie.core.files import atomic_path, atomic_write, make_folder
 from mie.datasets.dataset import Dataset
 from mie.errors import MieError
+from mie.images.png import decode_png, encode_png
 from mie.report.gallery import rows_by_id
 from mie.report.views import asset, templates
-from mie.scoring.statistics.quality import COLUMNS, KEY_FILE, Key, read_key
+from mie.scoring.statistics.realism import circle_around
+from mie.scoring.statistics.sheet import COLUMNS, KEY_FILE, Key, Truth, read_key
 
 _FILES: Final = ("index.html", "answers.csv", KEY_FILE)
 
@@ -71,30 +75,56 @@ def _is_there(folder: Path, key: Key) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """One row of the sheet; the pictures are PNG files as base64."""
+    """One row that asks whether an edit is good; the pictures are PNG files as base64."""
 
     prompt: str
     before: Markup
     after: Markup
 
 
+@dataclass(frozen=True, slots=True)
+class _Picture:
+    """One row that asks whether an image is real, and where to look: width and height, then the circle."""
+
+    picture: Markup
+    circle: str
+
+
 def _page(key: Key, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yield the page piece by piece: with its pictures it may be large."""
-    style, script = asset("blind_sheet.css"), asset("blind_sheet.js")
+    style, name = asset("blind_sheet.css"), "blind_sheet"
+    pictures: Iterator[_Pair | _Picture] = (_pair(row) for row in rows)
+    if key.question == "real":
+        style, name = style + asset("blind_sheet_real.css"), "blind_sheet_real"
+        pictures = (_picture(row, truth) for row, truth in zip(rows, key.truth, strict=True))
+    script = templates().get_template(f"{name}.js").render() + "\n"
     # Nothing is fetched, and nothing runs but the one script whose hash stands here.
     policy = (
         f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
         "base-uri 'none'; form-action 'none'"
     )
-    pairs = (_Pair(row["prompt"], _base64(row["input"]), _base64(row["target_image"])) for row in rows)
     # Files of this package, and base64, need no escaping.
     code = {"style": Markup(style), "script": Markup(script)}  # noqa: S704
-    template = templates().get_template("blind_sheet.html")
-    return template.generate(policy=policy, sheet=key.sheet, rows=len(rows), pairs=pairs, **code)
+    template = templates().get_template(f"{name}.html")
+    return template.generate(policy=policy, sheet=key.sheet, rows=len(rows), pictures=pictures, **code)
 
 
-def _base64(image: Mapping[str, bytes]) -> Markup:
-    return Markup(base64.b64encode(image["bytes"]).decode())  # noqa: S704
+def _pair(row: Mapping[str, Any]) -> _Pair:
+    return _Pair(row["prompt"], _base64(row["input"]["bytes"]), _base64(row["target_image"]["bytes"]))
+
+
+def _picture(row: Mapping[str, Any], truth: Truth) -> _Picture:
+    """All images are written alike, whatever wrote them first: RGB, without further chunks."""
+    pixels = decode_png(row[truth.image]["bytes"])
+    if pixels.ndim == 2:
+        pixels = np.repeat(pixels[..., None], 3, axis=2)
+    height, width = pixels.shape[:2]
+    column, line, radius = circle_around(decode_png(row["mask"]["bytes"]) > 0)
+    return _Picture(_base64(encode_png(pixels)), f"{width} {height} {column:g} {line:g} {radius:g}")
+
+
+def _base64(png: bytes) -> Markup:
+    return Markup(base64.b64encode(png).decode())  # noqa: S704
 
 
 def _hash(text: str) -> str:

@@ -20,7 +20,7 @@ from mie.review.database import Database, items, masks, meta, runs, tasks
 from mie.review.masks import RegionProposals
 from mie.review.material import INDEXED, Material, Place
 from mie.review.question_material import QuestionMaterial
-from mie.scoring.statistics.quality import draw
+from mie.scoring.statistics.sheet import draw
 
 ANCHORS: Final = 1  # earlier runs beside a new one; with two, people would compare those two again
 MAX_OUTPUTS: Final = 26  # labels are letters

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mie.core.allocation import allocate, allocate_equally
-from mie.scoring.statistics.quality import draw
+from mie.scoring.statistics.sheet import draw
 
 IDS = [f"{n:016x}" for n in range(1000)]
 

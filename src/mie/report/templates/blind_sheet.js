@@ -5,25 +5,34 @@
   const count = Number(rows);
   const place = `mie-sheet-${sheet}`;
   const radios = [...document.querySelectorAll("input[name=answer]")];
+  // After a reload, a browser that has just started may give back nothing of the first; the second ends with
+  // the tab. Some browsers keep nothing for pages from disk; then only the saved file counts.
+  const stores = [() => localStorage, () => sessionStorage];
   let answers = recall(); // row -> { answer, reason }
   let row = 1;
   let saved = Object.keys(answers).length === 0;
 
-  // Some browsers keep nothing for pages from disk; then only the saved file counts.
   function recall() {
-    try {
-      return JSON.parse(localStorage.getItem(place)) || {};
-    } catch {
-      return {};
+    const kept = {};
+    for (const store of stores) {
+      try {
+        Object.assign(kept, JSON.parse(store().getItem(place)));
+      } catch {
+        // as if it held nothing
+      }
     }
+    return kept;
   }
 
   function keep() {
     saved = false;
-    try {
-      localStorage.setItem(place, JSON.stringify(answers));
-    } catch {
-      // see recall()
+    const text = JSON.stringify(answers);
+    for (const store of stores) {
+      try {
+        store().setItem(place, text);
+      } catch {
+        // see above
+      }
     }
     tell();
   }
@@ -38,10 +47,12 @@
     row = Math.min(Math.max(number, 1), count);
     const said = answers[row] || { answer: "", reason: "" };
     at("number").textContent = `${row} of ${count}`;
+    {% block pictures %}
     at("instruction").textContent = at(`text-${row}`).textContent;
     for (const name of ["before", "after"]) {
       at(name).src = `data:image/png;base64,${at(`${name}-${row}`).textContent}`;
     }
+    {% endblock %}
     for (const radio of radios) radio.checked = radio.value === said.answer;
     at("reason").value = said.reason;
     at("previous").disabled = row === 1;
@@ -54,6 +65,7 @@
     keep();
   }
 
+  {% block answers %}
   function good() {
     say("good");
     show(row + 1);
@@ -64,6 +76,7 @@
     at("reason").focus();
   }
 
+  {% endblock %}
   function takeBack() {
     delete answers[row];
     keep();
@@ -95,7 +108,7 @@
   }
 
   const keys = {
-    g: good, b: bad, n: nextOpen, u: takeBack, s: save,
+    {%+ block keys %}g: good, b: bad,{% endblock %} n: nextOpen, u: takeBack, s: save,
     ArrowLeft: () => show(row - 1), ArrowRight: () => show(row + 1),
   };
   document.addEventListener("keydown", (event) => {
@@ -104,7 +117,9 @@
       if (event.key !== "Enter" && event.key !== "Escape") return;
       event.preventDefault();
       at("reason").blur();
+      {% block enter %}
       if (event.key === "Enter") show(row + 1);
+      {% endblock %}
       return;
     }
     const arrow = event.key.startsWith("Arrow");
@@ -126,6 +141,8 @@
   at("open").addEventListener("click", nextOpen);
   at("clear").addEventListener("click", takeBack);
   at("save").addEventListener("click", save);
+  {% block more %}
+  {% endblock %}
   show(1);
   tell();
 })();

@@ -35,6 +35,18 @@ def test_a_verb_that_heads_its_clause_asks(words: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "operation"),
+    [
+        ("Show these teeth with small caries at the lower left.", "addition"),
+        ("Draw small caries exactly where the teeth are white.", "simulation"),
+        ("Show these teeth with the caries in red.", "perception"),
+    ],
+)
+def test_what_is_said_of_an_anatomy_in_the_plural(text: str, operation: str) -> None:
+    assert parse(text, "X-ray").operation == operation
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "the surgeon will remove the polyp",

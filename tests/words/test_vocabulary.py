@@ -9,7 +9,7 @@ from mie.perspectives.transformation.targets import TARGETS
 from mie.sources.catalog import catalog
 from mie.vocabulary import COLOURS, MODALITIES
 from mie.words.spelling import correct
-from mie.words.vocabulary import LANGUAGES, fold, vocabulary
+from mie.words.vocabulary import LANGUAGES, fold, phrase, vocabulary
 
 
 def test_every_target_of_the_catalogue_is_known_in_its_modality() -> None:
@@ -71,6 +71,11 @@ def test_british_and_american_spelling_fold_to_one() -> None:
     for british, american in (("tumour", "tumor"), ("oedema", "edema"), ("haemorrhage", "hemorrhage")):
         assert fold(british) == fold(american)
     assert fold("four") != fold("for")
+
+
+def test_every_phrase_is_stored_as_it_is_looked_up() -> None:
+    """Plurals and cases that we make ourselves too: "bilises" is folded to "bilizes"."""
+    assert [key for key in vocabulary().senses if phrase(" ".join(key)) != key] == []
 
 
 def test_a_misspelt_word_never_becomes_another_target() -> None:

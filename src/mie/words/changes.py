@@ -208,6 +208,7 @@ def given(found: Scan, rows: Sequence[Clause]) -> list[Mention]:
         at = clause.first + words.index("give")
         if found.after(at + 1, 1) and found.words[at + 1] in (
             "this",
+            "these",
             "the",
             "him",
             "her",
@@ -252,7 +253,7 @@ def shown_with(found: Scan, asked: list[Mention]) -> bool:
         if not is_lesion(mention) or not is_indefinite(found, mention):
             continue
         before = found.words[: mention.first]
-        if "with" in before[-6:] and {"show", "this"} <= set(before):
+        if "with" in before[-6:] and "show" in before and {"this", "these"} & set(before):
             return True
         if "replace" in before and "by" in before[-6:]:
             return True

@@ -44,6 +44,7 @@ class Parse:
     unknown: tuple[str, ...] = ()
     note: str | None = None
     taken_for: dict[str, str] = field(default_factory=dict)  # unknown words, and what stands for them
+    choices: tuple[str, ...] = ()  # the transformations that it may mean, where it fits several
 
     def as_json(self) -> dict[str, Any]:
         """As printed and stored; `taken_for` only where the fallback took words for others."""
@@ -86,7 +87,8 @@ def parse(instruction: str, modality: str | None = None) -> Parse:
         known = vocabulary().transformations
         targets = (Requested(known[wish.key].name),) if wish.key else ()
         note = _note([*found.notes, *([wish.note] if wish.note else [])])
-        return Parse("transformation", wish.task, targets, dict(wish.attributes), (), note)
+        attributes = dict(wish.attributes)
+        return Parse("transformation", wish.task, targets, attributes, note=note, choices=wish.choices)
     return _Reader(found, rows, decision.operation, modality).parse()
 
 

@@ -41,12 +41,13 @@ _ARTIFACTS: Final = "dermoscopy_artifacts"
 
 
 class Wish(NamedTuple):
-    """A transformation; `key` is None where the words fit several."""
+    """A transformation; `key` is None where the words fit several, whose names are `choices`."""
 
     key: str | None
     task: str
     attributes: dict[str, str]
     note: str | None = None
+    choices: tuple[str, ...] = ()
 
 
 def wished(found: Scan, modality: str | None) -> Wish | None:
@@ -73,9 +74,10 @@ def wished(found: Scan, modality: str | None) -> Wish | None:
         key = best_keys[0]
         return Wish(key, known[key].task, _attributes(key, found))
     tasks = {known[key].task for key in best_keys}
-    names = ", ".join(known[key].name for key in best_keys)
+    choices = tuple(known[key].name for key in best_keys)
     task = tasks.pop() if len(tasks) == 1 else known[best_keys[0]].task
-    return Wish(None, task, {}, f"this may mean one of: {names}; say which, or give the modality")
+    note = f"this may mean one of: {', '.join(choices)}; say which, or give the modality"
+    return Wish(None, task, {}, note, choices)
 
 
 def _stays(mention: Mention) -> bool:

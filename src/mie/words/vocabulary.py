@@ -47,7 +47,7 @@ def fold(word: str) -> str:
     word = "".join(c for c in unicodedata.normalize("NFKD", word) if not unicodedata.combining(c))
     if len(word) < _LONG:
         return _WHOLE.get(word, word)
-    word = word.replace("ae", "e").replace("oe", "e").replace("our", "or").replace("artefact", "artifact")
+    word = word.replace("oe", "e").replace("ae", "e").replace("our", "or").replace("artefact", "artifact")
     return _WHOLE.get(word, _IZE.sub(r"iz\1", word))
 
 
@@ -163,7 +163,7 @@ class Vocabulary:
         for entry in self.targets.values():
             for language in ("de", "fr", "es"):
                 for word in entry.synonyms.get(language, ()):
-                    for form in _inflected(phrase(word), language):
+                    for form in map(_folded, _inflected(phrase(word), language)):
                         if form not in self.senses:  # no other word of any language
                             inflected.update(form)
                             self._put(form, Sense("target", entry.name, 2))
@@ -212,7 +212,7 @@ class Vocabulary:
                 self._add(word, Sense("target", entry.name, 0, modality, _in_capitals(word)))
         for word in (entry.name, *english, *(w for many in entry.only.values() for w in many)):
             own = next((m for m, many in entry.only.items() if word in many), None)
-            for form in _numbers(phrase(word)):
+            for form in map(_folded, _numbers(phrase(word))):
                 self._put(form, Sense("target", entry.name, 2, own))
 
     def _add_all(self, kind: str, value: str, words: Iterable[str]) -> None:
@@ -311,6 +311,11 @@ def _participles(verbs: Iterable[str], language: str) -> Iterator[str]:
 _SMALL_WORDS: Final = word_set(
     "de du d des del la le les l au aux en a el los las der die das im in mit par por"
 )
+
+
+def _folded(key: tuple[str, ...]) -> tuple[str, ...]:
+    """A form as it is looked up: "bilises" is folded to "bilizes"."""
+    return tuple(map(fold, key))
 
 
 def _inflected(key: tuple[str, ...], language: str) -> Iterator[tuple[str, ...]]:

@@ -16,6 +16,7 @@ LESIONS = [
     (Target("hard exudates", "lesion", plural=True),),
     (Target("peritumoural oedema", "lesion"),),
     (Target("polyp", "lesion"), Target("cancer", "lesion")),
+    (Target("caries", "lesion"),),
 ]
 
 
@@ -61,6 +62,22 @@ def test_sentences_are_whole(task, targets):
         assert text.endswith((".", "?"))
 
 
+@pytest.mark.parametrize("task", PHRASINGS)
+def test_sentences_agree_with_an_anatomy_in_the_plural(task):
+    caries = (Target("caries", "lesion", plural=True),)
+    filling = words(caries, anatomy="teeth", modality="X-ray", location="on the left", size="small")
+    for template in (*PHRASINGS[task], DESCRIPTIONS[task]):
+        text = ask(template, filling)
+        wrong = r"\bthis (healthy )?teeth|(?<!of the )teeth (is|looks)\b|teeth tissue|teeth, .* now shows"
+        assert not re.search(wrong, text), text
+        assert not re.search(r"stays|caries are|small caries|caries .* their", text), text
+        # Nothing else is changed.
+        singular = {"these": "this", "are": "is", "look": "looks", "show": "shows", "stay": "stays"}
+        back = re.sub(r"stay as they are", "stays as it is", text).split()
+        plain = template.format(**filling).split()
+        assert [singular.get(word, word) for word in back] == [singular.get(word, word) for word in plain]
+
+
 @pytest.mark.parametrize(
     ("targets", "said"),
     [
@@ -68,12 +85,13 @@ def test_sentences_are_whole(task, targets):
         (LESIONS[1], "small hard exudates"),
         (LESIONS[2], "a small area of peritumoural oedema"),
         (LESIONS[3], "a small polyp and a small area of cancer"),
+        (LESIONS[4], "a small area of caries"),
     ],
 )
 def test_a_lesion_with_its_article(targets, said):
     found = spoken(targets)
     assert found["a_lesion"] == said
-    assert found["is"] == ("is" if targets in (LESIONS[0], LESIONS[2]) else "are")
+    assert found["is"] == ("is" if targets in (LESIONS[0], LESIONS[2], LESIONS[4]) else "are")
 
 
 def test_tissue_is_called_as_clinicians_do():

@@ -7,6 +7,7 @@ the modality's noun ("CT slice"). Additions say where and how large; kinds with 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -108,9 +109,12 @@ _TISSUES: Final = {
     "retina": "retina",
     "skeleton": "bone",
     "abdomen": "abdominal tissue",
+    "teeth": "tooth tissue",
 }
+_PLURAL: Final = ("teeth", "cells")  # anatomies that are many
+_AGREEING: Final = {"is": "are", "looks": "look", "shows": "show"}
 # Last words of names that have no "a" before them: "an area of peritumoural oedema".
-_UNCOUNTED: Final = ("oedema", "consolidation", "dysplasia", "oesophagus", "cancer", "haemorrhage")
+_UNCOUNTED: Final = ("oedema", "consolidation", "dysplasia", "oesophagus", "cancer", "haemorrhage", "caries")
 _VOWELS: Final = tuple("aeiou")
 
 
@@ -118,7 +122,7 @@ def words(
     targets: Sequence[Target], *, anatomy: str, modality: str, location: str, size: str
 ) -> dict[str, str]:
     """What fills the places of a template. `targets` are named in this order; several count as plural."""
-    many = len(targets) > 1 or targets[0].plural
+    many = len(targets) > 1 or (targets[0].plural and not targets[0].name.endswith(_UNCOUNTED))
     return {
         "lesion": listed([targets[0].name, *(f"the {target.name}" for target in targets[1:])]),
         "a_lesion": listed([_sized(target, size) for target in targets]),
@@ -132,7 +136,19 @@ def words(
 
 
 def ask(template: str, words: Mapping[str, str]) -> str:
-    return template.format(**words)
+    """Fill in a template; verbs and pronouns agree with an anatomy in the plural.
+
+    >>> ask("The {anatomy} is normal here.", {"anatomy": "teeth"})
+    'The teeth are normal here.'
+    """
+    text, anatomy = template.format(**words), words["anatomy"]
+    if anatomy not in _PLURAL:
+        return text
+    text = re.sub(rf"\b([Tt]h)is ((?:healthy )?{anatomy})\b", r"\1ese \2", text)
+    text = re.sub(rf"(?<=rest of the {anatomy}) stays as it is", " stay as they are", text)
+    # "Part of the teeth is": the subject is the part.
+    verb = re.compile(rf"(?<!of the )\b({anatomy}(?:,[^,]+, now)?) ({'|'.join(_AGREEING)})\b")
+    return verb.sub(lambda found: f"{found[1]} {_AGREEING[found[2]]}", text)
 
 
 def _tissue(anatomy: str, targets: Sequence[Target]) -> str:
@@ -147,8 +163,8 @@ def _sized(target: Target, size: str) -> str:
     >>> _sized(Target("epidural haematoma", "lesion"), "small")
     'a small epidural haematoma'
     """
-    if target.plural:
-        return f"{size} {target.name}"
     if target.name.endswith(_UNCOUNTED):
         return f"a {size} area of {target.name}"
+    if target.plural:
+        return f"{size} {target.name}"
     return f"{'an' if size.startswith(_VOWELS) else 'a'} {size} {target.name}"

@@ -2,7 +2,7 @@
 
     python bench/compact.py [--weights FILE]
 
-Bars: a 256x256 edit takes at most 0.3 s on two cores, and less than 1 GB of memory.
+Bars: a 256x256 edit takes at most 0.15 s on two cores, and less than 1 GiB of memory.
 """
 
 from __future__ import annotations

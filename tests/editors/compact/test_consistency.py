@@ -1,10 +1,13 @@
-"""Super-resolution keeps what was measured: compared with k-space that numpy cuts, not the simulator."""
+"""Super-resolution keeps what was measured: compared with k-space that numpy cuts, not the simulator.
+
+Where a CT has little to restore, little is changed.
+"""
 
 import cv2
 import numpy as np
 import pytest
 
-from mie.editors.compact.consistency import agree, keep_low_band, low_resolution_factor
+from mie.editors.compact.consistency import agree, keep_low_band, low_resolution_factor, weaken
 from mie.editors.compact.understanding import question
 from tests.conftest import shipped
 
@@ -84,3 +87,33 @@ def test_only_grey_images_that_are_coarse():
     assert agree(np.repeat(head()[..., None], 3, 2), maps, asked) is None
     noise = question("Remove the noise from this MRI.")
     assert agree(np.repeat(coarse[..., None], 3, 2), maps, noise) is None
+
+
+def test_a_small_change_is_weakened_and_a_large_one_kept():
+    grey = head()
+    for size, share in ((4.0, 0.5), (1.0, 1 / 257), (40.0, 0.9999), (0.0, 0.0)):
+        result, found = weaken(grey, grey + np.float32(size), 4)
+        assert found == pytest.approx(share, abs=1e-4)
+        assert result == pytest.approx(grey + share * size, abs=1e-2)
+
+
+def test_only_streaks_and_noise_of_ct_are_weakened():
+    grey = np.full((96, 96), 100, np.uint8)
+    image = np.repeat(grey[..., None], 3, 2)
+    for words, halved in (
+        ("Remove the streaks of this sparse-view CT.", 4),
+        ("Denoise this low-dose CT, soft kernel.", 4),
+        ("Denoise this low-dose CT, sharp kernel.", 3),
+        ("Denoise this CT.", 4),
+    ):
+        maps = [np.full(grey.shape, halved / 255, np.float32)] * 3
+        agreed = agree(image, maps, question(words))
+        assert agreed is not None, words
+        assert agreed.facts == {"strength": 0.5}
+        assert agreed.note == ""
+        assert (agreed.image == 100 + np.rint(halved / 2)).all()
+        fainter = agree(image, [half / 2 for half in maps], question(words))
+        assert fainter is not None
+        assert fainter.note == "there is little to remove: 6% of the change was made"
+    for words in ("Denoise this MRI slice.", "Remove the metal artifact from this CT slice."):
+        assert agree(image, maps, question(words)) is None, words

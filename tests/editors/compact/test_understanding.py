@@ -58,6 +58,25 @@ def test_two_targets_of_one_colour_are_told_apart_by_the_network_alone() -> None
     assert [(part.channel, part.colour) for part in asked.parts] == [(0, "red"), (1, "red")]
 
 
+def test_ct_noise_of_no_named_kernel_is_taken_for_a_soft_one() -> None:
+    for asked in (
+        question("Denoise this CT."),
+        question("Please reduce the noise.", "CT"),
+        question("Bild entrauschen", "CT"),
+    ):
+        assert asked.text == "Denoise this low-dose CT, soft kernel."
+        assert asked.asks_for("low_dose_ct_soft")
+        assert asked.parse.note is not None
+        assert asked.parse.note.endswith("taken for a soft kernel, which changes less")
+    assert question("Denoise this CT, sharp kernel.").asks_for("low_dose_ct_sharp")
+    for other in (
+        question("Reduce the noise."),
+        question("Despeckle this.", "CT"),
+        question("Denoise.", "MRI"),
+    ):
+        assert not other.asks_for("low_dose_ct_soft")
+
+
 def test_our_own_wordings_pass_letter_by_letter() -> None:
     for kind, name in (("structure", "lungs"), ("lesion", "brain tumour")):
         for template in phrasings.PHRASINGS[kind]:

@@ -218,7 +218,7 @@ def _edited(
     if agreed is not None:
         meta |= agreed.facts
         composed = Composed(agreed.image, (agreed.image != image).any(2))
-    notes = []
+    notes = [agreed.note] if agreed is not None else []
     if draw is not None and asked is not None and instruction.kind is EditKind.AREA:
         drawn = draw(request, asked, composed)
         if isinstance(drawn, str):

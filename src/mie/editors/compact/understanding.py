@@ -30,6 +30,10 @@ from mie.words import Parse, Requested, canonical, parse, vocabulary
 RADIOLOGICAL: Final = ("CT", "MRI", "X-ray")
 _ONE_SIDE: Final = 0.9  # share of a connected part on one side of the midline that makes it that side's
 _ALIKE: Final = 0.1  # of presence
+# What "Denoise this CT" may mean. Taken for sharp, soft noise loses up to 4 dB more than taken for soft, and
+# sharp noise taken for soft gains up to 0.8 dB less (examples/compact/results.md).
+_SOFT: Final = TARGETS["low_dose_ct_soft"].name
+_EITHER_KERNEL: Final = {_SOFT, TARGETS["low_dose_ct_sharp"].name}
 # Parsed in the place of targets that the vocabulary lacks: structures that are no pair and have one word.
 _STAND_INS: Final = ("liver", "spleen", "pancreas", "stomach", "aorta", "gallbladder")
 
@@ -126,6 +130,9 @@ def question(
     vocabulary lacks are painted in any wording, and no others. `fallback` parses what has unknown words.
     """
     result = parse(instruction, modality)
+    if set(result.choices) == _EITHER_KERNEL:
+        note = f"{result.note}; taken for a soft kernel, which changes less"
+        result = replace(result, targets=(Requested(_SOFT),), note=note, choices=())
     if taught and (own := _with_own_names(instruction, modality, taught)) is not None:
         return own
     if trusted and (result.operation == "none" or result.unknown or not result.targets):

@@ -119,6 +119,32 @@ def test_changed_values_are_in_the_sources_units(tmp_path: Path) -> None:
     assert done.through_plane["measure"] == "change_ratio"
 
 
+@pytest.mark.parametrize(("value", "shown", "nearly"), [(-1000, 0, 1), (3000, 255, 254)])
+def test_what_is_painted_where_the_window_cut_off_shows_in_it(
+    tmp_path: Path, value: int, shown: int, nearly: int
+) -> None:
+    source = save(
+        tmp_path / "a.nii.gz", np.full((32, 32, 4), value, np.int16), turned("LPS", (1.0, 1.0, 1.0))
+    )
+    window = {"step": "window", "low": -160.0, "high": 240.0}
+
+    def paint(images: Sequence[Pixels]) -> list[Edited]:
+        for image in images:
+            assert (image == shown).all()
+            image[:8] = 127  # a lesion in air, or tissue where metal was
+            image[8:16] = nearly  # a grey level is no reason to move a value far
+        return [Edited(image) for image in images]
+
+    with open_slabs(source, "axial") as slabs:
+        edit_volume(slabs, paint, tmp_path / "b.nii.gz", window=window, marked=None)
+    found = np.asarray(nib.load(tmp_path / "b.nii.gz").dataobj)
+    edge = -160 if value < 0 else 240
+    level = (nearly - shown) * 400 / 255
+    assert np.unique(found).tolist() == sorted(
+        {value, round(-160 + 127 * 400 / 255), round(edge + (value - edge) * 31 / 32 + level)}
+    )
+
+
 def test_same_edit_same_bytes_and_slabs_do_not_matter(tmp_path: Path) -> None:
     source = save(tmp_path / "a.nii.gz", volume(), turned("LPS"))
     marked = marked_by(RED, "CT")

@@ -3,7 +3,8 @@
 Every slice is shown through one grey window and edited with one seed. Where the instruction asks to mark
 something, the result is a label volume: paint is read back from the edited slices. Otherwise it is a volume
 of the source's values: what the editor changed in grey levels is added in the source's units, so a voxel that
-was not changed keeps its value, also where the window cut it off.
+was not changed keeps its value, also where the window cut it off. Where such a voxel was changed, what lies
+beyond the window goes as the change grows: what is painted over air or metal must not stay air or metal.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from mie.records import Pixels
 from mie.vocabulary import COLOURS
 from mie.words import parse, vocabulary
 
+_REPLACED: Final = 32  # grey levels: a change by so many leaves nothing of what lay beyond the window
 SLAB: Final = 16  # slices that are edited together, and in memory at a time
 DICOM_SEG: Final = ".dcm"
 # Edits a slab's slices, each `(H, W, 3) uint8`, in their order.
@@ -265,7 +267,9 @@ class _Slices:
         if change.shape != values.shape:
             size = values.shape[::-1]
             change = np.asarray(cv2.resize(change, size, interpolation=cv2.INTER_LINEAR), np.float32)
-        per_level = (float(self.window["high"]) - float(self.window["low"])) / 255
-        # Half a grey level is rounding, not an edit.
-        moved = values.astype(np.float32) + np.where(np.abs(change) < 0.5, 0, change) * per_level
-        return np.asarray(moved, np.float32)
+        change[np.abs(change) < 0.5] = 0  # rounding, not an edit
+        low, high = float(self.window["low"]), float(self.window["high"])
+        inside = np.clip(values, low, high, dtype=np.float32)
+        beyond = (values - inside) * np.maximum(0, 1 - np.abs(change) / _REPLACED)
+        moved = inside + beyond + change * ((high - low) / 255)
+        return np.where(change == 0, values, moved).astype(np.float32)

@@ -22,5 +22,20 @@ def test_time_left_is_by_the_pace_of_the_last_minute(
     assert lines[:2] == ["training: 0/1000. reading"] * 2, (
         "nothing is known yet, and two seconds are not enough"
     )
-    assert lines[-1].startswith("training: 300/1000, about 700 s left.")
+    assert lines[-1] == "training: 300/1000, about 700 s left"
     assert len(lines) == 32
+
+
+def test_what_an_earlier_run_did_says_nothing_of_the_pace(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = {"now": 0.0}
+    monkeypatch.setattr(_show.time, "monotonic", lambda: clock["now"])
+    with _show.progress_bar("building") as bar:
+        bar(0, 0, "reading folders")
+        for clock["now"], done in ((1.0, 900), (10.0, 900), (20.0, 910)):
+            bar(done, 1000)
+    assert capsys.readouterr().err.splitlines() == [
+        "building: 900/1000",
+        "building: 910/1000, about 180 s left",
+    ]

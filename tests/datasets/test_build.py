@@ -91,6 +91,25 @@ def test_a_second_build_finds_the_first(source, whole):
     assert fingerprint(whole) == before
 
 
+def test_a_resumed_build_counts_what_it_found(source, tmp_path):
+    whole, before, after = [], [], []
+    build(config(source), tmp_path / "whole", workers=1, progress=whole.append)
+
+    def stop(told):
+        before.append(told)
+        if told.done >= 100:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build(config(source), tmp_path / "d", workers=1, progress=stop)
+    build(config(source), tmp_path / "d", workers=1, progress=after.append)
+    made = [told for told in after if told.stage == "make"]
+    assert made[0] in before
+    assert made[0].kept > 0
+    assert made[-1] == [told for told in whole if told.stage == "make"][-1]
+    assert made[-1].refused > 0
+
+
 def test_another_recipe_is_not_written_over_it(source, whole):
     with pytest.raises(MieError, match="another dataset"):
         build(config(source, seed=4), whole)

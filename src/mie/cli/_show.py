@@ -101,17 +101,22 @@ class _Plain:
     def __init__(self, title: str) -> None:
         self._title = title
         # The last minute says how long the rest takes: what came before may have been another kind of work.
-        self._said: deque[tuple[float, int]] = deque([(time.monotonic(), 0)], maxlen=12)
+        self._said: deque[tuple[float, int]] = deque(maxlen=12)
+        self._started = time.monotonic()
 
     def __call__(self, done: int, total: int, note: str = "") -> None:
+        if not total:
+            return
+        if not self._said:  # what is done when it starts was done by an earlier run, in a time of its own
+            self._said.append((self._started, done))
         now = time.monotonic()
-        if now - self._said[-1][0] < self._EVERY or not total:
+        if now - self._said[-1][0] < self._EVERY:
             return
         since, before = self._said[0]
         text = f"{self._title}: {done}/{total}"
         if done > before:
             text += f", about {(now - since) / (done - before) * (total - done):.0f} s left"
-        print(f"{text}. {note}", file=sys.stderr, flush=True)
+        print(f"{text}. {note}" if note else text, file=sys.stderr, flush=True)
         self._said.append((now, done))
 
 

@@ -29,7 +29,7 @@ from mie.datasets.finish import (
     write_shards,
 )
 from mie.datasets.names import Names
-from mie.datasets.part import PartTask, make_part, part_path, unit_name, without_deadly_unit
+from mie.datasets.part import PartTask, finished, make_part, unit_name, without_deadly_unit
 from mie.datasets.plan import Plan, first_files, make_plan
 from mie.datasets.recipe import RecipeConfig, source_facts
 from mie.datasets.rejected import (
@@ -236,21 +236,23 @@ def _make_parts(
     allow_remote: bool,
     progress: Listener,
 ) -> None:
-    todo = [p for p in plan.parts if not part_path(parts, p.number, "index").exists()]
+    standings = {p.number: standing for p in plan.parts if (standing := finished(parts, p)) is not None}
+    todo = [p for p in plan.parts if p.number not in standings]
     tasks = [
         PartTask(p, {u.source: plan.sources[u.source] for u in p.units}, plan.config, parts, allow_remote)
         for p in todo
     ]
-    before = plan.units - sum(len(p.units) for p in todo)
-    standings: dict[int, Standing] = {}  # by part: units done, samples kept, rejections
+
+    def tell() -> None:
+        units, kept, refused = (sum(numbers) for numbers in zip((0, 0, 0), *standings.values(), strict=True))
+        progress(Progress("make", units, plan.units, kept, refused))
 
     def show(number: int, standing: Standing) -> None:
         if standings.get(number) != standing:
             standings[number] = standing
-            units, kept, refused = (sum(numbers) for numbers in zip(*standings.values(), strict=True))
-            progress(Progress("make", before + units, plan.units, kept, refused))
+            tell()
 
-    progress(Progress("make", before, plan.units))
+    tell()
     for result in run_tasks(
         make_part,
         tasks,

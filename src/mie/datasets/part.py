@@ -95,6 +95,15 @@ def part_path(folder: Path, number: int, what: str) -> Path:
     return folder / f"{number:05d}.{what}.parquet"
 
 
+def finished(folder: Path, part: Part) -> Standing | None:
+    """Units, samples and rejections of a part that is whole; None while it is not."""
+    index, rejected = part_path(folder, part.number, "index"), part_path(folder, part.number, "rejected")
+    if not index.exists():
+        return None
+    refused = pq.read_metadata(rejected).num_rows if rejected.exists() else 0
+    return len(part.units), pq.read_metadata(index).num_rows, refused
+
+
 def judge_folder(folder: Path, number: int) -> Path:
     """Beside `parts/`: replies were paid for, and are kept when the dataset is whole or made afresh."""
     return folder.parent / "judge" / f"part-{number:05d}"

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mie.perspectives.modification.proof import background_gate, background_problems
+from mie.perspectives.modification.proof import background_gate, background_problems, prove
 from mie.perspectives.modification.samples import Modification
 from tests.perspectives.modification.lesions import lesion_case
 
@@ -68,3 +68,14 @@ def test_a_mask_is_needed(sound):
     sample = sound["removal"]
     for mask in (None, np.zeros_like(sample.mask), np.full_like(sample.mask, 255)):
         assert background_problems(replace(sample, mask=mask))
+
+
+@pytest.mark.parametrize("task", ["removal", "addition", "inpainting", "simulation"])
+def test_drawn_tissue_is_marked_from_version_2_on(sound, task):
+    sample = sound[task]
+    assert prove(sample) == []
+    unmarked = replace(sample, params={k: v for k, v in sample.params.items() if k != "synthetic"})
+    assert [kind for kind, _ in prove(unmarked)] == ["synthetic"]
+    assert prove(replace(unmarked, recipe_version=1)) == [], "as an earlier mie built it"
+    lesion = replace(sample, params={**sample.params, "synthetic": "lesion"}, recipe_version=1)
+    assert [kind for kind, _ in prove(lesion)] == ["synthetic"], "only a painted one is marked so"

@@ -1,5 +1,7 @@
 """Filling, measuring, choosing: with classical inpainters and inpainters made for the test."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -183,6 +185,37 @@ def test_a_tenth_of_the_lesion_must_be_found_before(share, enough, monkeypatch):
     assert outcome.reason.startswith("the detector still finds" if enough else before)
 
 
+class GreyFinder(DarkFinder):
+    """Finds what is grey, and misses what is black."""
+
+    name = "grey"
+
+    def find(self, image):
+        return Finding((image.max(axis=2) > 80) & (image.max(axis=2) < 100), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("level", "second", "reasons"),
+    [
+        (90, 0.9, ["the detector grey still finds 100%"]),
+        (90, 0.3, []),  # not trusted: not asked
+        (0, 0.9, ["the detector still finds 100%"]),
+        (150, 0.9, []),
+    ],
+)
+def test_none_of_the_trusted_detectors_may_find_the_lesion_after_removal(level, second, reasons):
+    first, other = (watch(f, min_sensitivity=0.5) for f in (DarkFinder(), GreyFinder(second)))
+    seen_by = replace(first, others=(other,)).of([BLEED.name])
+    at = replace(a_slice(), lesion=replace(a_slice().lesion, mask=a_slice().lesion.hole))
+    kept, made = filler(Flat(level), candidates=1, blend="none", seen_by=seen_by).fill([at], 0)
+    found = made[kept][0]
+    assert [(gate, reason.partition(" of ")[0]) for gate, reason in found.failures] == [
+        ("detector", reason) for reason in reasons
+    ]
+    left = [one["share"] for one in found.numbers.get("other_detectors", [])]
+    assert left == ([] if second < 0.5 else [float(level == 90)])
+
+
 @pytest.mark.parametrize("sensitivity", [0.3, None])
 def test_a_poor_or_unmeasured_detector_is_a_number_and_no_gate(sensitivity):
     seen_by = watch(DarkFinder(sensitivity), min_sensitivity=0.5)
@@ -228,7 +261,7 @@ def test_a_detector_is_trusted_by_the_name_of_the_lesion_where_that_was_measured
     for one in (poor, finder):
         assert watch(one, min_sensitivity=0).of(["cyst"]).trusted, "who asks for nothing trusts it anyway"
     without = watch(DarkFinder(0.9), min_sensitivity=0.5)
-    assert without.of(["glioma"]) is without, "as a whole where nothing was measured by name"
+    assert without.of(["glioma"]) == without, "as a whole where nothing was measured by name"
 
 
 def test_who_asks_for_no_sensitivity_trusts_a_model_of_their_own():

@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 from mie.errors import ConfigError
-from mie.perspectives.modification import TASKS, ModificationConfig, experts, health, pair_facts, samples
+from mie.perspectives.modification import (
+    TASKS,
+    ModificationConfig,
+    counterfactual_pairs,
+    experts,
+    health,
+    pair_facts,
+    samples,
+)
 from mie.perspectives.modification.counterfactual import Bounds
 from mie.perspectives.modification.proof import prove
 from mie.perspectives.modification.samples import Modification
@@ -145,6 +153,41 @@ def test_a_detector_that_sees_a_lesion_beforehand_refuses_the_image(doubles):
     assert (rejection.gate, "before" in rejection.reason) == ("detector", True)
 
 
+def test_of_several_detectors_the_first_alone_checks_a_painted_lesion():
+    (sample, *_), _ = made(detector=("compact", "region"))
+    assert sample.params["detector"]["name"] == "dark"
+    assert "others" not in sample.params["detector"]
+    found, _ = made(replace(lesion_case(), source="s"), detector=("compact", "region"))
+    assert found[0].params["detector"]["others"] == ["dark"]
+    assert "other_detectors" in found[0].params["candidates"][0]
+
+
+def test_the_card_names_further_detectors():
+    found, _ = made(replace(lesion_case(), source="s"), detector=("compact", "region"))
+    rows = [{"group": s.group, "modality": s.modality, "params": json.dumps(dict(s.params))} for s in found]
+    facts = pair_facts(rows, [], {})
+    (modality,) = facts
+    assert facts[modality]["also_asked"] == {"dark": 1}
+    said = f"must find nothing after removal either: {modality} dark (1 of 1 pairs)."
+    assert said in counterfactual_pairs(facts)
+    found, _ = made(replace(lesion_case(), source="s"))
+    rows = [{"group": s.group, "modality": s.modality, "params": json.dumps(dict(s.params))} for s in found]
+    facts = pair_facts(rows, [], {})
+    assert "also_asked" not in facts[modality]
+    assert "Further" not in counterfactual_pairs(facts)
+
+
+def test_a_lesion_is_left_where_any_detector_finds_it():
+    def left(*shares):
+        others = [{"name": "region", "share": share, "score": 0.5} for share in shares[1:]]
+        tried = {"detector": {"share": shares[0], "score": 0.5}, "other_detectors": others, "seam": None}
+        params = {"inpainter": "flow", "kept": 0, "candidates": [tried]}
+        rows = [{"group": "pair", "modality": "CT", "params": json.dumps(params)}]
+        return pair_facts(rows, [], {})["CT"]["lesion_left"]["yes"]
+
+    assert (left(0.0), left(0.2), left(0.0, 0.0), left(0.0, 0.2), left(0.2, 0.0)) == (0, 1, 0, 1, 1)
+
+
 def test_verify_finds_a_painted_lesion_that_is_not_marked_or_did_not_pass():
     (sample, *_), _ = made()
 
@@ -157,6 +200,9 @@ def test_verify_finds_a_painted_lesion_that_is_not_marked_or_did_not_pass():
     tried[kept]["failed"] = ["seam"]
     assert problems(candidates=tried) == ["the kept lesion did not pass: seam"]
     assert "does not say which" in problems(kept=99)[0]
+    not_painted = problems(from_health=None, synthetic=None)
+    assert not_painted == ["the drawn tissue is not marked as synthetic, but None"]
+    assert problems(from_health=None) == ["the drawn tissue is not marked as synthetic, but 'lesion'"]
     assert problems(lesion_seen={"share": 0.0}) == ["a trusted detector does not find the painted lesion"]
 
 
@@ -168,6 +214,9 @@ def test_facts_and_card_count_them():
     assert of["from_health"] == of["pairs"] == 1
     assert of["lesion_left"] == {"yes": 0, "of": 0}, "nothing was removed"
     assert of["lesion_found"]["yes"] == 1
+    card = counterfactual_pairs(facts)
+    assert "`synthetic: tissue`" in card
+    assert "`synthetic: lesion`): fundus 1." in card
 
 
 def test_a_recipe_without_painted_lesions_is_written_as_ever():

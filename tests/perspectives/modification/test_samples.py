@@ -75,6 +75,7 @@ def test_params_tell_the_whole_story():
     (removal, *_), _ = made(lesion_case(spacing=(0.5, 0.5)), candidates=2)
     params = removal.params
     assert params["inpainter"] == "telea"
+    assert params["synthetic"] == "tissue"
     assert params["family"] == "fundus"
     assert params["kept"] == 0
     assert len(params["candidates"]) == 1  # telea leaves nothing to chance

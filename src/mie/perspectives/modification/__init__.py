@@ -32,7 +32,7 @@ from pydantic import (
 from mie.core.documents import markdown_cell, markdown_table
 from mie.core.registry import unknown_name
 from mie.core.spec import parse_spec
-from mie.perspectives.modification.counterfactual import HIT
+from mie.perspectives.modification.counterfactual import HIT, shares_left
 from mie.perspectives.modification.detectors import DETECTORS
 from mie.perspectives.modification.inpainters import INPAINTERS
 from mie.perspectives.perspective import (
@@ -99,7 +99,7 @@ class ModificationConfig(PerspectiveConfig):
     per_case: int | None = Field(1, ge=1, description="at most this many pairs of one image")
     allow_nearest: bool = False
     detector: str | Annotated[tuple[str, ...], Field(min_length=1)] | None = Field(
-        "compact", description="one, or several: the first that is trusted for a lesion's name is asked"
+        "compact", description="one, or several: those that are trusted for a lesion's name are asked"
     )
     detector_required: bool = False
     min_sensitivity: float = Field(0.5, ge=0, le=1, description="below it a detector is not trusted")
@@ -268,6 +268,7 @@ class _Modality:
     # Kept pairs without a trusted detector, by reason.
     unchecked: Counter[str] = field(default_factory=Counter)
     detectors: dict[str, Any] = field(default_factory=dict)  # name -> quality
+    also_asked: Counter[str] = field(default_factory=Counter)  # kept pairs by the further detectors' names
     seen: list[tuple[bool, bool]] = field(default_factory=list)  # lesion found, patient held out
     left: list[bool] = field(default_factory=list)
     seams: list[float] = field(default_factory=list)
@@ -283,12 +284,14 @@ class _Modality:
         tried = facts.get("candidates")
         if tried:
             chosen = tried[facts["kept"]]
-            if chosen["detector"] is not None:
-                self.left.append(chosen["detector"]["share"] >= HIT)
+            if shares := shares_left(chosen):
+                self.left.append(max(share for _, share in shares) >= HIT)
             if kept and chosen["seam"] is not None:
                 self.seams.append(chosen["seam"])
-        if kept and detector is not None and not detector["trusted"]:
-            self.unchecked[detector["reason"]] += 1
+        if kept and detector is not None:
+            self.also_asked.update(detector.get("others", ()))
+            if not detector["trusted"]:
+                self.unchecked[detector["reason"]] += 1
 
     def as_json(self) -> dict[str, Any]:
         held_out = [hit for hit, held in self.seen if held]
@@ -298,6 +301,7 @@ class _Modality:
             "inpainters": dict(sorted(self.inpainters.items())),
             "refused": dict(sorted(self.refused.items())),
             "detectors": dict(sorted(self.detectors.items())),
+            **({"also_asked": dict(sorted(self.also_asked.items()))} if self.also_asked else {}),
             "not_checked": dict(sorted(self.unchecked.items())),
             "lesion_found": _rate([hit for hit, _ in self.seen]),
             "lesion_found_held_out": _rate(held_out),
@@ -355,14 +359,30 @@ def counterfactual_pairs(facts: Mapping[str, Any]) -> str:
             _quality(facts),
         ),
     ]
-    painted = {name: of["from_health"] for name, of in facts.items() if "from_health" in of}
-    if painted:
+    also_asked = [
+        f"{name} {markdown_cell(detector)} ({n:,} of {of['pairs']:,} pairs)"
+        for name, of in facts.items()
+        for detector, n in of.get("also_asked", {}).items()
+    ]
+    if also_asked:
         sections.append(
-            "**Painted lesions.** In these pairs the healthy image is real and the lesion synthetic, drawn "
-            "by a network (`from_health` and `synthetic` in `params`): "
-            + ", ".join(f"{name} {n:,}" for name, n in painted.items())
-            + ". In all other pairs the lesion is real and the healthy image is synthetic."
+            "**Further detectors**, which must find nothing after removal either: "
+            + ", ".join(also_asked)
+            + "."
         )
+    painted = {name: of["from_health"] for name, of in facts.items() if "from_health" in of}
+    drawn = (
+        "**Synthetic pixels.** The lesion is real, and the tissue in its place is drawn (`synthetic: tissue` "
+        "in `params`)."
+    )
+    if painted:
+        drawn += (
+            " In the pairs that begin with an image without a lesion, the healthy image is real, and the "
+            "lesion is drawn by a network (`from_health`, `synthetic: lesion`): "
+            + ", ".join(f"{name} {n:,}" for name, n in painted.items())
+            + "."
+        )
+    sections.append(drawn)
     unchecked = _unchecked(facts)
     if unchecked:
         sections.append("**Not checked by a detector that can be trusted:**\n\n" + "\n".join(unchecked))

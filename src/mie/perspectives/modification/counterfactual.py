@@ -46,12 +46,18 @@ class Watch:
     reason: str  # why it is not trusted, or not there; "" where it is
     quality: Mapping[str, Any] | None = None
     min_sensitivity: float = 0.0
-    others: tuple[Watch, ...] = ()  # detectors to ask where this one is not trusted
+    others: tuple[Watch, ...] = ()  # of a recipe's list: the other detectors; after `of` the trusted ones
 
     def of(self, names: Sequence[str]) -> Watch:
-        """The first of the detectors that is trusted for lesions of these names; this one where none is."""
-        found = [one._named(names) for one in (self, *self.others)]
-        return next((one for one in found if one.trusted), found[0])
+        """The first of the detectors that is trusted for lesions of these names, before the others that are;
+        this one alone where none is.
+        """
+        found = [one._named(names) for one in (self.alone(), *self.others)]
+        trusted = [one for one in found if one.trusted]
+        return replace(trusted[0], others=tuple(trusted[1:])) if trusted else found[0]
+
+    def alone(self) -> Watch:
+        return replace(self, others=())
 
     def _named(self, names: Sequence[str]) -> Watch:
         """Trusted or not for lesions of these names; as a whole where it was not measured by name."""
@@ -85,11 +91,15 @@ class Watch:
         """What is found inside the filled area, as a share of what the lesion was."""
         return None if self.detector is None else _share(self.detector, image, hole, float(lesion.sum()))
 
+    @property
+    def name(self) -> str | None:
+        return None if self.detector is None else self.detector.name
+
     def params(self) -> dict[str, Any]:
-        name = None if self.detector is None else self.detector.name
         return {
-            "name": name,
+            "name": self.name,
             "trusted": self.trusted,
+            **({"others": [other.name for other in self.others]} if self.others else {}),
             **({} if not self.reason else {"reason": self.reason}),
             "quality": None if self.quality is None else dict(self.quality),
         }
@@ -248,6 +258,9 @@ class Counterfactual:
         with suppress(MetricError):  # a hole without an inside: its number stays unknown
             numbers["seam"] = round(seam_energy(image, hole), 4)
         numbers["detector"] = self.watch.left(image, hole, at.lesion.mask)
+        if self.watch.others:
+            looked = ((one.name, one.left(image, hole, at.lesion.mask)) for one in self.watch.others)
+            numbers["other_detectors"] = [{"name": name, **left} for name, left in looked if left is not None]
         candidate = Candidate(number, inpainter, seed, image, numbers)
         candidate.failures += self._failures(numbers)
         return candidate
@@ -273,11 +286,11 @@ class Counterfactual:
             found.append(
                 ("seam", f"the outline shows: seam energy {numbers['seam']:g}, at most {bounds.seam:g}")
             )
-        left = numbers["detector"]
-        if self.watch.trusted and left is not None and left["share"] >= HIT:
-            found.append(
-                ("detector", f"the detector still finds {left['share']:.0%} of the lesion's area in the fill")
-            )
+        if self.watch.trusted:
+            for name, share in shares_left(numbers):
+                if share >= HIT:
+                    reason = f"{name} still finds {share:.0%} of the lesion's area in the fill"
+                    found.append(("detector", reason))
         return found
 
     def _rank(self, slices: Sequence[Candidate]) -> tuple[int, float, int]:
@@ -297,6 +310,14 @@ class Counterfactual:
         if numbers["detector"] is not None:
             total += numbers["detector"]["share"] / HIT
         return total
+
+
+def shares_left(numbers: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """(detector, share of the lesion's area that it finds in the fill) of all that looked at a candidate."""
+    first = numbers["detector"]
+    looked = [] if first is None else [("the detector", first["share"])]
+    others = numbers.get("other_detectors", ())
+    return looked + [(f"the detector {one['name']}", one["share"]) for one in others]
 
 
 def with_white_hole(image: Pixels, hole: Mask) -> Pixels:

@@ -14,7 +14,8 @@ from mie.perspectives.modification.phrasings import DESCRIPTIONS, PHRASINGS, ask
 from mie.records import Case, Mask, Pixels, Rejection, Sample
 
 NAME: Final = "modification"
-VERSION: Final = 1
+VERSION: Final = 2
+_SEEDED: Final = 1  # goes into ids and seeds: version 2 changed sentences and marks, not images
 # What a prompt of each kind must hold, for `mie verify` and for whoever rewords it.
 _NAMED: Final = {
     "removal": ("lesion",),
@@ -77,7 +78,7 @@ class Prepared:
         case, lesion = self.case, self.at.lesion
         names = [target.name for target in lesion.targets]
         content = (case.source, case.case_id, names, checksum(case.image), checksum(lesion.mask))
-        sample_id = f"{stable_hash(NAME, VERSION, task, *content):016x}"
+        sample_id = f"{stable_hash(NAME, _SEEDED, task, *content):016x}"
         seed = sample_seed(build_seed, sample_id)
         spoken = words(
             lesion.spoken,
@@ -111,5 +112,5 @@ class Prepared:
             params={**params, "named": [spoken[key] for key in _NAMED[task]]},
             seed=seed,
             license=case.license,
-            group=f"{stable_hash(NAME, VERSION, 'pair', *content):016x}",
+            group=f"{stable_hash(NAME, _SEEDED, 'pair', *content):016x}",
         )

@@ -19,6 +19,7 @@ from mie.records import Pixels, Rejection, Sample
 WHITE_HOLE: Final = ("inpainting", "simulation")
 # Grey levels of mean absolute change inside the hole, below which nothing was modified.
 _LEAST_CHANGE: Final = 1.0
+_MARKS_TISSUE: Final = 2  # the recipe's version from which drawn tissue is marked as well
 # What input and target image of each task show.
 _SHOWS: Final = {
     "removal": ("image with the lesion", "healthy image"),
@@ -103,17 +104,20 @@ def prove(sample: Sample) -> list[Problem]:
         wrong.append(("overlay", "a modification sample has no colours"))
     if sample.group is None:
         wrong.append(("pair", "a modification sample belongs to a pair"))
-    return wrong + _health_problems(sample) + unnamed_words(sample)
+    return wrong + _drawn_problems(sample) + unnamed_words(sample)
 
 
-def _health_problems(sample: Sample) -> list[Problem]:
-    """A painted lesion is marked as synthetic and passed its gates."""
+def _drawn_problems(sample: Sample) -> list[Problem]:
+    """What was drawn is marked as synthetic, and a painted lesion passed its gates."""
     params = sample.params
+    mark = params.get("synthetic")
     if not params.get("from_health"):
-        return [("health", "marked as synthetic, but not from health")] if "synthetic" in params else []
+        if mark == "tissue" or (mark is None and sample.recipe_version < _MARKS_TISSUE):
+            return []
+        return [("synthetic", f"the drawn tissue is not marked as synthetic, but {mark!r}")]
     wrong: list[Problem] = []
-    if params.get("synthetic") != "lesion":
-        wrong.append(("health", "a painted lesion is not marked as synthetic"))
+    if mark != "lesion":
+        wrong.append(("synthetic", "a painted lesion is not marked as synthetic"))
     tried, kept = params.get("candidates") or [], params.get("kept")
     if not isinstance(kept, int) or not 0 <= kept < len(tried):
         return [*wrong, ("health", "it does not say which of its candidates was kept")]

@@ -176,7 +176,7 @@ class Modification:
     ) -> Iterator[Sample | Rejection]:
         """A lesion painted through some slices of a volume that shows none."""
         first, inside, target = slices[0], one["inside"], Target(one_of(one["lesion"]), "lesion")
-        watch = first.watch.of([one["lesion"]])
+        watch = first.watch.of([one["lesion"]]).alone()
         maker = Addition(painter_of(self.painter, first.family), self.candidates, self.bounds, watch)
         nowhere = np.zeros_like(first.body)
         places = [None if inside is None else s.masks.get(inside, nowhere) for s in slices]
@@ -302,7 +302,7 @@ class Modification:
             case = stored.case
             return Rejection(case.source, case.case_id, gate, reason, target.name, {**facts, **numbers})
 
-        watch = stored.watch.of([lesion])
+        watch = stored.watch.of([lesion]).alone()
         if (unwatched := self._unwatched(watch)) is not None:
             yield refused(*unwatched)
             return
@@ -404,6 +404,7 @@ class Modification:
             "lesion_pixels": int(lesion.mask.sum()),
             "filled_pixels": int(lesion.hole.sum()),
             "margin": list(lesion.margin),
+            "synthetic": "tissue",  # of the pair; a painted lesion's facts say "lesion"
             **facts,
             "original_size": list(case.image.shape[:2]),
             "spacing": None if case.spacing is None else list(case.spacing),

@@ -77,7 +77,7 @@ def test_both_kinds_of_detector_answer_for_a_region():
     assert (found_within(Sure({}), image, region).mask == region).all()
 
 
-def test_the_first_detector_that_is_trusted_for_the_name_is_asked():
+def test_the_detectors_that_are_trusted_for_the_name_are_asked():
     known = {
         "polyp": {"sensitivity": 0.9, "patients": FEWEST},
         "glioma": {"sensitivity": 0.2, "patients": 40},
@@ -87,11 +87,19 @@ def test_the_first_detector_that_is_trusted_for_the_name_is_asked():
     both = replace(first, others=(second,))
     assert both.of(["polyp"]).quality == first.quality
     assert both.of(["polyp"]).trusted
+    assert both.of(["polyp"]).others == (), "the second does not know it"
     assert both.of(["glioma"]).quality == second.quality
     assert both.of(["glioma"]).trusted
+    assert both.of(["glioma"]).others == (), "the first misses it"
     neither = both.of(["caries"])
     assert not neither.trusted
+    assert neither.others == ()
     assert neither.quality == first.quality, "whoever is not trusted still says a number: the first"
+    third = watch(Sure({"polyp": {"sensitivity": 0.7, "patients": 9}}), min_sensitivity=0.5)
+    asked = replace(first, others=(second, third)).of(["polyp"])
+    assert [asked.quality, *(one.quality for one in asked.others)] == [first.quality, third.quality]
+    assert asked.params()["others"] == ["sure"]
+    assert "others" not in asked.alone().params()
     assert not both.of(["polyp", "glioma"]).trusted, "all of the lesions that go must be known to one"
 
 

@@ -27,6 +27,8 @@ from mie.questions.scoring.score import score_answers
 from mie.scoring.benchmarks import imgedit
 from tests import forked_python
 from tests.docs.pages import PAGES, ROOT, commands, environment, name_of, runnable
+from tests.scoring.benchmarks.runs import write_samples
+from tests.scoring.statistics.pairs import pairs
 
 # What a page shows of a measured quantity is an example: times, rates and sizes.
 _MEASURED = re.compile(r"\b\d[\d,.]*(?= ?(?:s|ms|min|MB|MiB|kB|edits/s|samples/s)\b)")
@@ -185,6 +187,7 @@ def prepared(quickstart: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     (folder / "my.py").write_text("import shutil, sys\nshutil.copy(sys.argv[1], sys.argv[3])\n")
     _run("mie export out/quickstart -f miedb -o MieDB-100k/benchmark", folder)
     _run("mie pack out/quickstart -o out/pack", folder)
+    write_samples(pairs(range(8), range(8, 16)), folder / "out/pairs")
     _run("mie sample out/quickstart -n 50 --stratify modality,task -o out/sheet", folder)
     answers = folder / "out/sheet/answers.csv"
     with answers.open(newline="") as file:

@@ -3,7 +3,8 @@
     python -m bench.inpainting --data FOLDER... -o OUT [--quick] [--images 32] [--holes 3] [--families mri ct]
         [--methods exemplar]
 
-A data set is a folder of FOLDER that carries the name of a catalogue entry. Held out is the test split of
+A data set is a folder of FOLDER that carries the name of a catalogue entry. Without --data, FOLDER is data
+and data-extra in the folder MIE_DATA, as in the recipes. Held out is the test split of
 examples/perception.yaml, which the shipped experts never saw. Holes are real lesion shapes of other patients
 of the family, placed on tissue away from lesions. Images are scaled to 256 pixels on the longer side. Each
 fill is blended as `BLEND` says. Written to OUT: results.json, results.md, and sheets truth | hole | each
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -43,7 +45,8 @@ from mie.records import Case, Unit
 from mie.sources.catalog import catalog
 from mie.sources.source import open_source
 
-DATA = [Path("../shared/data"), Path("../shared/data-extra")]
+# Not data-2: RECIPE does not say which data sets of it are for training alone.
+FOLDERS = ("data", "data-extra")
 METHODS = ("telea", "navier-stokes", "harmonic", "exemplar", "compact", "flow")
 TEXTURED = ("exemplar", "compact", "flow")
 SAMPLED = ("flow",)
@@ -124,7 +127,7 @@ def regions(
             per_patient[patient] = per_patient.get(patient, 0) + 1
             held.append((patient, *small(case)))
     bank = LesionShapes.from_masks(outlines)
-    facts = {"images": len(held), "patients": len(per_patient), "shapes": len(bank)}
+    facts: dict = {"images": len(held), "shapes": len(bank)}
     if len(bank):
         facts["shape_statistics"] = bank.statistics()
     found = []
@@ -136,6 +139,8 @@ def regions(
         for k, hole in enumerate(drawn):
             other = drawn[k - 1] if len(drawn) > 1 else None
             found.append(Region(family, patient, image, hole, other, k, methods))
+    # Not of all images: some have no place for a hole.
+    facts["patients"] = len({region.patient for region in found})
     return found, facts
 
 
@@ -316,7 +321,7 @@ def markdown(rows: list[list[str]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--data", nargs="+", type=Path, default=DATA)
+    parser.add_argument("--data", nargs="+", type=Path, metavar="FOLDER")
     parser.add_argument("-o", "--out", type=Path, default=Path("out/inpainting"))
     parser.add_argument("--quick", action="store_true", help="fewer regions: about six minutes on two cores")
     parser.add_argument("--images", type=int, help="held-out images of each family")
@@ -324,9 +329,13 @@ def main() -> None:
     parser.add_argument("--families", nargs="+", default=list(FAMILIES), choices=FAMILIES)
     parser.add_argument("--methods", nargs="+", default=list(METHODS))
     given = parser.parse_args()
-    roots = [root for root in given.data if root.is_dir()]
+    data = given.data
+    if data is None and "MIE_DATA" in os.environ:
+        data = [Path(os.environ["MIE_DATA"]) / name for name in FOLDERS]
+    roots = [root for root in data or () if root.is_dir()]
     if not roots:
-        print(f"skipped: no data sets (looked for {', '.join(map(str, given.data))})")
+        looked = f"no folder {' or '.join(map(str, data))}" if data else "MIE_DATA is not set"
+        print(f"skipped: no data sets: {looked}; give --data FOLDER...")
         return
     given.out.mkdir(parents=True, exist_ok=True)
     images, holes = (32, 3) if given.quick else (120, 4)

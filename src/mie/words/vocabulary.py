@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -171,7 +172,8 @@ class Vocabulary:
             language: word_set(words.replace(",", " ")) for language, words in body["filler"].items()
         }
         english = (entry.get("en", "") for entry in (*body["operations"].values(), *body["targets"].values()))
-        self._english = self._fillers["en"] | word_set(" ".join(english).replace(",", " ").replace("-", " "))
+        spoken = " ".join(word for words in english for word in _split(words))
+        self._english = self._fillers["en"] | word_set(spoken.replace("-", " "))
         self.phrases = {key: Senses(senses) for key, senses in self.senses.items()}
         self._longest = {first: sorted(lengths, reverse=True) for first, lengths in self._lengths.items()}
         self.homographs = {
@@ -288,7 +290,15 @@ def _target(name: str, entry: Mapping[str, Any]) -> TargetWords:
 
 
 def _split(words: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in words.split(",") if word.strip())
+    """Return the phrases of a list; of alternatives, every combination.
+
+    >>> _split("hole, white|blank area|part")
+    ('hole', 'white area', 'white part', 'blank area', 'blank part')
+    """
+    phrases = (word.strip() for word in words.split(",") if word.strip())
+    return tuple(
+        " ".join(row) for one in phrases for row in product(*(word.split("|") for word in one.split(" ")))
+    )
 
 
 def _by_language(entry: Mapping[str, Any]) -> list[str]:

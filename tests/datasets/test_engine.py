@@ -58,6 +58,41 @@ if __name__ == "__main__":
     print(list(run_tasks(work, [(3, True)], workers=1, isolate=True, rescue=rescue)))
 """
 
+# The second worker is still beginning, and holds what it then may hold, when the first one ends.
+BEGINNING = """
+import os, sys, time
+from pathlib import Path
+from mie.datasets import engine
+
+folder = Path(sys.argv[1])
+begin = engine._begin
+
+def slow(begun, board):
+    try:
+        (folder / "first").touch(exist_ok=False)
+    except FileExistsError:
+        if not (folder / "second").exists():
+            if hasattr(begun, "_cond"):
+                begun._cond.acquire()
+            (folder / "second").touch()
+            time.sleep(100)
+    begin(begun, board)
+
+if __name__ != "__main__":
+    engine._begin = slow
+
+def work(task):
+    while not (folder / "second").exists():
+        time.sleep(0.01)
+    if not (folder / "ended").exists():
+        (folder / "ended").touch()
+        os.abort()
+    return task
+
+if __name__ == "__main__":
+    print(sorted(engine.run_tasks(work, range(4), workers=2)))
+"""
+
 
 def start(folder, script):
     path = folder / "script.py"
@@ -102,6 +137,12 @@ def test_a_task_that_ends_its_process_is_replaced_and_the_others_are_repeated(tm
     process = start(tmp_path, RESCUED)
     out, error = process.communicate(timeout=300)
     assert (process.returncode, out) == (0, "[0, 1, 2, 3, 4, 5, 6, 7, 8]\n[3]\n"), error
+
+
+def test_a_worker_that_ends_while_another_one_begins_stops_nobody(tmp_path):
+    process = start(tmp_path, BEGINNING)
+    out, error = process.communicate(timeout=100)
+    assert (process.returncode, out) == (0, "[0, 1, 2, 3]\n"), error
 
 
 def report_and_wait(task):

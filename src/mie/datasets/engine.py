@@ -11,13 +11,10 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from mie.core.registry import unknown_name
 from mie.errors import MieError
-
-if TYPE_CHECKING:
-    from multiprocessing.synchronize import Event
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -161,9 +158,9 @@ def _run_on_pool(
     # Spawned, not forked: OpenCV and Arrow keep threads that do not survive a fork.
     context = multiprocessing.get_context("spawn")
     todo = iter(tasks.items())
-    begun = context.Event()
-    # Three numbers for each task, in memory that all processes share: nobody waits for a reader.
-    board = context.RawArray("q", 3 * (max(tasks) + 1))
+    # Memory that all processes share, without locks: one that ends while it holds a lock stops the others.
+    begun = context.RawValue("b", False)
+    board = context.RawArray("q", 3 * (max(tasks) + 1))  # three numbers for each task
 
     def standing(index: int) -> Standing:
         first, second, third = board[3 * index : 3 * index + 3]
@@ -186,7 +183,7 @@ def _run_on_pool(
                 for index in running.values():
                     listen(index, standing(index))
         except BrokenProcessPool:
-            if not begun.is_set():
+            if not begun.value:
                 raise MieError(
                     "no worker process could begin",
                     found="their own errors stand above; if there are none, the system is out of memory",
@@ -202,7 +199,7 @@ def _run_on_pool(
 _board: Any = None  # in a worker: the numbers of all tasks
 
 
-def _begin(begun: Event, board: Any) -> None:
+def _begin(begun: Any, board: Any) -> None:
     """In each worker, once it has imported the caller's script and before its first task."""
     import cv2
 
@@ -210,7 +207,7 @@ def _begin(begun: Event, board: Any) -> None:
     _board = board
     threading.Thread(target=_end_with_parent, daemon=True).start()
     cv2.setNumThreads(1)
-    begun.set()
+    begun.value = True
 
 
 def _work(function: Callable[[Task], Result], index: int, task: Task) -> Result:
